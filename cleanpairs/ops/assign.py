@@ -1,0 +1,135 @@
+"""One joint assignment of parts to rows: greedy over all candidate edges, best first, under capacities.
+
+A row is an image and a caption that do not belong together. An edge repairs it: a *text* edge keeps the row's image and
+takes a caption from a donor group, an *image* edge keeps its caption and takes an image. A donor group holds equal
+parts (one text, one image) of one or more members; a member's part serves at most ``capacity`` rows, and so does the
+part that a repaired row keeps of its own, where a member owns it. No two rows come to the same pair of image and text.
+
+Greedy is a 1/2-approximation of the maximum-weight matching, and unlike it needs only a sort and one pass: a Python
+loop of about a million edges a second. The edges that can never win (below the required score) are for the caller to
+leave out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Assignment", "Members", "assign_greedily", "best_other"]
+
+
+@dataclass(frozen=True)
+class Members:
+    """Which members hold each donor group: group ``g`` holds ``member[start[g]:start[g + 1]]``, first choice first."""
+
+    member: np.ndarray
+    start: np.ndarray
+
+    @classmethod
+    def from_groups(cls, group: np.ndarray, member: np.ndarray, n_groups: int) -> Members:
+        """From parallel arrays: ``group`` (m,) in [0, n_groups) of each ``member`` (m,); order is kept in a group."""
+        order = np.argsort(group, kind="stable")
+        start = np.searchsorted(group[order], np.arange(n_groups + 1))
+        return cls(member[order].astype(np.int64), start.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Per row of R: the chosen edge (-1: none) and the member that gives its part (-1: none); (R,) int64 each."""
+
+    edge: np.ndarray
+    donor: np.ndarray
+
+
+def assign_greedily(
+    row: np.ndarray,
+    is_image: np.ndarray,
+    group: np.ndarray,
+    pair: np.ndarray,
+    order: np.ndarray,
+    *,
+    n_rows: int,
+    row_member: np.ndarray,
+    members: Members,
+    n_members: int,
+    capacity: int,
+) -> Assignment:
+    """Walk the edges in ``order`` and take each that is still possible.
+
+    Parameters
+    ----------
+    row, is_image, group, pair : (E,) int, bool, int, int
+        Of each edge: the row it repairs, whether it replaces the image, the donor group (text and image groups share
+        one numbering), and the number of the pair of image and text that it makes.
+    order : (E',) int
+        The edges to try, best first.
+    n_rows, n_members : int
+    row_member : (R,) int
+        The member that each row is itself.
+    members : Members
+        Of every donor group.
+    capacity : int
+        How many rows one member's caption may serve, and as many its image; at least 1.
+
+    Returns
+    -------
+    Assignment
+    """
+    text_uses = [0] * n_members
+    image_uses = [0] * n_members
+    chosen = [-1] * n_rows
+    donor = [-1] * n_rows
+    owner = row_member.tolist()
+    cursor = members.start[:-1].tolist()
+    stop = members.start[1:].tolist()
+    holder = members.member.tolist()
+    made = bytearray(int(pair.max()) + 1 if len(pair) else 0)
+    for first in range(0, len(order), 1 << 20):  # lists of Python ints are large: a slice at a time
+        edges = order[first : first + (1 << 20)]
+        walk = zip(
+            edges.tolist(),
+            row[edges].tolist(),
+            is_image[edges].tolist(),
+            group[edges].tolist(),
+            pair[edges].tolist(),
+            strict=True,
+        )
+        for e, r, replaces_image, g, p in walk:
+            if chosen[r] >= 0 or made[p]:
+                continue
+            given, kept = (image_uses, text_uses) if replaces_image else (text_uses, image_uses)
+            if kept[owner[r]] >= capacity:
+                continue
+            at = cursor[g]
+            while at < stop[g] and given[holder[at]] >= capacity:
+                at += 1
+            cursor[g] = at  # uses never fall: what is used up stays so
+            if at == stop[g]:
+                continue
+            chosen[r], donor[r] = e, holder[at]
+            given[holder[at]] += 1
+            kept[owner[r]] += 1
+            made[p] = 1
+    return Assignment(np.array(chosen, np.int64), np.array(donor, np.int64))
+
+
+def best_other(row: np.ndarray, pair: np.ndarray, score: np.ndarray, chosen_pair: np.ndarray) -> np.ndarray:
+    """The best score among a row's edges that make another pair than the chosen one.
+
+    Parameters
+    ----------
+    row, pair : (E,) int
+        Row of each edge, number of the pair that it makes.
+    score : (E,) float32
+    chosen_pair : (R,) int
+        Number of the pair chosen for each row.
+
+    Returns
+    -------
+    (R,) float32, ``-inf`` where a row has no other edge.
+    """
+    best = np.full(len(chosen_pair), -np.inf, np.float32)
+    other = pair != chosen_pair[row]
+    np.maximum.at(best, row[other], score[other].astype(np.float32))
+    return best

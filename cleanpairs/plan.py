@@ -1,0 +1,283 @@
+"""The repair plan: one reviewable row per pair, made by :mod:`cleanpairs.repair`, carried out by
+:mod:`cleanpairs.export`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.data import Pairs, ParquetSink, staged_file
+from cleanpairs.errors import DataError
+
+if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
+    import pandas as pd
+
+__all__ = ["ACTIONS", "PLAN_SCHEMA", "PlanSummary", "RepairPlan"]
+
+ACTIONS = ("keep", "rematch_text", "rematch_image", "drop", "quarantine")
+REPAIRS = ("rematch_text", "rematch_image")
+
+PLAN_SCHEMA = pa.schema(
+    [
+        ("pair_id", pa.int64()),
+        ("key", pa.string()),
+        ("action", pa.string()),
+        ("correspondence", pa.float32()),
+        ("donor_pair_id", pa.int64()),
+        ("donor_key", pa.string()),
+        ("caption", pa.string()),
+        ("original_caption", pa.string()),
+        ("repair_score", pa.float32()),
+        ("margin", pa.float32()),
+        ("donor_use", pa.int32()),
+        ("reason", pa.string()),
+    ]
+)
+
+_METADATA_KEY = b"cleanpairs.plan"
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """Counts of a plan; ``str`` of it is a small table.
+
+    ``kept + rematched_text + rematched_image + dropped + quarantined == pairs``. ``mean_repair_score`` and
+    ``mean_margin`` are NaN without a repair; ``reasons`` counts why pairs were dropped.
+    """
+
+    pairs: int
+    kept: int
+    rematched_text: int
+    rematched_image: int
+    dropped: int
+    quarantined: int
+    threshold: float
+    min_repair_score: float
+    mean_repair_score: float
+    mean_margin: float
+    reasons: Mapping[str, int]
+
+    @property
+    def repaired(self) -> int:
+        """Pairs with another caption or another image."""
+        return self.rematched_text + self.rematched_image
+
+    def __str__(self) -> str:
+        def line(name: str, count: int, note: str = "") -> str:
+            share = f"{100 * count / self.pairs:5.1f} %" if self.pairs else ""
+            return f"{name:<16}{count:>10,}  {share:>7}{'  ' + note if note else ''}".rstrip()
+
+        lines = [
+            line("pairs", self.pairs),
+            line("  kept", self.kept, f"correspondence >= {self.threshold:g}"),
+            line("  new caption", self.rematched_text),
+            line("  new image", self.rematched_image),
+            line("  dropped", self.dropped),
+            *(line(f"    {reason}", count) for reason, count in self.reasons.items()),
+            line("  quarantined", self.quarantined),
+        ]
+        if self.repaired:
+            lines.append(f"mean repair score {self.mean_repair_score:.3f}, over the runner-up {self.mean_margin:.3f}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class RepairPlan:
+    """What becomes of every pair.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+        One row a pair, in order of ``pair_id`` (0 .. N-1): ``key``; ``action`` (keep, rematch_text, rematch_image, drop,
+        quarantine); ``correspondence`` before the repair (null if quarantined); ``donor_pair_id``, ``donor_key``: whose
+        caption or image is taken (null unless rematched); ``caption`` after (null where dropped or quarantined);
+        ``original_caption``; ``repair_score``: the scorer's probability of the repaired pair; ``margin``: that score
+        less the best other candidate's of the row in the same direction (null where there is none); ``donor_use``: how many repaired rows
+        carry the part taken; ``reason``: why dropped or quarantined, or which kind of donor.
+    threshold : float
+        Correspondence below which a pair is not kept.
+    min_repair_score : float
+    fingerprint : str
+        Of the input that the plan is for.
+    settings : mapping
+        The other settings that it was made with.
+
+    Raises
+    ------
+    DataError
+        If the table is no plan: a column is missing, the pairs are not 0 .. N-1 in order, an action is unknown, or a
+        repair names no donor.
+    """
+
+    table: pa.Table
+    threshold: float
+    min_repair_score: float
+    fingerprint: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "table", _checked(self.table))
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The table as a data frame."""
+        return self.table.to_pandas()
+
+    def summary(self) -> PlanSummary:
+        """Counts per action."""
+        actions = Counter(self.table["action"].to_pylist())
+        dropped = self.table.filter(pc.equal(self.table["action"], "drop"))
+        return PlanSummary(
+            pairs=len(self),
+            kept=actions["keep"],
+            rematched_text=actions["rematch_text"],
+            rematched_image=actions["rematch_image"],
+            dropped=actions["drop"],
+            quarantined=actions["quarantine"],
+            threshold=self.threshold,
+            min_repair_score=self.min_repair_score,
+            mean_repair_score=_mean(self.table["repair_score"]),
+            mean_margin=_mean(self.table["margin"]),
+            reasons=dict(Counter(dropped["reason"].to_pylist()).most_common()),
+        )
+
+    def check_for(self, pairs: Pairs) -> None:
+        """Raise :class:`DataError` unless this is a plan for ``pairs``: as many, with the same keys, of one input."""
+        if len(self) != len(pairs):
+            raise DataError(
+                f"the plan is for {len(self)} pairs, the data has {len(pairs)}: make the plan from this data"
+            )
+        if self.fingerprint and self.fingerprint != pairs.source.fingerprint:
+            raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
+        keys = self.table["key"].to_pylist()
+        if keys != pairs.keys:
+            i = next(i for i, (a, b) in enumerate(zip(keys, pairs.keys, strict=True)) if a != b)
+            raise DataError(f"pair {i} has key {keys[i]!r} in the plan and {pairs.keys[i]!r} in the data")
+
+    def apply(self, pairs: Pairs) -> Pairs:
+        """The kept and the repaired pairs, in order, as a new corpus in memory.
+
+        Images stay where they are (the result shares ``pairs.images``). Pairs are numbered anew; ``row``, ``position``
+        and ``keys`` remain those of the input. Where the input carries its truth, that of repaired pairs follows.
+        """
+        self.check_for(pairs)
+        action = np.array(self.table["action"].to_pylist(), object)
+        donor = np.array(self.table["donor_pair_id"].fill_null(-1), np.int64)
+        left = np.flatnonzero(np.isin(action, ("keep", *REPAIRS)))
+        text_from = np.where(action == "rematch_text", donor, np.arange(len(pairs)))[left]
+        image_from = np.where(action == "rematch_image", donor, np.arange(len(pairs)))[left]
+        captions = self.table["caption"].to_pylist()
+        fingerprint = hashlib.sha256(pairs.source.fingerprint.encode())
+        fingerprint.update(np.stack([left, text_from, image_from]).tobytes())
+        source = replace(
+            pairs.source,
+            kind="memory",
+            paths=(),
+            fingerprint=fingerprint.hexdigest(),
+            n_rows=len(left),
+            explicit_lists=False,
+        )
+        image_index = pairs.image_index[image_from]
+        true_key = None if pairs.true_key is None else [pairs.true_key[i] for i in text_from]
+        return replace(
+            pairs,
+            captions=[captions[i] for i in left],
+            image_index=image_index,
+            row=pairs.row[left],
+            position=pairs.position[left],
+            keys=[pairs.keys[i] for i in left],
+            text_group=pairs.text_group[text_from],
+            reasons={},
+            source=source,
+            true_key=true_key,
+            true_mismatch=_true_mismatch(pairs, left, text_from, image_from),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as Parquet, whole or not at all; :meth:`load` reads it."""
+        note = {
+            "threshold": self.threshold,
+            "min_repair_score": self.min_repair_score,
+            "fingerprint": self.fingerprint,
+            "settings": dict(self.settings),
+        }
+        schema = self.table.schema.with_metadata({_METADATA_KEY: json.dumps(note).encode()})
+        with staged_file(path, overwrite=True) as staging, ParquetSink(staging, schema) as sink:
+            sink.write(self.table)
+
+    @classmethod
+    def load(cls, path: str | Path) -> RepairPlan:
+        """A plan as :meth:`save` left it, or as somebody edited it.
+
+        Raises
+        ------
+        DataError
+            If the file cannot be read, or holds no plan.
+        """
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.read_table(path, page_checksum_verification=True)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path} cannot be read as a repair plan: {error}") from error
+        metadata = table.schema.metadata or {}
+        if _METADATA_KEY not in metadata:
+            raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {_METADATA_KEY.decode()!r}")
+        return cls(table, **json.loads(metadata[_METADATA_KEY]))
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    missing = [name for name in PLAN_SCHEMA.names if name not in table.column_names]
+    if missing:
+        raise DataError(f"a repair plan needs the columns {', '.join(missing)}; found {', '.join(table.column_names)}")
+    try:
+        table = table.select(PLAN_SCHEMA.names).cast(PLAN_SCHEMA)
+    except pa.ArrowException as error:
+        raise DataError(f"a column of the repair plan has the wrong type: {error}") from error
+    ids = table["pair_id"].to_numpy()
+    if not np.array_equal(ids, np.arange(len(ids))):
+        raise DataError("the repair plan must have one row per pair, in order of pair_id from 0, without a gap")
+    action = np.array(table["action"].to_pylist(), object)
+    unknown = set(action) - set(ACTIONS)
+    if unknown:
+        raise DataError(f"unknown action {unknown.pop()!r} in the repair plan (known: {', '.join(ACTIONS)})")
+    donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
+    repaired = np.isin(action, REPAIRS)
+    wrong = np.flatnonzero(repaired & ((donor < 0) | (donor >= len(ids)) | (donor == ids)))
+    if len(wrong):
+        raise DataError(
+            f"pair {wrong[0]} of the repair plan is {action[wrong[0]]} but its donor_pair_id is no other pair"
+        )
+    left = repaired | (action == "keep")
+    bare = np.flatnonzero(left & ~np.array(table["caption"].is_valid(), bool))
+    if len(bare):
+        raise DataError(f"pair {bare[0]} of the repair plan is {action[bare[0]]} but has no caption")
+    return table
+
+
+def _true_mismatch(pairs: Pairs, left: np.ndarray, text_from: np.ndarray, image_from: np.ndarray) -> np.ndarray | None:
+    """The truth after the repair: a caption is matched if it comes from the image that it now stands beside."""
+    if pairs.true_mismatch is None or pairs.true_key is None:
+        return None
+    group = pairs.image_group[pairs.image_index]
+    image_of_key = dict(zip(reversed(pairs.keys), reversed(group.tolist()), strict=True))
+    out = pairs.true_mismatch[left].copy()
+    for j in np.flatnonzero((text_from != left) | (image_from != left)).tolist():
+        out[j] = image_of_key.get(pairs.true_key[text_from[j]]) != group[image_from[j]]
+    return out
+
+
+def _mean(column: pa.ChunkedArray) -> float:
+    value = pc.mean(column).as_py()
+    return float("nan") if value is None else float(value)

@@ -1,0 +1,320 @@
+"""Rematching: who gets which caption or image from whom, as a plan that can be read, edited and saved before it is used.
+
+For an orphaned pair (image I_a, caption T_b), of correspondence below the threshold, there are two repairs:
+
+- ``rematch_text``: the image keeps its row and takes a caption that fits, out of the orphaned captions (its own one is
+  among them where captions were only swapped) and the trusted ones;
+- ``rematch_image``: the caption keeps its row and takes an image, likewise.
+
+Candidates are the nearest parts by cosine, per pool and direction; every candidate pair is scored by the same fixed
+scorer as the corpus; one joint greedy assignment then gives parts to rows, best first.
+
+What holds of every plan (and is tested on random corpora):
+
+- no repaired pair has the image and the text of any pair of the input or of another repaired pair, so neither a row's
+  wrong partner nor a duplicate of it comes back, and no repair makes a duplicate row;
+- the caption of an orphaned pair serves at most ``max_reuse`` rows, its own included; so does its image; a trusted
+  pair's caption (image) serves at most ``max_reuse`` rows besides its own;
+- a repaired pair scores at least ``min_repair_score`` and more than the row's present pair.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.data import Pairs
+from cleanpairs.errors import ConfigError, DataError, RefusedError
+from cleanpairs.ops.assign import Assignment, assign_greedily, best_other
+from cleanpairs.ops.candidates import Edges, Side, candidate_edges
+from cleanpairs.plan import PLAN_SCHEMA, PlanSummary, RepairPlan
+
+__all__ = ["PairScorer", "PlanSummary", "RepairPlan", "plan_repairs"]
+
+_DONORS = ("mismatched", "trusted", "both")
+_TARGETS = ("text", "image", "both")
+_SCORER_BLOCK = 1 << 16
+
+NO_CANDIDATE = "no candidate"
+BELOW_SCORE = "no candidate reaches the lowest repair score"
+BELOW_PRESENT = "no candidate beats the present partner"
+GIVEN_AWAY = "its candidates serve better repairs"
+
+
+class PairScorer(Protocol):
+    """Matching probability of each of n pairs against a fixed bank, whatever they are scored beside.
+
+    ``(n, d), (n, d)`` unit vectors of image and text, ``(n,), (n,)`` their groups; returns (n,) float32 in [0, 1].
+    Pairs come sorted by image, so that a scorer may compute once what depends on the image only.
+    """
+
+    def __call__(
+        self, z_image: np.ndarray, z_text: np.ndarray, image_group: np.ndarray, text_group: np.ndarray
+    ) -> np.ndarray: ...
+
+
+def plan_repairs(
+    pairs: Pairs,
+    correspondence: np.ndarray,
+    z_image: np.ndarray,
+    z_text: np.ndarray,
+    scorer: PairScorer,
+    *,
+    threshold: float,
+    min_repair_score: float = 0.5,
+    candidates: int = 32,
+    donors: str = "both",
+    targets: str = "both",
+    max_reuse: int = 1,
+    orphan_bonus: float = 0.05,
+    image_margin: float = 0.05,
+    max_trusted: int = 100_000,
+) -> RepairPlan:
+    """Plan the repair of every pair below the threshold. Nothing is changed; the same input gives the same plan.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        N pairs of M images.
+    correspondence : (N,) float
+        In [0, 1], low = bad; not finite where quarantined.
+    z_image, z_text : (M, d), (N, d) float
+        l2-normalised embeddings. Those of quarantined pairs are not looked at.
+    scorer : PairScorer
+        Judges candidates and present pairs alike.
+    threshold : float
+        Pairs at or above it are trusted and kept.
+    min_repair_score : float
+        In [0, 1]; a repair that scores lower is not made, and the pair is dropped.
+    candidates : int
+        Nearest parts to score, per row, direction and pool (orphaned, trusted).
+    donors : {"both", "mismatched", "trusted"}
+        Where parts may come from.
+    targets : {"both", "text", "image"}
+        What may be replaced.
+    max_reuse : int
+        How many rows one donor's caption (image) may serve.
+    orphan_bonus : float
+        Added to the score of an orphaned donor when candidates are ranked: a trusted caption has its image already, so
+        it must fit clearly better.
+    image_margin : float
+        Taken off the score of a replaced image when candidates are ranked: it wins only where it fits better by as much
+        than every replacement of the caption that is still to be had.
+    max_trusted : int
+        Only so many trusted pairs, of the highest correspondence, are searched for donors: it bounds time.
+
+    Returns
+    -------
+    RepairPlan
+
+    Raises
+    ------
+    ConfigError
+        A setting out of its range.
+    DataError
+        Arrays that do not belong to ``pairs``.
+    RefusedError
+        Embeddings or scores that are not finite.
+
+    Notes
+    -----
+    Time is that of the search (matrix products of the orphans with the donors), of the scorer (at most
+    ``4 * candidates`` pairs an orphan) and of one Python loop over the candidates that are good enough.
+    """
+    _check_settings(threshold, min_repair_score, candidates, donors, targets, max_reuse, max_trusted)
+    n = len(pairs)
+    correspondence = np.asarray(correspondence)
+    _check_shapes(pairs, correspondence, z_image, z_text)
+    quarantined = ~np.isfinite(correspondence)
+    quarantined[list(pairs.reasons)] = True
+    trusted = np.flatnonzero(~quarantined & (np.where(quarantined, 0, correspondence) >= threshold))
+    orphans = np.flatnonzero(~quarantined & (np.where(quarantined, 0, correspondence) < threshold))
+    image_index = np.asarray(pairs.image_index)
+    _refuse_non_finite(z_image, np.unique(image_index[~quarantined]), "images")
+    _refuse_non_finite(z_text, np.flatnonzero(~quarantined), "captions")
+
+    image_group, text_group = np.asarray(pairs.image_group)[image_index], np.asarray(pairs.text_group)
+    image = Side(z_image, image_index, np.unique(image_group, return_inverse=True)[1])
+    text = Side(z_text, np.arange(n), np.unique(text_group, return_inverse=True)[1])
+    n_text = int(text.group.max()) + 1 if n else 0
+    present = np.flatnonzero(~quarantined)
+    best_trusted = trusted[np.argsort(-correspondence[trusted], kind="stable")[:max_trusted]]
+    pools = [(orphans, False)] if donors != "trusted" else []
+    pools += [(best_trusted, True)] if donors != "mismatched" else []
+    edges = candidate_edges(
+        image,
+        text,
+        orphans,
+        pools,
+        np.unique(image.group[present] * n_text + text.group[present]),
+        replace_text=targets != "image",
+        replace_image=targets != "text",
+        candidates=candidates,
+    )
+
+    def score(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
+        out = np.empty(len(image_of), np.float32)
+        for start in range(0, len(out), _SCORER_BLOCK):
+            i, t = image_of[start : start + _SCORER_BLOCK], text_of[start : start + _SCORER_BLOCK]
+            out[start : start + len(i)] = scorer(z_image[image_index[i]], z_text[t], image_group[i], text_group[t])
+        if not np.isfinite(out).all():
+            raise RefusedError(f"the scorer gave {(~np.isfinite(out)).sum()} non-finite scores: is the model trained?")
+        return out
+
+    _, first, pair = np.unique(edges.key, return_index=True, return_inverse=True)
+    edge_score = score(edges.image_of[first], edges.text_of[first])[pair]  # each pair of image and text once
+    own_score = score(orphans, orphans)
+    order = _ranked(edges, edge_score, own_score, min_repair_score, orphan_bonus, image_margin)
+    assignment = assign_greedily(
+        edges.row,
+        edges.is_image,
+        edges.donor_group,
+        pair,
+        order,
+        n_rows=len(orphans),
+        row_member=orphans,
+        members=edges.members,
+        n_members=n,
+        capacity=max_reuse,
+    )
+    reasons = _drop_reasons(edges, edge_score, own_score, min_repair_score)
+    table = _plan_table(pairs, correspondence, quarantined, orphans, edges, edge_score, pair, assignment, reasons)
+    settings = {
+        "candidates": candidates,
+        "donors": donors,
+        "targets": targets,
+        "max_reuse": max_reuse,
+        "orphan_bonus": orphan_bonus,
+        "image_margin": image_margin,
+        "max_trusted": max_trusted,
+    }
+    return RepairPlan(table, float(threshold), float(min_repair_score), pairs.source.fingerprint, settings)
+
+
+def _ranked(
+    edges: Edges, score: np.ndarray, own: np.ndarray, least: float, orphan_bonus: float, image_margin: float
+) -> np.ndarray:
+    """The edges that are good enough, best first: (E',) int64. Ties: the more similar, text, then the lower numbers."""
+    good = np.flatnonzero((score >= least) & (score > own[edges.row]))
+    rank = score[good] + orphan_bonus * ~edges.trusted[good] - image_margin * edges.is_image[good]
+    keys = (edges.donor_group[good], edges.row[good], edges.is_image[good], -edges.similarity[good], -rank)
+    return good[np.lexsort(keys)]
+
+
+def _drop_reasons(edges: Edges, score: np.ndarray, own: np.ndarray, least: float) -> np.ndarray:
+    """Why each orphan is dropped if it gets no edge: (R,) object."""
+    best = np.full(len(own), -np.inf, np.float32)
+    np.maximum.at(best, edges.row, score)
+    conditions = [np.isneginf(best), best < least, best <= own]
+    return np.select(conditions, [NO_CANDIDATE, BELOW_SCORE, BELOW_PRESENT], GIVEN_AWAY).astype(object)
+
+
+def _plan_table(
+    pairs: Pairs,
+    correspondence: np.ndarray,
+    quarantined: np.ndarray,
+    orphans: np.ndarray,
+    edges: Edges,
+    score: np.ndarray,
+    pair: np.ndarray,
+    assignment: Assignment,
+    drop_reasons: np.ndarray,
+) -> pa.Table:
+    n = len(pairs)
+    action = np.full(n, "keep", object)
+    reason = np.full(n, None, object)
+    donor = np.full(n, -1, np.int64)
+    repair_score, margin = np.full(n, np.nan, np.float32), np.full(n, np.nan, np.float32)
+
+    action[quarantined] = "quarantine"
+    for i in np.flatnonzero(quarantined).tolist():
+        reason[i] = pairs.reasons.get(i, "no correspondence")
+    action[orphans], reason[orphans] = "drop", drop_reasons
+
+    repaired = assignment.edge >= 0  # (R,)
+    chosen, rows = assignment.edge[repaired], orphans[repaired]
+    by_image, by_trusted = edges.is_image[chosen], edges.trusted[chosen]
+    action[rows] = np.where(by_image, "rematch_image", "rematch_text")
+    reason[rows] = np.select(
+        [by_image & by_trusted, by_image, by_trusted],
+        ["trusted image", "orphaned image", "trusted caption"],
+        "orphaned caption",
+    )
+    donor[rows] = assignment.donor[repaired]
+    repair_score[rows] = score[chosen]
+    chosen_pair = np.full(len(orphans), -1, np.int64)
+    chosen_pair[repaired] = pair[chosen]
+    replaces_image = np.zeros(len(orphans), bool)
+    replaces_image[repaired] = by_image
+    rival = edges.is_image == replaces_image[edges.row]  # other captions for the image, or other images for the caption
+    runner_up = best_other(edges.row[rival], pair[rival], score[rival], chosen_pair)
+    margin[rows] = score[chosen] - runner_up[repaired]
+    margin[np.isinf(margin)] = np.nan  # nothing to compare with
+
+    takes_text, takes_image = action == "rematch_text", action == "rematch_image"
+    caption = [
+        None if a in ("drop", "quarantine") else pairs.captions[d if t else i]
+        for i, (a, d, t) in enumerate(zip(action, donor.tolist(), takes_text, strict=True))
+    ]
+    return pa.table(
+        {
+            "pair_id": np.arange(n),
+            "key": pairs.keys,
+            "action": action,
+            "correspondence": pa.array(correspondence, mask=quarantined, type=pa.float32()),
+            "donor_pair_id": pa.array(donor, mask=donor < 0),
+            "donor_key": [None if d < 0 else pairs.keys[d] for d in donor.tolist()],
+            "caption": caption,
+            "original_caption": pairs.captions,
+            "repair_score": pa.array(repair_score, mask=np.isnan(repair_score)),
+            "margin": pa.array(margin, mask=np.isnan(margin)),
+            "donor_use": pa.array(_donor_use(donor, takes_text, takes_image), mask=donor < 0),
+            "reason": reason,
+        },
+        schema=PLAN_SCHEMA,
+    )
+
+
+def _donor_use(donor: np.ndarray, takes_text: np.ndarray, takes_image: np.ndarray) -> np.ndarray:
+    """How many repaired rows carry the part that each row takes: (N,) int32, 0 where it takes none."""
+    n = len(donor)
+    texts = np.bincount(donor[takes_text], minlength=n) + takes_image  # the row whose image goes keeps its caption
+    images = np.bincount(donor[takes_image], minlength=n) + takes_text
+    use = np.zeros(n, np.int32)
+    use[takes_text] = texts[donor[takes_text]]
+    use[takes_image] = images[donor[takes_image]]
+    return use
+
+
+def _check_settings(
+    threshold: float, least: float, candidates: int, donors: str, targets: str, max_reuse: int, max_trusted: int
+) -> None:
+    for name, value, known in (("donors", donors, _DONORS), ("targets", targets, _TARGETS)):
+        if value not in known:
+            raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    for name, number in (("threshold", threshold), ("min_repair_score", least)):
+        if not 0 <= number <= 1:
+            raise ConfigError(f"{name} must lie in [0, 1], got {number!r}")
+    for name, count in (("candidates", candidates), ("max_reuse", max_reuse), ("max_trusted", max_trusted)):
+        if count < 1:
+            raise ConfigError(f"{name} must be at least 1, got {count!r}")
+
+
+def _check_shapes(pairs: Pairs, correspondence: np.ndarray, z_image: np.ndarray, z_text: np.ndarray) -> None:
+    n, m = len(pairs), len(pairs.images)
+    if correspondence.shape != (n,):
+        raise DataError(f"correspondence must be ({n},), one per pair of the data, got {correspondence.shape}")
+    if z_image.ndim != 2 or z_text.ndim != 2 or z_image.shape[1] != z_text.shape[1]:
+        raise DataError(f"embeddings must be (M, d) and (N, d) with one d, got {z_image.shape} and {z_text.shape}")
+    if len(z_image) != m or len(z_text) != n:
+        raise DataError(f"the data has {m} images and {n} captions, got {len(z_image)} and {len(z_text)} embeddings")
+
+
+def _refuse_non_finite(z: np.ndarray, index: np.ndarray, what: str) -> None:
+    bad = 0
+    for start in range(0, len(index), _SCORER_BLOCK):
+        bad += int((~np.isfinite(z[index[start : start + _SCORER_BLOCK]]).all(axis=1)).sum())
+    if bad:
+        raise RefusedError(f"the embeddings of {bad} {what} that are not quarantined are not finite: quarantine them")
