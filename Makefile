@@ -1,0 +1,58 @@
+# Two entry points for a fresh machine with Python 3.11+, make and git: `make demo` and `make test`.
+# PYTHON=python3.12 picks another interpreter, VENV=dir another environment, PIP_ARGS adds options of pip, such as the
+# index of PyTorch's CPU builds (a third of the download where no GPU is used).
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+BIN := $(VENV)/bin
+# One command resolves torch together with the rest under the constraints: unpinned it would bring another CUDA stack.
+INSTALL := $(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt
+PINNED := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-gpu lint format bench clean
+
+help:
+	@echo "make demo    install into $(VENV) and run the demonstration"
+	@echo "make test    install the test extra too and run the whole test suite (test-gpu: what needs a GPU)"
+	@echo "make lint    ruff and mypy; make format rewrites"
+	@echo "make bench   print the figures of benchmarks/RESULTS.md"
+	@echo "make clean   remove $(VENV), caches and build output; runs/ and demo/ stay"
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cleanpairs needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(PINNED) | $(BIN)/python
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(PINNED) | $(BIN)/python
+	$(INSTALL) -e ".[test]"
+	@touch $(VENV)/.installed $@
+
+demo: $(VENV)/.installed
+	$(BIN)/cleanpairs demo
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -m "not gpu"
+
+test-gpu: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -m gpu
+
+lint: $(VENV)/.installed-test
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+format: $(VENV)/.installed-test
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+bench: $(VENV)/.installed-test
+	set -e; for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
