@@ -1,0 +1,1 @@
+"""Soft correspondence of N pairs: (N,) in, (N,) out."""

@@ -1,0 +1,1 @@
+"""Towers, pooling and the dual encoders made of them."""

@@ -1,0 +1,90 @@
+"""The two towers of VSE infinity: regions -> vector, words -> vector, both pooled by GPO."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.encoders.gpo import GPO
+from cleanpairs.encoders.gru import BiGRU
+from cleanpairs.encoders.tokenizer import PackedTokens
+
+__all__ = ["RegionTower", "WordTower", "l2_normalise"]
+
+
+def l2_normalise(x: Tensor) -> Tensor:
+    """Rows of ``x`` (B, E) on the unit sphere; a zero row stays zero."""
+    return nn.functional.normalize(x.float(), dim=-1, eps=1e-8)
+
+
+class RegionTower(nn.Module):
+    """Regions (B, R, D) -> linear + residual MLP -> GPO -> unit vectors (B, E).
+
+    In training, ``drop`` of the regions are left out at random (size augmentation). In the paper mode
+    (``packed=True``, the default) the left-out regions do not enter the MLP, so its batch norm sees only the kept
+    ones, as in the papers' code; with ``packed=False`` all regions pass and are masked in the pooling.
+    """
+
+    def __init__(self, dim_in: int, dim: int, *, drop: float = 0.2, packed: bool = True) -> None:
+        super().__init__()
+        self.drop, self.packed = drop, packed
+        self.linear = nn.Linear(dim_in, dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(dim_in, dim // 2), nn.BatchNorm1d(dim // 2), nn.ReLU(inplace=True), nn.Linear(dim // 2, dim)
+        )
+        self.pool = GPO()
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.register_buffer("shift", torch.zeros(dim_in))
+        self.register_buffer("scale", torch.ones(dim_in))
+
+    def standardise(self, mean: Tensor, std: Tensor) -> None:
+        """Fix the input's standardisation: (x - mean) / std, each (D,)."""
+        self.shift.copy_(mean)  # type: ignore[operator]
+        self.scale.copy_(1 / std.clamp_min(1e-6))  # type: ignore[operator]
+
+    def project(self, x: Tensor) -> Tensor:
+        """Regions (n, D) to (n, E)."""
+        x = (x - self.shift) * self.scale  # type: ignore[operator]
+        return self.linear(x) + self.mlp(x)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Unit vectors (B, E) of regions ``x`` (B, R, D); ``keep`` (B, R) bool, at least one a row, for training."""
+        B, R, D = x.shape
+        if keep is None or R == 1:
+            regions = self.project(x.reshape(B * R, D)).view(B, R, -1)
+            pooled = regions[:, 0] if R == 1 else self.pool(regions)
+            return l2_normalise(pooled)
+        lengths = keep.sum(dim=1)  # (B,)
+        front = torch.argsort((~keep).to(torch.int8), dim=1, stable=True)  # kept regions first
+        slot = torch.arange(R, device=x.device) < lengths[:, None]  # (B, R)
+        x = x.gather(1, front[..., None].expand(-1, -1, D))
+        if self.packed:
+            kept = self.project(x[slot])  # (total, E)
+            regions = kept.new_zeros(B, R, kept.shape[-1])
+            regions[slot] = kept
+        else:
+            regions = self.project(x.reshape(B * R, D)).view(B, R, -1)
+        return l2_normalise(self.pool(regions, lengths))
+
+
+class WordTower(nn.Module):
+    """Packed words -> embedding -> BiGRU (directions averaged) -> GPO -> unit vectors (B, E)."""
+
+    def __init__(self, vocabulary: int, dim: int, *, dim_word: int = 300, dropout: float = 0.4) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dim_word)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        self.dropout = nn.Dropout(dropout)
+        self.gru = BiGRU(dim_word, dim)
+        self.pool = GPO()
+
+    def forward(self, tokens: PackedTokens) -> Tensor:
+        """Unit vectors (B, E), in the packed order."""
+        x = self.dropout(self.embedding(tokens.ids))  # (total, W)
+        hidden = self.gru(x, tokens.batch_sizes)  # (total, E), step-major
+        L = len(tokens.batch_sizes)
+        present = torch.arange(L, device=x.device)[:, None] < tokens.lengths  # (L, B)
+        padded = hidden.new_zeros(L, len(tokens.lengths), hidden.shape[-1])
+        padded[present] = hidden
+        return l2_normalise(self.pool(padded.transpose(0, 1), tokens.lengths))

@@ -1,0 +1,85 @@
+"""VSE infinity (Chen et al., CVPR 2021): a dual encoder whose similarity is the cosine of two pooled vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.encoders.tokenizer import PackedTokens
+from cleanpairs.encoders.towers import RegionTower, WordTower
+from cleanpairs.errors import ConfigError
+
+__all__ = ["VSEInf"]
+
+
+class VSEInf(nn.Module):
+    """Region and word towers to a joint space of ``dim`` dimensions.
+
+    Parameters
+    ----------
+    vocabulary : int
+        Size of the word table.
+    dim_image : int
+        Dimensions D of an image region.
+    pixels : bool
+        The images are pixels (B, 3, H, W) uint8, and a small CNN makes the regions.
+    dim, dim_word : int
+        Joint and word embedding.
+    image_drop, text_drop : float in [0, 1)
+        Size augmentation; ``text_drop`` is applied where the words are packed.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        dim_image: int,
+        *,
+        pixels: bool = False,
+        dim: int = 1024,
+        dim_word: int = 300,
+        image_drop: float = 0.2,
+        text_drop: float = 0.2,
+        word_dropout: float = 0.4,
+        packed_regions: bool = True,
+    ) -> None:
+        super().__init__()
+        if dim % 2:
+            raise ConfigError(f"dim of the vse_inf backbone must be even, found {dim}")
+        self.config: dict[str, Any] = {
+            "vocabulary": vocabulary, "dim_image": dim_image, "pixels": pixels, "dim": dim, "dim_word": dim_word,
+            "image_drop": image_drop, "text_drop": text_drop, "word_dropout": word_dropout,
+            "packed_regions": packed_regions,
+        }  # fmt: skip
+        self.dim, self.image_drop, self.text_drop = dim, image_drop, text_drop
+        self.cnn: nn.Module | None = None
+        if pixels:
+            from cleanpairs.encoders.cnn import SmallCNN
+
+            self.cnn = SmallCNN(dim=dim_image)
+        self.image = RegionTower(dim_image, dim, drop=image_drop, packed=packed_regions)
+        self.text = WordTower(vocabulary, dim, dim_word=dim_word, dropout=word_dropout)
+
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Unit vectors (B, E) of regions (B, R, D), or of pixels (B, 3, H, W); ``keep`` (B, R): region dropping."""
+        regions = images if self.cnn is None else self.cnn(images)
+        return self.image(regions, keep)  # type: ignore[no-any-return]
+
+    def encode_texts(self, tokens: PackedTokens) -> Tensor:
+        """Unit vectors (B, E), in the packed order."""
+        return self.text(tokens)  # type: ignore[no-any-return]
+
+    def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
+        """``(z_image, z_text)``, each (B, E): one call for a training step, so that a launcher can wrap it."""
+        return self.encode_images(images, keep), self.encode_texts(tokens)
+
+    def similarity(self, z_image: Tensor, z_text: Tensor) -> Tensor:
+        """Cosine (B_image, B_text)."""
+        return z_image @ z_text.T
+
+    @torch.no_grad()
+    def fit_input(self, mean: Tensor, std: Tensor) -> None:
+        """Fix the standardisation of region inputs, (D,) each; pixels have none."""
+        if self.cnn is None:
+            self.image.standardise(mean, std)

@@ -1,0 +1,434 @@
+"""PairCleaner: an estimator that learns which pairs belong together, scores any pair, and plans repairs.
+
+scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitted state ends in an underscore. The
+input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from cleanpairs.correspondence.mixture import beta_split
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
+from cleanpairs.evaluate import Recall, recall
+from cleanpairs.features import ImageMatrix, image_matrix
+from cleanpairs.objectives.base import Objective
+from cleanpairs.registry import BACKBONES
+from cleanpairs.repair import RepairPlan, plan_repairs
+from cleanpairs.scoring import Bank, embed_images, embed_texts
+from cleanpairs.trainer import (
+    Correspondence,
+    EpochRecord,
+    Piece,
+    Trainer,
+    TrainingData,
+    TrainingSettings,
+    step_seed,
+)
+from cleanpairs.training_state import Checkpoint
+
+__all__ = ["PairCleaner"]
+
+MAX_BAD_SHARE = 0.2  # of quarantined pairs; more are no accident, and the input is refused
+
+
+class PairCleaner(BaseEstimator):
+    """Base of all methods: a dual encoder trained on noisy pairs, and what follows from it.
+
+    A method (see :mod:`cleanpairs.methods`) says which pieces, which objective and which correspondence estimator; the
+    rest is here. Attributes after ``fit``, for N pairs:
+
+    - ``correspondence_`` (N,) float32 in [0, 1], low = bad, NaN where quarantined;
+    - ``threshold_`` float, below which a pair is flagged; ``noise_rate_`` float, estimated share of wrong pairs;
+    - ``quarantined_`` dict, pair_id -> reason; ``history_`` list of dicts, one an epoch;
+    - ``model_`` the dual encoder, ``tokenizer_`` its vocabulary, ``bank_`` the trusted pairs that scores refer to.
+    """
+
+    method_name: ClassVar[str]
+
+    # -- what a method says -----------------------------------------------------------------------------------------
+
+    def _pieces(self) -> list[Piece]:
+        raise NotImplementedError
+
+    def _objective(self) -> Objective:
+        raise NotImplementedError
+
+    def _correspondence(self, n: int) -> Correspondence:
+        raise NotImplementedError
+
+    def _default_threshold(self) -> float:
+        raise NotImplementedError
+
+    # -- fit --------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        pairs: Any,
+        y: Any = None,
+        *,
+        val: Any = None,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
+        on_epoch: Callable[[EpochRecord, np.ndarray], None] | None = None,
+        on_step: Callable[[int, int, float], None] | None = None,
+        on_encode: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """Train on ``pairs`` and estimate the correspondence of each.
+
+        Parameters
+        ----------
+        pairs : Pairs, path, DataFrame or Table
+            N pairs; see :func:`cleanpairs.load_pairs`.
+        y : ignored
+            There are no labels; present for scikit-learn's convention.
+        val : like ``pairs``, optional
+            Clean validation pairs: the epoch of the last piece with the best rSum on them is kept.
+        run_dir : path, optional
+            Where to keep checkpoints, so that an interrupted fit can go on with ``resume=True``.
+        on_epoch, on_step : callable, optional
+            See :class:`cleanpairs.trainer.Trainer`.
+        on_encode : callable, optional
+            ``on_encode(done, total)`` while images become features.
+
+        Raises
+        ------
+        ConfigError
+            A parameter out of its range.
+        DataError
+            No usable pair, or more than 20 % of them unusable.
+        RefusedError
+            Fewer than two pairs, or a loss that stays non-finite.
+        """
+        self._validate()
+        pairs = load_pairs(pairs)
+        matrix = image_matrix(pairs, self.image_encoder, image_size=self.image_size, progress=on_encode)
+        self.quarantined_ = self._quarantine(pairs, matrix)
+        usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
+        self._refuse_mostly_bad(len(pairs), len(usable))
+        self.image_encoder_, self.image_size_ = matrix.encoder, matrix.image_size
+        captions = [pairs.captions[i] for i in usable]
+        self.tokenizer_ = Tokenizer.fit(captions, min_count=self.min_count, max_length=self.max_length)
+        data = TrainingData(
+            images=matrix.array,
+            tokens=self.tokenizer_.encode(captions),
+            image_index=pairs.image_index[usable],
+            image_group=pairs.pair_image_group[usable],
+            text_group=pairs.text_group[usable],
+        )
+        objective, labels = self._objective(), self._correspondence(len(usable))
+        checkpoint = None
+        if run_dir is not None:
+            key = f"{pairs.source.fingerprint}:{sorted(self.get_params().items())!r}"
+            checkpoint = Checkpoint(Path(run_dir) / "checkpoints", _digest(key))
+        trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
+        trained = trainer.fit(
+            data, self._pieces(), objective, labels, self._builder(matrix, data), self._validator(val), resume
+        )
+        self.model_, self.history_ = trained.model, trained.history
+        self.best_val_rsum_ = trained.best_val_rsum
+        self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
+        self.correspondence_[usable] = np.clip(trained.correspondence.value(), 0.0, 1.0)
+        if not np.isfinite(self.correspondence_[usable]).all():
+            raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
+        self.fingerprint_ = pairs.source.fingerprint
+        self.tau_ = self.label_tau or objective.tau
+        self._set_threshold(self.correspondence_[usable])
+        self.bank_ = Bank.choose(
+            embed_images(self.model_, matrix.array, device=self._device())[data.image_index],
+            embed_texts(self.model_, data.tokens, device=self._device()),
+            data.image_group,
+            data.text_group,
+            self.correspondence_[usable],
+            tau=self.tau_,
+            group_size=self.label_group - 1,
+            seed=self.random_state,
+        )
+        return self
+
+    def _settings(self) -> TrainingSettings:
+        return TrainingSettings(
+            batch_size=self.batch_size,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            grad_clip=self.grad_clip,
+            exclude_duplicates=self.exclude_duplicates,
+            label_pass=self.label_pass,
+            label_group=self.label_group,
+            label_tau=self.label_tau,
+            device=self._device(),
+            precision=self._precision(),
+            seed=self.random_state,
+        )
+
+    def _validate(self) -> None:
+        """Every parameter in its range; ConfigError names the first that is not."""
+        at_least: dict[str, float] = {
+            "epochs": 1, "batch_size": 2, "dim": 2, "dim_word": 1, "min_count": 1, "max_length": 1, "label_group": 2,
+            "random_state": 0,
+        }  # fmt: skip
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise ConfigError(f"{name} of {self.method_name} must be a whole number >= {least:g}, found {value!r}")
+        for name in ("lr", "tau", "grad_clip"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not value > 0:
+                raise ConfigError(f"{name} of {self.method_name} must be a number > 0, found {value!r}")
+        choices = {
+            "label_pass": ("eval", "batch"),
+            "device": ("auto", "cpu", "cuda"),
+            "precision": ("auto", "fp32", "bf16"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(
+                    f"{name} of {self.method_name} must be one of {', '.join(allowed)}, found {getattr(self, name)!r}"
+                )
+        t = self.threshold
+        if t not in (None, "auto") and not (isinstance(t, int | float) and 0 <= t <= 1):
+            raise ConfigError(f"threshold of {self.method_name} must be in [0, 1], 'auto' or None, found {t!r}")
+        BACKBONES.entry(self.backbone)
+        self._device()
+
+    def _device(self) -> str:
+        import torch
+
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("device 'cuda' is not available here: use device='cpu' or 'auto'")
+        return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+    def _precision(self) -> str:
+        bf16 = self.precision == "bf16" or (self.precision == "auto" and self._device() == "cuda")
+        return "bf16-mixed" if bf16 else "32-true"
+
+    def _quarantine(self, pairs: Pairs, matrix: ImageMatrix) -> dict[int, str]:
+        reasons = dict(pairs.reasons)
+        for image, reason in matrix.failures.items():
+            for pair in np.flatnonzero(pairs.image_index == image):
+                reasons.setdefault(int(pair), reason)
+        return dict(sorted(reasons.items()))
+
+    def _refuse_mostly_bad(self, n: int, usable: int) -> None:
+        if n == 0:
+            raise DataError("the input holds no pair")
+        if usable < n * (1 - MAX_BAD_SHARE):
+            pair, reason = next(iter(self.quarantined_.items()))
+            raise DataError(
+                f"{n - usable} of {n} pairs are unusable, more than {MAX_BAD_SHARE:.0%}; the first is pair {pair}: {reason}"
+            )
+
+    def _builder(self, matrix: ImageMatrix, data: TrainingData) -> Callable[[], Any]:
+        backbone = BACKBONES.load(self.backbone)
+        pixels = matrix.encoder == "cnn"
+        dim_image = 256 if pixels else matrix.array.shape[-1]
+        moments = None if pixels else _moments(matrix.array, data.image_index)
+        vocabulary = len(self.tokenizer_)
+
+        def build() -> Any:
+            model = backbone(vocabulary, dim_image, pixels=pixels, dim=self.dim, dim_word=self.dim_word)
+            if moments is not None and self.standardise:
+                model.fit_input(*moments)
+            return model
+
+        return build
+
+    def _validator(self, val: Any) -> Callable[[Any], float] | None:
+        if val is None:
+            return None
+        prepared = self._prepare(load_pairs(val))
+
+        def validate(model: Any) -> float:
+            return self._recall(model, *prepared).rsum
+
+        return validate
+
+    def _set_threshold(self, y: np.ndarray) -> None:
+        split = beta_split(y)
+        self.separated_ = split.separated
+        self.noise_rate_ = float(1 - split.high.mean()) if split.separated else float("nan")
+        if self.threshold == "auto":
+            if not split.separated:
+                raise RefusedError(
+                    "threshold='auto' found no separation between matched and mismatched pairs "
+                    f"(component means {split.means[0]:.2f} and {split.means[1]:.2f}); give a number, or train longer"
+                )
+            self.threshold_ = split.threshold
+        else:
+            self.threshold_ = self._default_threshold() if self.threshold is None else float(self.threshold)
+
+    # -- use --------------------------------------------------------------------------------------------------------
+
+    def _fitted(self) -> None:
+        if not hasattr(self, "model_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit, or from_pretrained")
+
+    def _prepare(self, pairs: Pairs) -> tuple[Pairs, ImageMatrix]:
+        encoder = getattr(self, "image_encoder_", self.image_encoder)
+        if encoder == "features" and pairs.images.kind != "features":
+            raise DataError("the model was trained on precomputed vectors, and this data has none")
+        if encoder == "auto" or (encoder != "features" and pairs.images.kind == "features"):
+            encoder = self.image_encoder
+        return pairs, image_matrix(pairs, encoder, image_size=getattr(self, "image_size_", self.image_size))
+
+    def _embed(self, pairs: Any) -> tuple[Pairs, np.ndarray, np.ndarray, dict[int, str]]:
+        """Pairs, z_image (M, E), z_text (N, E) and the quarantine of any data."""
+        self._fitted()
+        pairs, matrix = self._prepare(load_pairs(pairs))
+        z_image = embed_images(self.model_, self._checked(matrix.array), device=self._device())
+        z_text = embed_texts(self.model_, self.tokenizer_.encode(pairs.captions), device=self._device())
+        return pairs, z_image, z_text, self._quarantine(pairs, matrix)
+
+    def _checked(self, array: np.ndarray) -> np.ndarray:
+        expected = self.model_.config["dim_image"]
+        if array.ndim == 3 and array.shape[-1] != expected:
+            raise DataError(
+                f"the model takes image vectors of {expected} dimensions, and this data has {array.shape[-1]}"
+            )
+        return array
+
+    def score_pairs(self, pairs: Any) -> np.ndarray:
+        """Matching probability (n,) float32 in [0, 1] of any n pairs against the model's bank of trusted pairs.
+
+        The same pair always gets the same score, whatever it is scored beside. NaN where a pair is quarantined.
+
+        Raises
+        ------
+        NotFittedError
+        DataError
+            The pairs cannot be read, or their vectors have another size than the model's.
+        """
+        pairs, z_image, z_text, quarantined = self._embed(pairs)
+        scores = self.bank_(z_image[pairs.image_index], z_text, pairs.pair_image_group, pairs.text_group)
+        scores[list(quarantined)] = np.nan
+        return scores
+
+    def rematch(
+        self,
+        pairs: Any,
+        *,
+        correspondence: np.ndarray | None = None,
+        threshold: float | None = None,
+        min_repair_score: float = 0.5,
+        candidates: int = 32,
+        donors: str = "both",
+        targets: str = "both",
+        max_reuse: int = 1,
+    ) -> RepairPlan:
+        """Plan who gets which caption or image from whom; nothing is changed. See :func:`cleanpairs.repair.plan_repairs`.
+
+        Parameters
+        ----------
+        pairs : like ``fit``'s
+        correspondence : (n,) float, optional
+            Of these pairs. By default ``correspondence_`` for the data of ``fit``, else :meth:`score_pairs`.
+        threshold : float, optional
+            Pairs below it are repaired or dropped; ``threshold_`` by default.
+        """
+        pairs, z_image, z_text, quarantined = self._embed(pairs)
+        if correspondence is None:
+            if pairs.source.fingerprint == self.fingerprint_ and len(pairs) == len(self.correspondence_):
+                correspondence = self.correspondence_
+            else:
+                correspondence = self.bank_(
+                    z_image[pairs.image_index], z_text, pairs.pair_image_group, pairs.text_group
+                )
+        correspondence = np.array(correspondence, dtype=np.float32)
+        correspondence[list(quarantined)] = np.nan
+        pairs.reasons.update(quarantined)
+        return plan_repairs(
+            pairs,
+            correspondence,
+            z_image,
+            z_text,
+            self.bank_,
+            threshold=self.threshold_ if threshold is None else threshold,
+            min_repair_score=min_repair_score,
+            candidates=candidates,
+            donors=donors,
+            targets=targets,
+            max_reuse=max_reuse,
+        )
+
+    def encode_images(self, images: Any) -> np.ndarray:
+        """Unit vectors (m, d) float32 of images.
+
+        Parameters
+        ----------
+        images : Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, D), (m, R, D) of vectors, or
+            (m, 3, H, W) uint8 pixels
+        """
+        self._fitted()
+        if isinstance(images, np.ndarray):
+            array = images[:, None, :] if images.ndim == 2 else images
+        else:
+            array = self._prepare(load_pairs(images))[1].array
+        return embed_images(self.model_, self._checked(array), device=self._device())
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors (n, d) float32 of n captions."""
+        self._fitted()
+        return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self._device())
+
+    def evaluate(self, pairs: Any) -> Recall:
+        """Retrieval recall on ``pairs``; images that occur in several rows count once."""
+        self._fitted()
+        pairs, matrix = self._prepare(load_pairs(pairs))
+        return self._recall(self.model_, pairs, matrix)
+
+    def _recall(self, model: Any, pairs: Pairs, matrix: ImageMatrix) -> Recall:
+        usable = np.array([i not in self._quarantine(pairs, matrix) for i in range(len(pairs))], dtype=bool)
+        group, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
+        rows = pairs.image_index[usable][first]
+        z_image = embed_images(model, matrix.array[rows], device=self._device())
+        captions = [c for c, ok in zip(pairs.captions, usable, strict=True) if ok]
+        return recall(z_image, embed_texts(model, self.tokenizer_.encode(captions), device=self._device()), owner)
+
+    # -- persistence ------------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the model directory: safetensors and JSON, nothing that can run. See :mod:`cleanpairs.persistence`."""
+        from cleanpairs.persistence import save_estimator
+
+        self._fitted()
+        return save_estimator(self, Path(path), overwrite=overwrite)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Self:
+        """A fitted estimator out of :meth:`save_pretrained`'s directory; without the training pairs' correspondence.
+
+        Raises
+        ------
+        DataError
+            The directory is not a model, is damaged, or is of another method.
+        """
+        from cleanpairs.persistence import load_estimator
+
+        model = load_estimator(Path(path))
+        if not isinstance(model, cls):
+            raise DataError(f"{path} holds a {type(model).__name__}, not a {cls.__name__}")
+        return model
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _moments(array: np.ndarray, image_index: np.ndarray, sample: int = 4096) -> tuple[Any, Any]:
+    """Mean and standard deviation (D,) of the regions of up to ``sample`` images."""
+    import torch
+
+    rows = np.unique(image_index)
+    if len(rows) > sample:
+        rows = np.sort(np.random.default_rng(step_seed(0)).choice(rows, sample, replace=False))
+    x = np.asarray(array[rows], dtype=np.float32).reshape(-1, array.shape[-1])
+    return torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0))

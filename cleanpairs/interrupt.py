@@ -1,0 +1,47 @@
+"""SIGINT and SIGTERM as a flag that a loop looks at, so that it stops between two steps with its state saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["Interrupts", "Terminated"]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM was received (KeyboardInterrupt itself stands for SIGINT)."""
+
+
+class Interrupts:
+    """While entered, a first SIGINT or SIGTERM only sets ``received``; a second SIGINT interrupts at once.
+
+    Signal handlers belong to the main thread: elsewhere, or with ``enabled=False``, it does nothing.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled and threading.current_thread() is threading.main_thread()
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if self.enabled:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def raise_received(self) -> None:
+        """KeyboardInterrupt for SIGINT, :class:`Terminated` for SIGTERM."""
+        raise Terminated() if self.received == signal.SIGTERM else KeyboardInterrupt()

@@ -1,0 +1,67 @@
+r"""Active complementary loss of CRCL (Qin et al., NeurIPS 2023), eq. 6, 8 and 9.
+
+    q_i    = 1 - yhat_i
+    L_d(i) = -yhat_i (log P_ii + log Q_ii)
+    L_r(i) = sum_{j != i} tan(P_ij) / (sum_k tan(P_ik))^{q_i}
+           + sum_{j != i} tan(Q_ji) / (sum_k tan(Q_ki))^{q_i}
+    L(i)   = L_d(i) + lambda L_r(i)
+
+P, Q   matching probabilities of image i to text j, of text i to image j (eq. 3)
+yhat   soft correspondence of the pair, in [0, 1]
+q      how tolerant: at q = 1 the sum of L_r over which pair is taken as the positive is constant (lemma 1)
+
+tan is in radians and its argument lies in [0, 1], so it never meets its pole at pi / 2.
+
+Departure: entries marked as excluded (duplicates) leave both sums. The paper preset passes no mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cleanpairs.ops.matching import log_probabilities
+
+__all__ = ["ActiveComplementaryLoss"]
+
+
+def _complementary(tan: Tensor, positive: Tensor, q: Tensor, dim: int) -> Tensor:
+    """sum_{j != i} tan / (sum_k tan)^q along ``dim``: (B,)."""
+    total = tan.sum(dim)  # (B,), at least tan(1 / B) > 0
+    return (total - positive) / total.pow(q)
+
+
+@dataclass(frozen=True)
+class ActiveComplementaryLoss:
+    """ACL of a batch; ``lam`` weighs the complementary part, ``tau`` is the temperature."""
+
+    tau: float = 0.05
+    lam: float = 5.0
+
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        """Unreduced loss.
+
+        Parameters
+        ----------
+        S : (B, B) float
+            Similarity, rows are images.
+        labels : (B,) float in [0, 1]
+            Corrected soft correspondence yhat; treated as a constant.
+        excluded : (B, B) bool, optional
+            Off-diagonal entries that are no negatives.
+
+        Returns
+        -------
+        (B,) float, >= 0
+        """
+        log = log_probabilities(S, self.tau, excluded)
+        log_p_ii, log_q_ii = log.log_p.diagonal(), log.log_q.diagonal()  # (B,), (B,)
+        tan_p, tan_q = torch.tan(log.log_p.exp()), torch.tan(log.log_q.exp())  # (B, B), (B, B)
+        q = 1 - labels
+        active = -labels * (log_p_ii + log_q_ii)
+        complementary = _complementary(tan_p, tan_p.diagonal(), q, dim=1) + _complementary(
+            tan_q, tan_q.diagonal(), q, dim=0
+        )
+        return active + self.lam * complementary

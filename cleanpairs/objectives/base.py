@@ -1,0 +1,19 @@
+"""What every objective is: similarities and labels in, one loss per pair out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+__all__ = ["Objective"]
+
+
+class Objective(Protocol):
+    """A per-pair loss of a batch of B pairs."""
+
+    tau: float
+
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        """Unreduced loss (B,) of S (B, B), rows are images, and labels (B,) in [0, 1]."""
+        ...

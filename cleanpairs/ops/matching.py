@@ -1,0 +1,68 @@
+"""Bidirectional matching probability of a similarity matrix.
+
+    P_ij = exp(S_ij / tau) / sum_l exp(S_il / tau)        image i to text j   (CRCL eq. 3)
+    Q_ij = exp(S_ij / tau) / sum_l exp(S_lj / tau)        text j to image i
+    p_i  = (P_ii + Q_ii) / 2                              matching probability of pair i
+
+Excluded negatives (duplicates of the pair's own image or text) take no part in either sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["LogProbabilities", "duplicate_mask", "log_probabilities", "matching_probability"]
+
+
+@dataclass(frozen=True)
+class LogProbabilities:
+    """``log_p`` (B, B): image to text, rows sum to one; ``log_q`` (B, B): text to image, columns sum to one."""
+
+    log_p: Tensor
+    log_q: Tensor
+
+
+def duplicate_mask(image_group: Tensor, text_group: Tensor) -> Tensor | None:
+    """Which off-diagonal entries are no negatives, since they share the image or the text.
+
+    Parameters
+    ----------
+    image_group, text_group : (B,) int64
+        Equal numbers mark the same image, the same text.
+
+    Returns
+    -------
+    (B, B) bool, symmetric with a False diagonal; None when nothing is excluded.
+    """
+    same = image_group[:, None] == image_group[None, :]  # (B, B)
+    same |= text_group[:, None] == text_group[None, :]
+    same.fill_diagonal_(False)
+    return same if bool(same.any()) else None
+
+
+def log_probabilities(S: Tensor, tau: float, excluded: Tensor | None = None) -> LogProbabilities:
+    """Log-softmax of ``S / tau`` along both directions, by log-softmax and never log(softmax).
+
+    Parameters
+    ----------
+    S : (B, B) float
+        Similarity, rows are images.
+    tau : float
+        Temperature, > 0.
+    excluded : (B, B) bool, optional
+        Entries that are no negatives; their log-probability is -inf. The diagonal must be False.
+    """
+    logits = S / tau  # (B, B)
+    if excluded is not None:
+        logits = logits.masked_fill(excluded, float("-inf"))
+    return LogProbabilities(logits.log_softmax(dim=1), logits.log_softmax(dim=0))
+
+
+def matching_probability(S: Tensor, tau: float, excluded: Tensor | None = None) -> Tensor:
+    """p_i = (P_ii + Q_ii) / 2 of a batch: (B,) in [0, 1]. No gradient flows through it."""
+    with torch.no_grad():
+        log = log_probabilities(S, tau, excluded)
+        return (log.log_p.diagonal().exp() + log.log_q.diagonal().exp()) / 2

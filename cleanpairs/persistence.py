@@ -1,0 +1,116 @@
+"""A fitted estimator on disk: safetensors and JSON, so that loading one never runs code.
+
+config.json          method, its parameters, the model's shape, threshold, encoder, versions
+vocabulary.json      the tokens
+model.safetensors    the weights
+bank.safetensors     the trusted pairs that scores refer to
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cleanpairs
+from cleanpairs.data.atomic import staged_directory
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.errors import DataError
+from cleanpairs.estimators import PairCleaner
+from cleanpairs.registry import BACKBONES, METHODS
+from cleanpairs.scoring import Bank
+
+__all__ = ["FORMAT", "load_estimator", "save_estimator"]
+
+FORMAT = 1
+_BANK = ("z_image", "z_text", "image_group", "text_group")
+_STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_size_", "tau_", "fingerprint_")
+
+
+def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = False) -> Path:
+    """Write the four files as the directory ``path``, atomically; see the module's head."""
+    from safetensors.numpy import save_file as save_arrays
+    from safetensors.torch import save_file
+
+    bank = estimator.bank_
+    config = {
+        "format": FORMAT,
+        "cleanpairs": cleanpairs.__version__,
+        "method": estimator.method_name,
+        "parameters": estimator.get_params(),
+        "backbone": {"name": estimator.backbone, **estimator.model_.config},
+        "bank": {"tau": bank.tau, "group_size": bank.group_size},
+        "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
+    }
+    with staged_directory(path, overwrite=overwrite) as staging:
+        folder = Path(staging)
+        weights = {k: v.detach().cpu().contiguous() for k, v in estimator.model_.state_dict().items()}
+        save_file(weights, folder / "model.safetensors")
+        save_arrays({name: np.ascontiguousarray(getattr(bank, name)) for name in _BANK}, folder / "bank.safetensors")
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        vocabulary = json.dumps(estimator.tokenizer_.to_dict(), ensure_ascii=False)
+        (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
+    return path
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def load_estimator(path: Path) -> PairCleaner:
+    """The estimator that :func:`save_estimator` wrote.
+
+    Raises
+    ------
+    DataError
+        Not such a directory, another format, or damaged files; the message names the file.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file as load_arrays
+    from safetensors.torch import load_file
+
+    config = _json(path / "config.json")
+    if config.get("format") != FORMAT:
+        raise DataError(f"{path / 'config.json'} has format {config.get('format')!r}; this version reads {FORMAT}")
+    file = path
+    try:
+        estimator: PairCleaner = METHODS.load(config["method"])(**config["parameters"])
+        backbone = dict(config["backbone"])
+        model = BACKBONES.load(backbone.pop("name"))(**backbone)
+        file = path / "model.safetensors"
+        model.load_state_dict(load_file(file))
+        model.eval()
+        file = path / "bank.safetensors"
+        arrays = load_arrays(file)
+        bank = Bank(
+            *(arrays[name] for name in _BANK), tau=config["bank"]["tau"], group_size=config["bank"]["group_size"]
+        )
+    except (SafetensorError, OSError, KeyError, TypeError, RuntimeError, ValueError) as error:
+        raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
+    estimator.model_, estimator.bank_ = model.to(estimator._device()), bank
+    estimator.tokenizer_ = Tokenizer.from_dict(_json(path / "vocabulary.json"))
+    for name in _STATE:
+        value = config["state"].get(name)
+        setattr(estimator, name, float("nan") if name == "noise_rate_" and value is None else value)
+    estimator.correspondence_ = np.empty(0, dtype=np.float32)
+    estimator.quarantined_ = {}
+    estimator.history_ = []
+    return estimator
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{file.parent} is not a model of cleanpairs: {file.name} is missing") from error
+    except ValueError as error:
+        raise DataError(f"{file} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise DataError(f"{file} does not hold a JSON object")
+    return data

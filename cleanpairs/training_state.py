@@ -1,0 +1,154 @@
+"""The state of a training on disk: one safetensors file, with plain JSON in its metadata. Nothing in it can run.
+
+What is not in it is derived: all random numbers come from (seed, piece, epoch, step), see :mod:`cleanpairs.trainer`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.errors import DataError
+
+__all__ = ["Checkpoint", "Position", "Restored"]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where to go on: ``step`` batches of ``epoch`` of ``piece`` are done (piece and epoch from 1)."""
+
+    piece: int
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint that was read."""
+
+    position: Position
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]  # "<parameter number>.<name>"
+    labels: dict[str, Any]
+    best: dict[str, Tensor] | None
+    best_rsum: float | None
+    history: list[dict[str, Any]]
+    partial: dict[str, Any] | None
+
+    def load_optimizer(self, optimizer: Any) -> None:
+        """Put the moments back into ``optimizer``."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in self.optimizer.items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = value
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+class Checkpoint:
+    """The file ``last.safetensors`` in ``directory``.
+
+    Parameters
+    ----------
+    directory : path
+    fingerprint : str
+        Of the input and the settings; a checkpoint of another one is refused on loading.
+    """
+
+    def __init__(self, directory: str | Path, fingerprint: str) -> None:
+        self.path = Path(directory) / "last.safetensors"
+        self.fingerprint = fingerprint
+
+    def exists(self) -> bool:
+        """Whether there is something to go on from."""
+        return self.path.exists()
+
+    def save(
+        self,
+        *,
+        position: Position,
+        model: dict[str, Tensor],
+        optimizer: Any,
+        labels: dict[str, Any],
+        best: dict[str, Tensor] | None,
+        best_rsum: float | None,
+        history: list[dict[str, Any]],
+        partial: dict[str, Any] | None,
+    ) -> None:
+        """Replace the file, atomically."""
+        from safetensors.torch import save_file
+
+        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in model.items()}
+        for number, state in optimizer.state_dict()["state"].items():
+            tensors.update({f"optimizer.{number}.{k}": torch.as_tensor(v) for k, v in state.items()})
+        if best is not None:
+            tensors.update({f"best.{k}": v for k, v in best.items()})
+        plain: dict[str, Any] = {}
+        for prefix, group in (("labels", labels), ("partial", partial or {})):
+            for key, value in group.items():
+                if isinstance(value, np.ndarray):
+                    tensors[f"{prefix}.{key}"] = torch.from_numpy(np.ascontiguousarray(value))
+                else:
+                    plain[f"{prefix}.{key}"] = value
+        head = {
+            "fingerprint": self.fingerprint,
+            "position": [position.piece, position.epoch, position.step],
+            "best_rsum": best_rsum,
+            "history": history,
+            "plain": plain,
+            "partial": partial is not None,
+        }
+        contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+        with staged_file(self.path, overwrite=True) as path:
+            save_file(contiguous, path, metadata={"state": json.dumps(head)})
+
+    def load(self) -> Restored | None:
+        """The saved state, or None when there is none.
+
+        Raises
+        ------
+        DataError
+            The file is damaged, or belongs to other data or settings.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        if not self.exists():
+            return None
+        try:
+            with safe_open(self.path, framework="pt") as f:
+                head = json.loads((f.metadata() or {})["state"])
+                tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise DataError(
+                f"the checkpoint {self.path} cannot be read ({error}); start again with --overwrite"
+            ) from error
+        if head["fingerprint"] != self.fingerprint:
+            raise DataError(
+                f"the checkpoint {self.path} belongs to other data or settings; resume with the same ones, "
+                "or start again with --overwrite"
+            )
+
+        def part(prefix: str) -> dict[str, Any]:
+            out: dict[str, Any] = {k[len(prefix) + 1 :]: v for k, v in tensors.items() if k.startswith(prefix + ".")}
+            out.update({k[len(prefix) + 1 :]: v for k, v in head["plain"].items() if k.startswith(prefix + ".")})
+            return out
+
+        labels = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in part("labels").items()}
+        partial = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in part("partial").items()}
+        return Restored(
+            position=Position(*head["position"]),
+            model=part("model"),
+            optimizer=part("optimizer"),
+            labels=labels,
+            best=part("best") or None,
+            best_rsum=head["best_rsum"],
+            history=head["history"],
+            partial=partial if head["partial"] else None,
+        )
