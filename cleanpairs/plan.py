@@ -1,5 +1,4 @@
-"""The repair plan: one reviewable row per pair, made by :mod:`cleanpairs.repair`, carried out by
-:mod:`cleanpairs.export`."""
+"""The repair plan: one row per pair, made by :mod:`cleanpairs.repair`, carried out by :mod:`cleanpairs.export`."""
 
 from __future__ import annotations
 
@@ -86,7 +85,8 @@ class PlanSummary:
             line("  quarantined", self.quarantined),
         ]
         if self.repaired:
-            lines.append(f"mean repair score {self.mean_repair_score:.3f}, over the runner-up {self.mean_margin:.3f}")
+            margin = "" if np.isnan(self.mean_margin) else f", over the runner-up {self.mean_margin:.3f}"
+            lines.append(f"mean repair score {self.mean_repair_score:.3f}{margin}")
         return "\n".join(lines)
 
 
@@ -97,12 +97,13 @@ class RepairPlan:
     Attributes
     ----------
     table : pyarrow.Table
-        One row a pair, in order of ``pair_id`` (0 .. N-1): ``key``; ``action`` (keep, rematch_text, rematch_image, drop,
-        quarantine); ``correspondence`` before the repair (null if quarantined); ``donor_pair_id``, ``donor_key``: whose
-        caption or image is taken (null unless rematched); ``caption`` after (null where dropped or quarantined);
-        ``original_caption``; ``repair_score``: the scorer's probability of the repaired pair; ``margin``: that score
-        less the best other candidate's of the row in the same direction (null where there is none); ``donor_use``: how many repaired rows
-        carry the part taken; ``reason``: why dropped or quarantined, or which kind of donor.
+        One row a pair, in order of ``pair_id`` (0 .. N-1): ``key``; ``action`` (keep, rematch_text, rematch_image,
+        drop, quarantine); ``correspondence`` before the repair (null if quarantined); ``donor_pair_id``,
+        ``donor_key``: whose caption or image is taken (null unless rematched); ``caption`` after (null where dropped or
+        quarantined); ``original_caption``; ``repair_score``: the scorer's probability of the repaired pair;
+        ``margin``: that score less the best other candidate's of the row in the same direction (null where there is
+        none); ``donor_use``: how many repaired rows carry the part taken; ``reason``: why dropped or quarantined, or
+        which kind of donor.
     threshold : float
         Correspondence below which a pair is not kept.
     min_repair_score : float

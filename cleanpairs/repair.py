@@ -1,4 +1,4 @@
-"""Rematching: who gets which caption or image from whom, as a plan that can be read, edited and saved before it is used.
+"""Rematching: who gets which caption or image from whom, as a plan to be read, edited and saved before it is used.
 
 For an orphaned pair (image I_a, caption T_b), of correspondence below the threshold, there are two repairs:
 
@@ -52,7 +52,9 @@ class PairScorer(Protocol):
 
     def __call__(
         self, z_image: np.ndarray, z_text: np.ndarray, image_group: np.ndarray, text_group: np.ndarray
-    ) -> np.ndarray: ...
+    ) -> np.ndarray:
+        """Score n pairs."""
+        ...
 
 
 def plan_repairs(

@@ -75,7 +75,7 @@ def top_k(queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
 
 
 def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Falling scores, ties by the smaller index: neither FAISS's heap nor ``argpartition`` settles the order of ties."""
+    """Falling scores, ties by the smaller index: FAISS's heap and ``argpartition`` leave the order open."""
     order = np.lexsort((indices, -scores), axis=1)
     return np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
 

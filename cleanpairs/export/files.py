@@ -1,0 +1,124 @@
+"""What surrounds an export: the donors' images, fetched beforehand, and the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.data import Source, iter_tables
+from cleanpairs.ops.columns import one_array
+
+__all__ = ["DonorParts", "write_manifest"]
+
+
+class DonorParts:
+    """Image columns of some input rows, in a temporary memory-mapped file: bounded memory, whatever their number.
+
+    A context manager; the file goes when it is left.
+    """
+
+    def __init__(self, folder: tempfile.TemporaryDirectory[str], rows: np.ndarray) -> None:
+        self._folder = folder
+        self._rows = rows
+        self._path = Path(folder.name) / "images.arrow"
+        self._first: list[int] = []  # of each stored batch, its first position in ``rows``
+        self._map: pa.MemoryMappedFile | None = None
+        self._stored: pa.RecordBatchFileReader | None = None
+
+    @classmethod
+    def collect(cls, source: Source, rows: np.ndarray, columns: Sequence[str]) -> DonorParts:
+        """Read the input once for the image ``columns`` at input ``rows``; not at all where there are none."""
+        parts = cls(tempfile.TemporaryDirectory(prefix="cleanpairs-"), np.unique(rows))
+        if len(parts._rows):
+            try:
+                parts._store(source, columns)
+            except BaseException:
+                parts.close()
+                raise
+        return parts
+
+    def _store(self, source: Source, columns: Sequence[str]) -> None:
+        first, stored = 0, 0
+        writer: pa.RecordBatchFileWriter | None = None
+        try:
+            for table in iter_tables(source):
+                lo, hi = np.searchsorted(self._rows, [first, first + len(table)])
+                wanted = table.select(list(columns)).take(self._rows[lo:hi] - first)
+                if writer is None:
+                    writer = pa.ipc.new_file(self._path, wanted.schema)
+                if len(wanted):
+                    arrays = [one_array(c) for c in wanted.columns]
+                    writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=wanted.schema))
+                    self._first.append(stored)
+                    stored += len(wanted)
+                first += len(table)
+        finally:
+            if writer is not None:
+                writer.close()
+        self._map = pa.memory_map(str(self._path))
+        self._stored = pa.ipc.open_file(self._map)
+
+    def values(self, column: str, rows: np.ndarray) -> pa.Array:
+        """Values (k,) of ``column`` at input ``rows`` (k,), each of them among those collected."""
+        assert self._stored is not None
+        at = np.searchsorted(self._rows, rows)
+        batch = np.searchsorted(self._first, at, side="right") - 1
+        pieces = []
+        for position, number in zip(at.tolist(), batch.tolist(), strict=True):
+            pieces.append(self._stored.get_batch(number).column(column).slice(position - self._first[number], 1))
+        return pa.concat_arrays(pieces)
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._stored = None
+        if self._map is not None:
+            self._map.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> DonorParts:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_manifest(
+    path: str | Path,
+    *,
+    files: Mapping[str, tuple[Path, int]],
+    counts: Mapping[str, int],
+    fingerprint: str,
+    threshold: float,
+) -> None:
+    """Write what an export left: of every file (final name -> where it is now, rows) rows, bytes and SHA-256."""
+    entries = {}
+    for name, (where, rows) in files.items():
+        with open(where, "rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        entries[name] = {"rows": rows, "sha256": digest, "bytes": Path(where).stat().st_size}
+    manifest = {
+        "files": entries,
+        "counts": dict(counts),
+        "fingerprint": fingerprint,
+        "threshold": threshold,
+        "versions": {"python": platform.python_version(), **{p: _version(p) for p in ("cleanpairs", "pyarrow")}},
+    }
+    Path(path).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

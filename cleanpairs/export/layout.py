@@ -1,0 +1,195 @@
+"""From a batch of input rows and the decisions about their pairs to the rows of the three output files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.data import Source
+from cleanpairs.ops.columns import flat_type, fresh_names, grouped, one_array, replace_values
+
+__all__ = ["LEDGER_SCHEMA", "WRITTEN", "Layout", "OutBatch"]
+
+WRITTEN = ("keep", "rematch_text", "rematch_image")
+
+_ADDED = {
+    "correspondence": pa.float32(),
+    "action": pa.string(),
+    "original_caption": pa.string(),
+    "source_key": pa.string(),
+    "repair_score": pa.float32(),
+}
+_DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.string(), "reason": pa.string()}
+
+LEDGER_SCHEMA = pa.schema(
+    [
+        ("pair_id", pa.int64()),
+        ("key", pa.string()),
+        ("row", pa.int64()),
+        ("position", pa.int64()),
+        ("action", pa.string()),
+        ("correspondence", pa.float32()),
+        ("repair_score", pa.float32()),
+        ("source_pair_id", pa.int64()),
+        ("source_key", pa.string()),
+        ("original_caption", pa.string()),
+        ("new_caption", pa.string()),
+        ("reason", pa.string()),
+        ("out_row", pa.int64()),
+    ]
+)
+
+
+class ImageParts(Protocol):
+    """Image columns of donor rows, fetched beforehand."""
+
+    def values(self, column: str, rows: np.ndarray) -> pa.Array:
+        """Values (k,) of an image column at input rows (k,) int64."""
+
+
+@dataclass(frozen=True)
+class OutBatch:
+    """Rows of the cleaned file, and of each of the batch's pairs its row among them (-1: not written)."""
+
+    table: pa.Table
+    row_of_pair: np.ndarray
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Column names and types of the outputs for one input schema.
+
+    ``one_row_a_pair``: the text column becomes a string; otherwise rows keep their list of captions and added columns
+    are lists along it.
+    """
+
+    source: Source
+    schema: pa.Schema
+    one_row_a_pair: bool
+    extra: pa.Schema
+
+    @cached_property
+    def renamed(self) -> dict[str, str]:
+        """Columns of the input that give way to an added one -> their new names."""
+        return fresh_names(self.schema.names, [*_ADDED, *self.extra.names])
+
+    @cached_property
+    def _dropped_renamed(self) -> dict[str, str]:
+        return fresh_names(self.schema.names, list(_DROPPED))
+
+    @cached_property
+    def _text(self) -> int:
+        return int(self.schema.get_field_index(self.source.columns["text"]))
+
+    @cached_property
+    def _images(self) -> list[int]:
+        return [
+            self.schema.get_field_index(self.source.columns[r])
+            for r in ("image", "features")
+            if r in self.source.columns
+        ]
+
+    @cached_property
+    def out_schema(self) -> pa.Schema:
+        """Of the cleaned file."""
+        added = [*_ADDED.items(), *((f.name, f.type) for f in self.extra)]
+        fields = [pa.field(name, kind if self.one_row_a_pair else pa.list_(kind)) for name, kind in added]
+        text = self._flat if self.one_row_a_pair else self._list_type
+        return pa.schema([*self._input_fields(self.renamed, text), *fields], self._metadata)
+
+    @cached_property
+    def dropped_schema(self) -> pa.Schema:
+        """Of the file of dropped pairs: always one pair a row."""
+        fields = [pa.field(name, kind) for name, kind in _DROPPED.items()]
+        return pa.schema([*self._input_fields(self._dropped_renamed, self._flat), *fields], self._metadata)
+
+    def out(
+        self,
+        table: pa.Table,
+        decided: pa.Table,
+        extra: pa.Table,
+        row: np.ndarray,
+        parts: ImageParts,
+        donor_row: np.ndarray,
+    ) -> OutBatch:
+        """The cleaned rows of a batch.
+
+        Parameters
+        ----------
+        table : pa.Table
+            Input rows.
+        decided, extra : pa.Table of P rows
+            Decisions about their pairs (columns of the repair plan), and the extra columns.
+        row : (P,) int64
+            Row of ``table`` of each pair, rising.
+        parts : ImageParts
+        donor_row : (P,) int64
+            Input row that holds the pair's new image, where it gets one.
+        """
+        action = np.array(decided["action"].to_pylist(), object)
+        left = np.flatnonzero(np.isin(action, WRITTEN))
+        pairs, more, action = decided.take(left), extra.take(left), action[left]
+        rows, counts = row[left], np.ones(len(left), np.int64)
+        if not self.one_row_a_pair:
+            rows, counts = np.unique(rows, return_counts=True)
+        columns = [one_array(c) for c in table.take(rows).columns]
+        columns[self._text] = self._text_column(columns[self._text], pairs, action, counts)
+        new_image = np.flatnonzero(action == "rematch_image")
+        for i in self._images if len(new_image) else ():
+            values = parts.values(self.schema.names[i], donor_row[left][new_image])
+            columns[i] = replace_values(columns[i], new_image, values)
+
+        replaced = pa.array(action == "rematch_text", pa.bool_())
+        originals = pc.if_else(replaced, one_array(pairs["original_caption"]), pa.scalar(None, pa.string()))
+        added = [pairs["correspondence"], pairs["action"], originals, pairs["donor_key"], pairs["repair_score"]]
+        added += more.columns
+        columns += [one_array(c) if self.one_row_a_pair else grouped(c, counts) for c in added]
+        row_of_pair = np.full(len(row), -1, np.int64)
+        row_of_pair[left] = np.repeat(np.arange(len(rows)), counts)
+        return OutBatch(pa.Table.from_arrays(columns, schema=self.out_schema), row_of_pair)
+
+    def dropped(self, table: pa.Table, decided: pa.Table, row: np.ndarray) -> pa.Table:
+        """The dropped and quarantined pairs of a batch, one a row."""
+        action = np.array(decided["action"].to_pylist(), object)
+        gone = np.flatnonzero(~np.isin(action, WRITTEN))
+        pairs = decided.take(gone)
+        columns = [one_array(c) for c in table.take(row[gone]).columns]
+        text = pairs["original_caption"] if self.source.explicit_lists else columns[self._text]
+        columns[self._text] = one_array(text).cast(self._flat)
+        columns += [one_array(pairs[name]) for name in _DROPPED]
+        return pa.Table.from_arrays(columns, schema=self.dropped_schema)
+
+    def _text_column(self, column: pa.Array, pairs: pa.Table, action: np.ndarray, counts: np.ndarray) -> pa.Array:
+        captions = one_array(pairs["caption"]).cast(self._flat)
+        if not self.one_row_a_pair:
+            return grouped(captions, counts, large=pa.types.is_large_list(self._list_type))
+        if self.source.explicit_lists:
+            return captions
+        where = np.flatnonzero(action == "rematch_text")
+        return replace_values(column.cast(self._flat), where, captions.take(where))
+
+    @cached_property
+    def _flat(self) -> pa.DataType:
+        return flat_type(self.schema.field(self._text).type)
+
+    @cached_property
+    def _list_type(self) -> pa.DataType:
+        """A list of any number of captions: one of fixed size would not let any go."""
+        large = pa.types.is_large_list(self.schema.field(self._text).type)
+        return pa.large_list(self._flat) if large else pa.list_(self._flat)
+
+    @cached_property
+    def _metadata(self) -> dict[bytes, bytes] | None:
+        """Metadata of the input but for pandas's, which describes an index that filtering has broken."""
+        kept = {k: v for k, v in (self.schema.metadata or {}).items() if k != b"pandas"}
+        return kept or None
+
+    def _input_fields(self, renamed: dict[str, str], text: pa.DataType) -> list[pa.Field]:
+        fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
+        fields[self._text] = pa.field(fields[self._text].name, text)
+        return fields

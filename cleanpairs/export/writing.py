@@ -1,0 +1,292 @@
+"""A repair plan carried out on the input: a cleaned Parquet file, the dropped pairs, and a ledger that adds up.
+
+The input is read again, in batches, and never touched. All files are written beside their targets; they are published
+only when every pair is accounted for, the cleaned file last: what a reader finds is the old output or the new one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cleanpairs.data import Pairs, ParquetSink, fingerprint_of, iter_tables, staged_file
+from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
+from cleanpairs.export.files import DonorParts, write_manifest
+from cleanpairs.export.layout import LEDGER_SCHEMA, WRITTEN, Layout, OutBatch
+from cleanpairs.plan import RepairPlan
+
+__all__ = ["ExportSummary", "export_pairs"]
+
+NO_IMAGE_IN_LIST = "the image of a row with a list of captions cannot be replaced: export with explode"
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """What an export wrote: the counts add up to ``pairs``; ``rows`` are those of the cleaned file.
+
+    ``files`` maps out, dropped, ledger, manifest (those written) to their paths; ``renamed`` maps columns of the input
+    that gave way to an added column to their new names.
+    """
+
+    pairs: int
+    kept: int
+    rematched_text: int
+    rematched_image: int
+    dropped: int
+    quarantined: int
+    rows: int
+    files: Mapping[str, Path]
+    renamed: Mapping[str, str]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.pairs:,} pairs in: {self.kept:,} kept, {self.rematched_text:,} with a new caption, "
+            f"{self.rematched_image:,} with a new image, {self.dropped:,} dropped, {self.quarantined:,} quarantined",
+            f"{self.rows:,} rows out: {self.files['out']}",
+            *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
+            *(f"column {old!r} of the input is now {new!r}" for old, new in self.renamed.items()),
+        ]
+        return "\n".join(lines)
+
+
+def export_pairs(
+    pairs: Pairs,
+    plan: RepairPlan,
+    out: str | Path,
+    *,
+    dropped: str | Path | None = None,
+    ledger: str | Path | None = None,
+    explode: bool = False,
+    overwrite: bool = False,
+    extra_columns: Mapping[str, np.ndarray | pa.Array] | None = None,
+) -> ExportSummary:
+    """Write the kept and repaired pairs as Parquet.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        As they were read from the input, which must not have changed since.
+    plan : RepairPlan
+        For these pairs.
+    out : path
+        Parquet, in the order of the input. All columns of the input, and: ``correspondence`` float32 (before the
+        repair), ``action`` (keep, rematch_text, rematch_image), ``original_caption`` (null where the caption is the
+        original one), ``source_key`` (whose caption or image it is; null where its own), ``repair_score`` float32.
+        A new caption stands in the text column; a new image in the image and the feature column, the row's key and
+        other columns stay. A row with a list of captions stays one row: wrong captions are taken out or replaced and
+        the added columns are lists that run along the captions; a row without captions left is dropped. Images of such
+        rows cannot be replaced: those pairs are dropped. Beside it comes ``<out>.manifest.json``: rows, bytes and SHA-256 of
+        every file, the counts, the input's fingerprint, versions.
+    dropped : path, optional
+        Parquet of the dropped and quarantined pairs, one a row: the input's columns, ``pair_id``, ``correspondence``,
+        ``action``, ``reason``.
+    ledger : path, optional
+        Parquet with every input pair exactly once, in order: ``pair_id``, ``key``, ``row`` and ``position`` in the
+        input, ``action``, ``correspondence``, ``repair_score``, ``source_pair_id``, ``source_key``,
+        ``original_caption``, ``new_caption`` (null unless replaced), ``reason``, ``out_row`` (null unless written).
+    explode : bool
+        Rows with lists of captions become one row a pair, with a string in the text column.
+    overwrite : bool
+        Replace files that exist.
+    extra_columns : mapping of str to (N,) array, optional
+        More columns, one value a pair.
+
+    Returns
+    -------
+    ExportSummary
+
+    Raises
+    ------
+    ConfigError
+        Two outputs with one name, or an extra column that is not (N,).
+    DataError
+        The plan is not for this data, or the input has changed since it was read.
+    OutputExistsError
+        An output exists and ``overwrite`` is not given, or is the input.
+    OutputError
+        An output cannot be written.
+    CleanpairsError
+        The counts do not add up. Nothing is published then.
+    """
+    plan.check_for(pairs)
+    targets = _targets(pairs, Path(out), dropped, ledger)
+    one_row_a_pair = explode or not pairs.source.explicit_lists
+    decided = _decided(plan.table, one_row_a_pair)
+    extra = pa.table({k: _column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})
+    _refuse_changed_input(pairs)
+    with ExitStack() as publish:  # leaves in the opposite order: out is renamed last
+        staged = {name: publish.enter_context(staged_file(path, overwrite=overwrite)) for name, path in targets.items()}
+        donor_rows = pairs.row[_donors_of_images(decided)]
+        roles = [pairs.source.columns[role] for role in ("image", "features") if role in pairs.source.columns]
+        with DonorParts.collect(pairs.source, donor_rows, roles) as parts:
+            written = _write(pairs, decided, extra, one_row_a_pair, parts, staged)
+        counts = _check_counts(pairs, decided, written, staged)
+        _refuse_changed_input(pairs)
+        write_manifest(
+            staged["manifest"],
+            files={targets[name].name: (staged[name], rows) for name, rows in written.rows.items()},
+            counts=counts,
+            fingerprint=pairs.source.fingerprint,
+            threshold=plan.threshold,
+        )
+    return ExportSummary(**counts, rows=written.rows["out"], files=targets, renamed=written.renamed)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Rows of each file, pairs of each action, the renamed columns, and whether a row is one pair."""
+
+    rows: dict[str, int]
+    actions: Counter[str]
+    renamed: dict[str, str]
+    one_row_a_pair: bool
+
+
+def _write(
+    pairs: Pairs,
+    decided: pa.Table,
+    extra: pa.Table,
+    one_row_a_pair: bool,
+    parts: DonorParts,
+    staged: Mapping[str, Path],
+) -> _Written:
+    """Stream the input into the staged files."""
+    donor = np.array(decided["donor_pair_id"].fill_null(0), np.int64)
+    donor_row = pairs.row[donor] if len(donor) else donor
+    rows = {name: 0 for name in staged if name != "manifest"}
+    actions: Counter[str] = Counter()
+    layout: Layout | None = None
+    first = 0
+    with ExitStack() as files:
+        sinks: dict[str, ParquetSink] = {}
+        for table in iter_tables(pairs.source):
+            if layout is None:
+                layout = Layout(pairs.source, table.schema, one_row_a_pair, extra.schema)
+                schemas = {"out": layout.out_schema, "dropped": layout.dropped_schema, "ledger": LEDGER_SCHEMA}
+                sinks = {name: files.enter_context(ParquetSink(staged[name], schemas[name])) for name in rows}
+            lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
+            slice_, more, local = decided.slice(lo, hi - lo), extra.slice(lo, hi - lo), pairs.row[lo:hi] - first
+            batch = layout.out(table, slice_, more, local, parts, donor_row[lo:hi])
+            written = {"out": batch.table}
+            if "dropped" in sinks:
+                written["dropped"] = layout.dropped(table, slice_, local)
+            if "ledger" in sinks:
+                written["ledger"] = _ledger(pairs, slice_, batch, rows["out"])
+            for name, part in written.items():
+                sinks[name].write(part)
+                rows[name] += len(part)
+            actions.update(slice_["action"].to_pylist())
+            first += len(table)
+    return _Written(rows, actions, layout.renamed if layout else {}, one_row_a_pair)
+
+
+def _ledger(pairs: Pairs, decided: pa.Table, batch: OutBatch, rows_before: int) -> pa.Table:
+    """One line a pair of the batch."""
+    ids = decided["pair_id"].to_numpy()
+    replaced = pa.array(np.array(decided["action"].to_pylist(), object) == "rematch_text", pa.bool_())
+    new_caption = pc.if_else(replaced, decided["caption"], pa.scalar(None, pa.string()))
+    columns = {
+        "row": pa.array(pairs.row[ids]),
+        "position": pa.array(pairs.position[ids]),
+        "source_pair_id": decided["donor_pair_id"],
+        "source_key": decided["donor_key"],
+        "new_caption": new_caption,
+        "out_row": pa.array(batch.row_of_pair + rows_before, mask=batch.row_of_pair < 0),
+    }
+    names = LEDGER_SCHEMA.names
+    return pa.table([columns[name] if name in columns else decided[name] for name in names], schema=LEDGER_SCHEMA)
+
+
+def _decided(table: pa.Table, one_row_a_pair: bool) -> pa.Table:
+    """The plan as it can be carried out: a row that keeps its list of captions has one image for all of them."""
+    if one_row_a_pair:
+        return table
+    impossible = pc.equal(table["action"], "rematch_image")
+    changes = {"action": "drop", "reason": NO_IMAGE_IN_LIST}
+    nulls = ("donor_pair_id", "donor_key", "caption", "repair_score", "margin", "donor_use")
+    for name in (*changes, *nulls):
+        kind = table.schema.field(name).type
+        value = pa.scalar(changes.get(name), kind)
+        table = table.set_column(table.schema.get_field_index(name), name, pc.if_else(impossible, value, table[name]))
+    return table
+
+
+def _check_counts(pairs: Pairs, decided: pa.Table, written: _Written, staged: Mapping[str, Path]) -> dict[str, int]:
+    """The counts of an export whose files agree with them, and with the input.
+
+    Raises
+    ------
+    CleanpairsError
+        If a pair is missing or too many anywhere.
+    """
+    actions = written.actions
+    counts = {
+        "pairs": len(pairs),
+        "kept": actions["keep"],
+        "rematched_text": actions["rematch_text"],
+        "rematched_image": actions["rematch_image"],
+        "dropped": actions["drop"],
+        "quarantined": actions["quarantine"],
+    }
+    left = np.isin(np.array(decided["action"].to_pylist(), object), WRITTEN)
+    row = pairs.row[left]
+    wanted = {
+        "out": len(row) if written.one_row_a_pair else len(np.unique(row)),
+        "dropped": counts["dropped"] + counts["quarantined"],
+        "ledger": len(pairs),
+    }
+    if sum(counts.values()) != 2 * len(pairs):
+        raise CleanpairsError(
+            f"export accounted for {sum(actions.values())} of {len(pairs)} pairs; nothing is published"
+        )
+    for name, count in written.rows.items():
+        in_file = pq.read_metadata(staged[name]).num_rows
+        if not count == in_file == wanted[name]:
+            raise CleanpairsError(
+                f"export wrote {count} rows to {name}, the file has {in_file}, there should be {wanted[name]}; "
+                "nothing is published"
+            )
+    return counts
+
+
+def _donors_of_images(decided: pa.Table) -> np.ndarray:
+    chosen = decided.filter(pc.equal(decided["action"], "rematch_image"))
+    return np.array(chosen["donor_pair_id"], np.int64)
+
+
+def _refuse_changed_input(pairs: Pairs) -> None:
+    if pairs.source.kind != "memory" and fingerprint_of(pairs.source) != pairs.source.fingerprint:
+        raise DataError(
+            f"the input {', '.join(pairs.source.paths)} has changed since it was read: read it, score it and plan again"
+        )
+
+
+def _targets(pairs: Pairs, out: Path, dropped: str | Path | None, ledger: str | Path | None) -> dict[str, Path]:
+    """Final paths in the reverse of the order in which they are published."""
+    targets = {"out": out, "manifest": out.with_name(out.name + ".manifest.json")}
+    targets |= {name: Path(path) for name, path in (("dropped", dropped), ("ledger", ledger)) if path is not None}
+    seen: dict[Path, str] = {}
+    inputs = {Path(path).resolve() for path in pairs.source.paths}
+    for name, path in targets.items():
+        whole = path.resolve()
+        if whole in seen:
+            raise ConfigError(f"{seen[whole]} and {name} would both be {path}: give each its own path")
+        if whole in inputs:
+            raise OutputExistsError(f"{name} {path} is a file of the input, which is never changed: give another path")
+        seen[whole] = name
+    return targets
+
+
+def _column(values: np.ndarray | pa.Array, n: int, name: str) -> pa.Array:
+    column = values if isinstance(values, pa.Array) else pa.array(values)
+    if len(column) != n:
+        raise ConfigError(f"extra column {name!r} must have one value a pair ({n}), got {len(column)}")
+    return column
