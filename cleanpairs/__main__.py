@@ -1,0 +1,5 @@
+"""``python -m cleanpairs``."""
+
+from cleanpairs.cli import main
+
+main()

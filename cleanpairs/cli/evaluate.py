@@ -1,0 +1,57 @@
+"""``cleanpairs evaluate``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import numpy as np
+
+from cleanpairs.cli.options import column_options, existing_run, pick_columns, split_run_and_data
+
+__all__ = ["evaluate"]
+
+
+@click.command(short_help="Retrieval recall, and detection where the truth is known.")
+@click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
+@click.option("--truth", metavar="FILE", help="True mismatches: .npy (booleans, or a permutation) or Parquet.")
+@click.option("--threshold", type=float, metavar="P", help="For precision and recall.  [default: the run's]")
+@column_options
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def evaluate(
+    paths: tuple[str, ...], truth: str | None, threshold: float | None, as_json: bool, **options: Any
+) -> None:
+    """R@1, 5, 10 both ways and rSum of RUN's model (runs/latest if not given) on DATA.
+
+    Where DATA has a column `true_mismatch`, or with --truth: AUROC and average precision of detection, and precision,
+    recall and F1 at the threshold. The training data is judged by the labels of the run, other data by its scores.
+    """
+    from cleanpairs.data import load_pairs
+    from cleanpairs.evaluate import detection
+    from cleanpairs.persistence import load_estimator
+
+    run_path, data = split_run_and_data(paths)
+    run = existing_run(run_path)
+    model = load_estimator(run.path / "model")
+    pairs = load_pairs(data, **pick_columns(options))
+    figures: dict[str, float | None] = dict(model.evaluate(pairs).to_dict())
+    mask = pairs.true_mismatch_mask(truth) if truth is not None or pairs.true_mismatch is not None else None
+    if mask is not None:
+        trained_on = pairs.source.fingerprint == model.fingerprint_ and (run.path / "scores.parquet").exists()
+        y = run.scores().correspondence if trained_on else model.score_pairs(pairs)
+        limit = model.threshold_ if threshold is None else threshold
+        figures.update(detection(y, mask, limit).to_dict())
+    figures = {k: None if v is None or not np.isfinite(v) else round(float(v), 6) for k, v in figures.items()}
+    if as_json:
+        click.echo(json.dumps(figures))
+        return
+    click.echo(f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}")
+    for name, prefix in (("image to text", "i2t"), ("text to image", "t2i")):
+        click.echo(f"{name:<16}" + "".join(f"{figures[f'{prefix}_r{k}']:>8.1f}" for k in (1, 5, 10)))
+    click.echo(f"{'rSum':<16}{figures['rsum']:>8.1f}")
+    if mask is not None:
+        click.echo("")
+        for name in ("auroc", "ap", "precision", "recall", "f1"):
+            value = figures[name]
+            click.echo(f"{name:<16}{'-' if value is None else f'{value:.3f}':>8}")

@@ -1,0 +1,127 @@
+"""``cleanpairs fit``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from typing import Any
+
+import click
+
+from cleanpairs.cli.options import column_options, pick_columns
+
+__all__ = ["fit"]
+
+
+@click.command(short_help="Train on noisy pairs; leave a run with scores and a model.")
+@click.argument("data", required=False, type=click.Path())
+@click.option("--method", metavar="NAME", help="Method; `cleanpairs methods` lists them.  [default: crcl]")
+@click.option("--recipe", metavar="FILE|NAME", help="Settings from a YAML file, or from one that ships.")
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="One setting; may be repeated.")
+@click.option("--val", metavar="DATA", help="Clean validation pairs: the best epoch on them is kept.")
+@click.option("--out", metavar="DIR", help="Run directory.  [default: runs/<date>-<method>-<data>]")
+@click.option("--backbone", metavar="NAME", help="Dual encoder.")
+@click.option("--image-encoder", metavar="NAME", help="auto, efficientnet_lite0, cnn, features.")
+@click.option("--image-size", type=int, metavar="PX", help="Side of the square that the image encoder sees.")
+@click.option("--epochs", type=int, metavar="N", help="Epochs of the last piece.")
+@click.option("--batch-size", type=int, metavar="N")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]))
+@click.option("--seed", type=int, metavar="N")
+@click.option("--limit", type=int, metavar="N", help="Only the first N rows.")
+@column_options
+@click.option("--resume", is_flag=True, help="Go on with the run of --out (or the latest one).")
+@click.option("--overwrite", is_flag=True, help="Replace the run of --out.")
+@click.option("--quiet", is_flag=True, help="No progress, no table.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def fit(**options: Any) -> None:
+    """Train on the pairs of DATA, estimate how far each belongs together, and leave a run directory.
+
+    DATA is Parquet (a file, a glob, a directory) or a directory in the research layout.
+    """
+    from cleanpairs.fitting import fit_run
+    from cleanpairs.recipe import Recipe
+
+    resume, as_json, quiet = options["resume"], options["as_json"], options["quiet"]
+    given = {
+        "method": options["method"], "backbone": options["backbone"], "train": options["data"], "val": options["val"],
+        "out": options["out"], "epochs": options["epochs"], "batch_size": options["batch_size"],
+        "device": options["device"], "precision": options["precision"], "seed": options["seed"],
+        "image_encoder": options["image_encoder"], "image_size": options["image_size"], "limit": options["limit"],
+        "overwrite": True if options["overwrite"] else None, "quiet": True if quiet else None,
+        **pick_columns(options),
+    }  # fmt: skip
+    if resume and options["recipe"] is None and options["data"] is None:
+        from cleanpairs.run import Run
+
+        run = Run.open(options["out"])
+        recipe = Recipe.resolve(run.path / "recipe.yaml", overrides=options["overrides"])
+        out: str | None = str(run.path)
+    else:
+        recipe = Recipe.resolve(options["recipe"], overrides=options["overrides"], options=given)
+        out = None
+    if recipe.data.train is None:
+        raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
+    began = time.time()
+    progress = _Progress(enabled=not (quiet or as_json))
+    try:
+        result = fit_run(recipe, out=out, resume=resume, progress=progress)
+    except KeyboardInterrupt:
+        progress.close()
+        if progress.run_path is not None:
+            command = f"cleanpairs fit --resume --out {shlex.quote(str(progress.run_path))}"
+            click.echo(f"\nInterrupted; the state is saved. Go on with:\n  {command}", err=True)
+        raise
+    finally:
+        progress.close()
+    if as_json:
+        click.echo(json.dumps({**result.to_dict(), "seconds": round(time.time() - began, 1)}))
+    elif not (quiet or recipe.output.quiet):
+        click.echo(result.table())
+
+
+class _Progress:
+    """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self.bar: Any = None
+        self.stage = ""
+        self.run_path: Any = None
+
+    def started(self, path: Any) -> None:
+        self.run_path = path
+        if self.enabled:
+            click.echo(f"run      {path}", err=True)
+
+    def _advance(self, stage: str, unit: str, done: int, total: int) -> None:
+        from tqdm import tqdm
+
+        if self.stage != stage:
+            self.close()
+            self.stage = stage
+            self.bar = tqdm(total=total, desc=f"{stage:<8}", unit=f" {unit}", file=sys.stderr, mininterval=0.5)
+        self.bar.update(done - self.bar.n)
+
+    def encode(self, done: int, total: int) -> None:
+        if self.enabled:
+            self._advance("images", "images", done, total)
+
+    def step(self, done: int, total: int, loss: float) -> None:
+        if self.enabled:
+            self._advance("training", "pairs", done, total)
+            self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+
+    def epoch(self, record: Any) -> None:
+        if self.enabled and self.bar is not None:
+            val = f", val rSum {record.val_rsum:.1f}" if record.val_rsum is not None else ""
+            line = f"piece {record.piece} epoch {record.epoch}: loss {record.loss:.3f}, flagged {record.flagged:.1%}{val}"
+            self.bar.write(line, file=sys.stderr)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+            self.stage = ""

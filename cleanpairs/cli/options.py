@@ -1,0 +1,51 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+__all__ = ["RUN", "column_options", "existing_run", "pick_columns"]
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+COLUMN_NAMES = ("split", "image_column", "text_column", "key_column", "image_root")
+
+
+def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--split --image-column --text-column --key-column --image-root``."""
+    for decorate in reversed(
+        [
+            click.option("--split", metavar="NAME", help="Split of a research directory (train, dev, test)."),
+            click.option("--image-column", metavar="NAME", help="Column of images; found by its usual names if not given."),
+            click.option("--text-column", metavar="NAME", help="Column of captions."),
+            click.option("--key-column", metavar="NAME", help="Column of keys."),
+            click.option("--image-root", metavar="DIR", help="Image paths are relative to it, and may not leave it."),
+        ]
+    ):
+        function = decorate(function)
+    return function
+
+
+def pick_columns(options: dict[str, Any]) -> dict[str, Any]:
+    """The values of :func:`column_options` out of a command's options, without those not given."""
+    return {name: options[name] for name in COLUMN_NAMES if options.get(name) is not None}
+
+
+def existing_run(run: str | None) -> Any:
+    """The run directory named, or ``runs/latest``; DataError when there is none."""
+    from cleanpairs.run import Run
+
+    return Run.open(run)
+
+
+def split_run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str]:
+    """``[RUN] DATA``: one path is the data, two are a run and the data; usage error otherwise."""
+    if not 1 <= len(paths) <= 2:
+        raise click.UsageError("give DATA, or RUN and DATA")
+    return (None, paths[0]) if len(paths) == 1 else (paths[0], paths[1])
+
+
+RUN = click.argument("run", required=False, type=click.Path())

@@ -1,0 +1,37 @@
+"""``cleanpairs score``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from cleanpairs.cli.options import column_options, existing_run, pick_columns, split_run_and_data
+
+__all__ = ["score"]
+
+
+@click.command(short_help="Score any pairs with a fitted model.")
+@click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
+@click.option("--out", required=True, metavar="FILE", help="The scores table to write (Parquet).")
+@column_options
+@click.option("--overwrite", is_flag=True, help="Replace --out.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+def score(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
+    """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (runs/latest if not given)."""
+    from cleanpairs.persistence import load_estimator
+    from cleanpairs.streaming import score_stream
+
+    run_path, data = split_run_and_data(paths)
+    run = existing_run(run_path)
+    result = score_stream(
+        load_estimator(run.path / "model"), data, out, overwrite=overwrite, columns=pick_columns(options)
+    )
+    if as_json:
+        click.echo(json.dumps(result.to_dict()))
+    else:
+        click.echo(
+            f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
+            f"{result.quarantined:,} quarantined -> {out}"
+        )

@@ -1,0 +1,257 @@
+"""M images: vectors in memory or mapped, or encoded bytes that are read when they are needed."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from cleanpairs.data.text import content_hash
+from cleanpairs.errors import DataError
+
+__all__ = ["EncodedList", "FeatureImages", "ImageSource", "ParquetImages", "read_image", "resolve_path", "vector_groups"]
+
+MAX_PIXELS = 64_000_000
+MAX_IMAGE_BYTES = 64 * 2**20
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+
+
+class ImageSource(Protocol):
+    """M images; ``kind`` is "features" or "bytes"."""
+
+    kind: str
+
+    def __len__(self) -> int: ...
+
+    def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
+        """(First index, encoded images, None where there is none), in order."""
+        ...
+
+    def read(self, indices: Sequence[int]) -> list[bytes | None]:
+        """Encoded images at ``indices``, for thumbnails; None where there is none."""
+        ...
+
+    def array(self) -> np.ndarray | None:
+        """(M, R, D) vectors, maybe memory-mapped; None for encoded images."""
+        ...
+
+
+class EncodedList:
+    """Encoded images in memory."""
+
+    kind = "bytes"
+
+    def __init__(self, images: list[bytes | None]) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
+        """See :class:`ImageSource`."""
+        for start in range(0, len(self), batch_size):
+            yield start, self._images[start : start + batch_size]
+
+    def read(self, indices: Sequence[int]) -> list[bytes | None]:
+        """See :class:`ImageSource`."""
+        return [self._images[i] for i in indices]
+
+    def array(self) -> None:
+        """None: these are no vectors."""
+        return None
+
+
+class FeatureImages:
+    """Precomputed vectors (M, R, D), with the encoded images behind them where the data has both."""
+
+    kind = "features"
+
+    def __init__(self, array: np.ndarray, encoded: ImageSource | None = None) -> None:
+        self._array, self._encoded = array, encoded
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @property
+    def feature_shape(self) -> tuple[int, int]:
+        """(R, D)."""
+        return (int(self._array.shape[1]), int(self._array.shape[2]))
+
+    def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
+        """Of the encoded images behind the vectors; all None where there are none."""
+        if self._encoded is not None:
+            yield from self._encoded.iter_encoded(batch_size)
+            return
+        for start in range(0, len(self), batch_size):
+            yield start, [None] * min(batch_size, len(self) - start)
+
+    def read(self, indices: Sequence[int]) -> list[bytes | None]:
+        """See :class:`ImageSource`."""
+        return self._encoded.read(indices) if self._encoded is not None else [None] * len(indices)
+
+    def array(self) -> np.ndarray:
+        """(M, R, D)."""
+        return self._array
+
+
+class ParquetImages:
+    """The image column of Parquet files, read row group by row group."""
+
+    kind = "bytes"
+
+    def __init__(self, paths: Sequence[str], column: str, n: int, image_root: str | None) -> None:
+        self._paths, self._column, self._n, self._root = list(paths), column, n, image_root
+
+    def __len__(self) -> int:
+        return self._n
+
+    def _batches(self, batch_size: int) -> Iterator[tuple[int, Any, str]]:
+        from cleanpairs.data.parquet_io import iter_batches
+
+        first = 0
+        for path, batch in iter_batches(self._paths, [self._column], batch_size, self._n):
+            yield first, batch.column(0), path
+            first += len(batch)
+
+    def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
+        """See :class:`ImageSource`."""
+        for first, column, path in self._batches(batch_size):
+            yield first, self._bytes(column, path)
+
+    def _bytes(self, column: Any, path: str) -> list[bytes | None]:
+        return [encoded_bytes(value, path, self._root) for value in column.to_pylist()]
+
+    def read(self, indices: Sequence[int]) -> list[bytes | None]:
+        """See :class:`ImageSource`."""
+        from cleanpairs.data.parquet_io import read_rows
+
+        found: dict[int, bytes | None] = {}
+        wanted = np.unique(np.asarray(indices, dtype=np.int64))
+        for row, value, path in read_rows(self._paths, self._column, wanted):
+            found[row] = encoded_bytes(value, path, self._root)
+        return [found.get(int(i)) for i in indices]
+
+    def array(self) -> None:
+        """None: these are no vectors."""
+        return None
+
+
+def resolve_path(path: str, root: Path) -> Path:
+    """The file of an image path under ``root``.
+
+    Raises
+    ------
+    DataError
+        A URL, or a path (or a link) that leaves ``root``.
+    """
+    if "://" in path:
+        raise DataError(f"the image {path[:120]!r} is a URL, and nothing is fetched")
+    try:
+        base = root.resolve()
+        file = (base / path).resolve()
+    except (OSError, ValueError) as error:
+        raise DataError(f"the image path {path[:120]!r} is not valid: {error}") from error
+    if not file.is_relative_to(base):
+        raise DataError(f"the image path {path[:120]!r} leaves the image root {root}")
+    return file
+
+
+def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
+    """The encoded image that one cell of an image column holds; None where it holds none that may be read."""
+    try:
+        return cell_bytes(value, Path(root) if root is not None else Path(file).parent)
+    except DataError:
+        return None
+
+
+def cell_bytes(value: Any, root: Path) -> bytes:
+    """As :func:`encoded_bytes`, but with DataError and its reason."""
+    if isinstance(value, dict):
+        value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
+    if value is None:
+        raise DataError("there is no image")
+    if isinstance(value, bytes):
+        if not value:
+            raise DataError("the image has zero bytes")
+        return value
+    file = resolve_path(str(value), root)
+    try:
+        if not file.is_file():
+            raise DataError(f"the image file {str(value)[:120]!r} is missing")
+        if file.stat().st_size > MAX_IMAGE_BYTES:
+            raise DataError(f"the image file {str(value)[:120]!r} is larger than {MAX_IMAGE_BYTES} bytes")
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"the image file {str(value)[:120]!r} cannot be read: {error.strerror}") from error
+
+
+def vector_groups(array: np.ndarray, probe: int = 4096) -> np.ndarray:
+    """Content hash (M,) int64 of each image's vectors: of up to ``probe`` bytes at either end."""
+    groups = np.empty(len(array), dtype=np.int64)
+    for start in range(0, len(array), 4096):
+        block = np.ascontiguousarray(array[start : start + 4096], dtype=np.float32)
+        raw = block.reshape(len(block), -1).view(np.uint8)
+        for i, row in enumerate(raw):
+            ends = row.tobytes() if row.size <= 2 * probe else row[:probe].tobytes() + row[-probe:].tobytes()
+            groups[start + i] = content_hash(ends)
+    return groups
+
+
+def read_image(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Any:
+    """Decode an image to RGB, upright, on white where it is transparent.
+
+    Parameters
+    ----------
+    data : bytes
+        JPEG, PNG, WebP, GIF (first frame), BMP or TIFF.
+    max_pixels : int
+        Larger images are refused before they are decoded.
+
+    Returns
+    -------
+    PIL.Image.Image, mode RGB
+
+    Raises
+    ------
+    DataError
+        It cannot be decoded, whole, within the limits; with the reason.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image: Any = Image.open(io.BytesIO(data), formats=FORMATS)
+            if image.width * image.height > max_pixels:
+                raise DataError(f"the image has {image.width}x{image.height} pixels, more than {max_pixels}")
+            image.load()
+            image = ImageOps.exif_transpose(image)
+            if image.mode.startswith("I;16") or image.mode == "I":
+                image = Image.fromarray((np.asarray(image, dtype=np.int64) >> 8).clip(0, 255).astype(np.uint8))
+            if image.has_transparency_data:
+                rgba = image.convert("RGBA")
+                image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+            return image.convert("RGB")
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's decoders raise anything; whatever it is, this row is bad and no more
+        text = str(error) or type(error).__name__
+        if "cannot identify image file" in text:
+            text = "no known image format"
+        raise DataError(f"the image cannot be decoded: {text}") from error
+
+
+def rows_by_file(counts: Sequence[int], wanted: np.ndarray) -> dict[int, np.ndarray]:
+    """File number -> wanted rows within it."""
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    out: dict[int, list[int]] = defaultdict(list)
+    for row in wanted.tolist():
+        f = int(np.searchsorted(starts, row, side="right")) - 1
+        if f < len(counts):
+            out[f].append(row - int(starts[f]))
+    return {f: np.asarray(rows) for f, rows in out.items()}

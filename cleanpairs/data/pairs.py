@@ -1,0 +1,229 @@
+"""Pairs: N image-caption pairs, column by column."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.data.images import EncodedList, FeatureImages, ImageSource, vector_groups
+from cleanpairs.data.source import Source
+from cleanpairs.data.text import caption_fault, content_hash, text_groups
+from cleanpairs.errors import DataError
+
+__all__ = ["Pairs"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """N pairs of M images; ``pair_id`` is the position, and follows a pair to the exported file.
+
+    Attributes
+    ----------
+    captions : list of N str
+    image_index : (N,) int64
+        Row of ``images``.
+    row, position : (N,) int64
+        Input row of each pair, and its place in the row's list of captions.
+    keys : list of N str
+    images : ImageSource
+    image_group : (M,) int64
+        Equal = the same image.
+    text_group : (N,) int64
+        Equal = the same text after normalisation.
+    reasons : dict
+        pair_id -> why it is quarantined.
+    source : Source
+    true_mismatch, true_key : (N,) bool, list of N str; or None
+        The truth, where the input carries it. ``fit`` never looks at it.
+    """
+
+    captions: list[str]
+    image_index: np.ndarray
+    row: np.ndarray
+    position: np.ndarray
+    keys: list[str]
+    images: ImageSource
+    image_group: np.ndarray
+    text_group: np.ndarray
+    reasons: dict[int, str]
+    source: Source
+    true_mismatch: np.ndarray | None = None
+    true_key: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    def __repr__(self) -> str:
+        bad = f", {len(self.reasons):,} quarantined" if self.reasons else ""
+        return f"Pairs({len(self):,} pairs of {len(self.images):,} images ({self.images.kind}){bad})"
+
+    @property
+    def pair_id(self) -> np.ndarray:
+        """(N,) int64: 0 .. N - 1."""
+        return np.arange(len(self), dtype=np.int64)
+
+    @property
+    def pair_image_group(self) -> np.ndarray:
+        """(N,) int64: the image group of each pair's image."""
+        return self.image_group[self.image_index]
+
+    @classmethod
+    def from_arrays(
+        cls,
+        captions: Sequence[str],
+        *,
+        features: np.ndarray | None = None,
+        images: Sequence[bytes | None] | None = None,
+        image_index: Sequence[int] | np.ndarray | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> Pairs:
+        """Pairs in memory.
+
+        Parameters
+        ----------
+        captions : N str
+        features : (M, D) or (M, R, D) float, optional
+            Precomputed vectors; or
+        images : M bytes, optional
+            Encoded images.
+        image_index : (N,) int, optional
+            Image of each caption; by default caption i has image i.
+        keys : N str, optional
+
+        Raises
+        ------
+        DataError
+            Neither or both of ``features`` and ``images``; sizes that do not fit together.
+        """
+        if (features is None) == (images is None):
+            raise DataError("give either features or images")
+        captions = list(captions)
+        source_images: ImageSource
+        if features is not None:
+            array = np.asarray(features)
+            array = array[:, None, :] if array.ndim == 2 else array
+            if array.ndim != 3:
+                raise DataError(f"features must be (M, D) or (M, R, D), found shape {array.shape}")
+            source_images, groups = FeatureImages(array), vector_groups(array)
+            bad = {i: "its vector is not finite" for i in np.flatnonzero(~_finite_rows(array)).tolist()}
+        else:
+            assert images is not None
+            source_images = EncodedList(list(images))
+            groups = np.array([content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images)], np.int64)
+            bad = {}
+        index = np.arange(len(captions)) if image_index is None else np.asarray(image_index)
+        index = index.astype(np.int64)
+        if len(index) != len(captions) or (len(index) and not 0 <= index.min() <= index.max() < len(source_images)):
+            raise DataError(
+                f"{len(captions)} captions need {len(captions)} image indices below {len(source_images)}, found {index.shape}"
+            )
+        if bad and features is not None:
+            array = np.array(array)
+            array[list(bad)] = 0
+            source_images = FeatureImages(array)
+        reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
+        reasons.update({i: fault for i, c in enumerate(captions) if (fault := caption_fault(c))})
+        digest = hashlib.sha256("\0".join(captions).encode("utf-8", "surrogatepass"))
+        digest.update(groups.tobytes() + index.tobytes())
+        n = len(captions)
+        source = Source("memory", (), {}, digest.hexdigest(), n, None, False)
+        return cls(
+            captions=captions,
+            image_index=index,
+            row=np.arange(n),
+            position=np.zeros(n, np.int64),
+            keys=[str(k) for k in keys] if keys is not None else [str(i) for i in range(n)],
+            images=source_images,
+            image_group=groups,
+            text_group=text_groups(captions),
+            reasons=reasons,
+            source=source,
+        )
+
+    def select(self, indices: Sequence[int] | np.ndarray) -> Pairs:
+        """Some of the pairs (k,), numbered anew, in memory; images are shared."""
+        at = np.asarray(indices)
+        at = np.flatnonzero(at) if at.dtype == bool else at.astype(np.int64)
+        chosen = at.tolist()
+        digest = hashlib.sha256(self.source.fingerprint.encode() + at.tobytes()).hexdigest()
+        return replace(
+            self,
+            captions=[self.captions[i] for i in chosen],
+            image_index=self.image_index[at],
+            row=self.row[at],
+            position=self.position[at],
+            keys=[self.keys[i] for i in chosen],
+            text_group=self.text_group[at],
+            reasons={k: self.reasons[i] for k, i in enumerate(chosen) if i in self.reasons},
+            source=replace(self.source, kind="memory", paths=(), fingerprint=digest, n_rows=len(at)),
+            true_mismatch=None if self.true_mismatch is None else self.true_mismatch[at],
+            true_key=None if self.true_key is None else [self.true_key[i] for i in chosen],
+        )
+
+    def with_captions(self, captions: Sequence[str]) -> Pairs:
+        """The same pairs with other captions (N,), in memory."""
+        captions = list(captions)
+        if len(captions) != len(self):
+            raise DataError(f"{len(self)} pairs need {len(self)} captions, found {len(captions)}")
+        digest = hashlib.sha256((self.source.fingerprint + "\0".join(captions)).encode("utf-8", "surrogatepass"))
+        return replace(
+            self,
+            captions=captions,
+            text_group=text_groups(captions),
+            source=replace(self.source, kind="memory", paths=(), fingerprint=digest.hexdigest()),
+        )
+
+    def true_mismatch_mask(self, file: str | Path | None = None) -> np.ndarray:
+        """(N,) bool: which pairs are truly mismatched, from the input's column or from a file.
+
+        Parameters
+        ----------
+        file : path, optional
+            ``.npy`` with N booleans, or with a permutation over the captions; or Parquet with a column
+            ``true_mismatch``, one row a pair.
+
+        Raises
+        ------
+        DataError
+            No truth is known, or the file does not fit.
+        """
+        if file is None:
+            if self.true_mismatch is None:
+                raise DataError("the data has no column 'true_mismatch'; give a file of true mismatches")
+            return self.true_mismatch
+        mask = _read_truth(Path(file), self)
+        if mask.shape != (len(self),):
+            raise DataError(f"{file} speaks of {mask.shape} pairs, the data has {len(self)}")
+        return mask
+
+
+def _finite_rows(array: np.ndarray) -> np.ndarray:
+    """(M,) bool: rows without NaN or infinity."""
+    return np.asarray(np.isfinite(array).reshape(len(array), -1).all(axis=1))
+
+
+def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:
+    if file.suffix == ".npy":
+        try:
+            values: Any = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file} cannot be read as an array: {error}") from error
+        if values.dtype == bool or len(values) != len(pairs):
+            return np.asarray(values, dtype=bool)
+        owner = pairs.pair_image_group
+        return np.asarray(owner[values] != owner)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        column = pq.read_table(file, columns=["true_mismatch"])["true_mismatch"].combine_chunks()
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise DataError(f"{file} has no readable column 'true_mismatch': {error}") from error
+    if pa.types.is_list(column.type):
+        column = column.flatten()
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=bool)

@@ -1,0 +1,67 @@
+"""Where pairs came from, and the folder for what is computed from them once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cleanpairs.errors import DataError
+
+__all__ = ["Source", "cache_dir", "fingerprint_files", "fingerprint_of"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Enough to read pairs again, and to notice that they changed.
+
+    ``kind``: name of the reader, or "memory"; ``paths``: the files in reading order, absolute; ``columns``: role (image,
+    text, key, features) -> column, those found; ``fingerprint``: SHA-256 over contents and settings; ``n_rows``: input
+    rows; ``explicit_lists``: the text column holds lists of captions.
+    """
+
+    kind: str
+    paths: tuple[str, ...]
+    columns: Mapping[str, str]
+    fingerprint: str
+    n_rows: int
+    image_root: str | None
+    explicit_lists: bool
+
+
+def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) -> str:
+    """SHA-256 over the contents of files, in order, and over a text of settings.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read.
+    """
+    total = hashlib.sha256(settings.encode())
+    for path in paths:
+        try:
+            with open(path, "rb") as f:
+                total.update(hashlib.file_digest(f, "sha256").digest())
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    return total.hexdigest()
+
+
+def settings_text(source: Source) -> str:
+    """What else than the contents makes two sources differ."""
+    return f"{source.kind}|{sorted(source.columns.items())}|{source.n_rows}|{source.image_root}"
+
+
+def fingerprint_of(source: Source) -> str:
+    """The fingerprint of ``source`` as its files are now; its own for pairs in memory."""
+    return source.fingerprint if source.kind == "memory" else fingerprint_files(source.paths, settings_text(source))
+
+
+def cache_dir() -> Path:
+    """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``; it need not exist."""
+    own = os.environ.get("CLEANPAIRS_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cleanpairs"

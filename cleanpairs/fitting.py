@@ -1,0 +1,188 @@
+"""One fit from a recipe to a finished run directory: what ``cleanpairs fit`` and the demonstration call."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from cleanpairs.data import load_pairs
+from cleanpairs.estimators import PairCleaner
+from cleanpairs.recipe import Recipe
+from cleanpairs.run import Run, default_run_path, versions, write_scores
+from cleanpairs.trainer import EpochRecord
+
+__all__ = ["FitProgress", "FitResult", "fit_run"]
+
+
+class FitProgress(Protocol):
+    """Who is told how far it is."""
+
+    def started(self, path: Path) -> None:
+        """The run directory is made."""
+
+    def encode(self, done: int, total: int) -> None:
+        """Images have become features."""
+
+    def step(self, done: int, total: int, loss: float) -> None:
+        """Pairs have been trained on."""
+
+    def epoch(self, record: EpochRecord) -> None:
+        """An epoch has ended."""
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit found. ``histogram``: pairs in ten equal bins of the correspondence."""
+
+    run: str
+    method: str
+    pairs: int
+    quarantined: int
+    flagged: int
+    threshold: float
+    noise_rate: float | None
+    val_rsum: float | None
+    epochs: int
+    histogram: list[int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dict(self.__dict__)
+
+    def table(self) -> str:
+        """For a terminal: the counts, and the histogram of the correspondence."""
+        noise = "undetermined" if self.noise_rate is None else f"{self.noise_rate:.1%}"
+        lines = [
+            f"method          {self.method}",
+            f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
+            f"noise rate      {noise}  (estimated)",
+            f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
+        ]
+        if self.val_rsum is not None:
+            lines.append(f"validation      rSum {self.val_rsum:.1f} at the best epoch")
+        lines += ["", "correspondence"]
+        top = max([*self.histogram, 1])
+        for k, count in enumerate(self.histogram):
+            bar = "█" * round(40 * count / top)
+            lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {bar}")
+        lines += ["", f"run             {self.run}", "next            cleanpairs export --repaired out.parquet"]
+        return "\n".join(lines)
+
+
+def fit_run(
+    recipe: Recipe, *, out: str | Path | None = None, resume: bool = False, progress: FitProgress | None = None
+) -> FitResult:
+    """Fit ``recipe`` on its data and leave a run directory.
+
+    Parameters
+    ----------
+    out : path, optional
+        The run directory; else the recipe's, else ``runs/<date>-<method>-<data>``.
+    resume : bool
+        Go on with the checkpoint of that directory.
+
+    Raises
+    ------
+    CleanpairsError
+        As :meth:`cleanpairs.estimators.PairCleaner.fit`, and OutputExistsError for a run that exists.
+    KeyboardInterrupt
+        On SIGINT or SIGTERM, with the state saved.
+    """
+    data = recipe.data
+    assert data.train is not None
+    options = {
+        name: getattr(data, name)
+        for name in ("split", "limit", "image_column", "text_column", "key_column", "image_root")
+        if getattr(data, name) is not None
+    }
+    estimator: PairCleaner = recipe.estimator()
+    estimator._validate()
+    pairs = load_pairs(data.train, **options)
+    val = None
+    if data.val is not None:
+        val = load_pairs(data.val, **{k: v for k, v in options.items() if k.endswith("column")})
+    elif pairs.source.kind == "precomp" and data.split in (None, "train"):
+        val = _dev_split(data.train)
+    path = out or recipe.output.out or default_run_path(recipe.method, data.train)
+    run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume)
+    info: dict[str, Any] = {
+        "status": "running",
+        "method": recipe.method,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": versions(),
+        "seed": estimator.random_state,
+        "device": estimator._device(),
+        "precision": estimator._precision(),
+        "input": {
+            "data": str(Path(data.train).absolute()) if "://" not in data.train else data.train,
+            "options": options,
+            "fingerprint": pairs.source.fingerprint,
+            "kind": pairs.source.kind,
+            "columns": pairs.source.columns,
+            "rows": pairs.source.n_rows,
+            "pairs": len(pairs),
+        },
+    }
+    run.write_info(info)
+    run.write_text("recipe.yaml", recipe.to_yaml())
+    if progress is not None:
+        progress.started(run.path)
+    history: list[dict[str, Any]] = []
+
+    def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
+        history.append(record.to_dict())
+        run.write_metrics(history)
+        if progress is not None:
+            progress.epoch(record)
+
+    try:
+        estimator.fit(
+            pairs,
+            val=val,
+            run_dir=run.path,
+            resume=resume,
+            on_epoch=on_epoch,
+            on_step=progress.step if progress is not None else None,
+            on_encode=progress.encode if progress is not None else None,
+        )
+    except KeyboardInterrupt:
+        run.write_info({**info, "status": "interrupted"})
+        raise
+    run.write_metrics(estimator.history_)
+    estimator.save_pretrained(run.path / "model", overwrite=True)
+    y = estimator.correspondence_
+    write_scores(
+        run.path / "scores.parquet",
+        pairs.keys,
+        y,
+        estimator.threshold_,
+        estimator.quarantined_,
+        overwrite=True,
+    )
+    known = y[np.isfinite(y)]
+    result = FitResult(
+        run=str(run.path),
+        method=recipe.method,
+        pairs=len(pairs),
+        quarantined=len(estimator.quarantined_),
+        flagged=int((known < estimator.threshold_).sum()),
+        threshold=float(estimator.threshold_),
+        noise_rate=float(estimator.noise_rate_) if np.isfinite(estimator.noise_rate_) else None,
+        val_rsum=estimator.best_val_rsum_,
+        epochs=len(estimator.history_),
+        histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
+    )
+    run.write_info({**info, "status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()})
+    return result
+
+
+def _dev_split(directory: str) -> Any:
+    """The dev split of a research directory, if it has one."""
+    for split in ("dev", "val"):
+        if (Path(directory) / f"{split}_caps.txt").exists():
+            return load_pairs(directory, split=split)
+    return None

@@ -1,0 +1,221 @@
+"""The run directory that ``fit`` leaves, and that every other command reads.
+
+    run.json            what ran: versions, seed, device, input with its fingerprint, results
+    recipe.yaml         the resolved settings
+    metrics.jsonl       one JSON object an epoch
+    scores.parquet      one row a pair
+    model/              save_pretrained
+    checkpoints/        to resume from
+
+``runs/latest`` is a symbolic link to the newest run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import cleanpairs
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
+
+__all__ = ["Run", "Scores", "versions", "write_scores"]
+
+SCORES_SCHEMA = pa.schema(
+    [
+        ("pair_id", pa.int64()),
+        ("key", pa.string()),
+        ("correspondence", pa.float32()),
+        ("is_mismatch", pa.bool_()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+class Scores:
+    """A scores table in memory: ``correspondence`` (N,) float32, NaN where quarantined; ``reasons`` pair_id -> text."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.correspondence = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
+        texts = table["reason"]
+        self.reasons = {int(i): texts[int(i)].as_py() for i in np.flatnonzero(texts.is_valid().to_numpy())}
+
+
+def scores_table(
+    keys: list[str], correspondence: np.ndarray, threshold: float, reasons: dict[int, str], first: int = 0
+) -> pa.Table:
+    """Rows ``first`` .. of a scores table; ``correspondence`` is NaN where quarantined, and null in the table."""
+    n = len(keys)
+    known = np.isfinite(correspondence)
+    return pa.table(
+        [
+            pa.array(np.arange(first, first + n)),
+            pa.array(keys, pa.string()),
+            pa.array(correspondence.astype(np.float32), mask=~known),
+            pa.array(correspondence < threshold, mask=~known),
+            pa.array([reasons.get(first + i) for i in range(n)], pa.string()),
+        ],
+        schema=SCORES_SCHEMA,
+    )
+
+
+def write_scores(
+    path: str | Path,
+    keys: list[str],
+    correspondence: np.ndarray,
+    threshold: float,
+    reasons: dict[int, str],
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write ``scores.parquet``, one row a pair in pair_id order, atomically."""
+    from cleanpairs.data.writing import ParquetSink
+
+    with ParquetSink(path, SCORES_SCHEMA, overwrite=overwrite) as sink:
+        for batch in scores_table(keys, correspondence, threshold, reasons).to_batches(max_chunksize=65_536):
+            sink.write(batch)
+    return Path(path)
+
+
+def versions() -> dict[str, str]:
+    """Of everything that the numbers depend on."""
+    from importlib.metadata import version
+
+    names = ("torch", "numpy", "pyarrow", "scikit-learn", "pillow", "lightning-fabric")
+    return {
+        "cleanpairs": cleanpairs.__version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
+
+
+class Run:
+    """One run directory.
+
+    Raises
+    ------
+    DataError
+        From :meth:`open`: there is no such run.
+    OutputExistsError
+        From :meth:`create`: the directory exists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False) -> Run:
+        """A new directory, or the one to resume; ``runs/latest`` beside it will point to it."""
+        path = Path(path)
+        if path.is_symlink() and not resume:
+            raise OutputExistsError(f"{path} is a symbolic link; name the run directory itself")
+        if path.exists() and not resume:
+            if not overwrite:
+                raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
+            if not (path / "run.json").exists():
+                raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
+            shutil.rmtree(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"the run directory {path} cannot be made: {error.strerror}") from error
+        run = cls(path)
+        run._point_latest()
+        return run
+
+    def _point_latest(self) -> None:
+        link = self.path.parent / "latest"
+        if link.exists() and not link.is_symlink():
+            return  # somebody's own file or directory: not ours to replace
+        temporary = self.path.parent / f".latest-{os.getpid()}"
+        temporary.symlink_to(self.path.name)
+        temporary.replace(link)
+
+    @classmethod
+    def open(cls, path: str | Path | None) -> Run:
+        """The run at ``path``, or ``runs/latest``."""
+        chosen = Path("runs/latest") if path is None else Path(path)
+        if not (chosen / "run.json").exists():
+            hint = "run `cleanpairs fit DATA` first, or name a run directory" if path is None else "it holds no run.json"
+            raise DataError(f"{chosen} is no run directory: {hint}")
+        return cls(chosen.resolve())
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """run.json."""
+        try:
+            data = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.path / 'run.json'} cannot be read: {error}") from error
+        return dict(data)
+
+    def write_info(self, info: dict[str, Any]) -> None:
+        """Replace run.json."""
+        with staged_file(self.path / "run.json", overwrite=True) as path:
+            Path(path).write_text(json.dumps(info, indent=2, default=str) + "\n", encoding="utf-8")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replace a text file of the run."""
+        with staged_file(self.path / name, overwrite=True) as path:
+            Path(path).write_text(text, encoding="utf-8")
+
+    def write_metrics(self, history: list[dict[str, Any]]) -> None:
+        """Replace metrics.jsonl."""
+        self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dict an epoch."""
+        file = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+    def scores(self) -> Scores:
+        """scores.parquet; DataError when the run has none yet or it is damaged."""
+        file = self.path / "scores.parquet"
+        if not file.exists():
+            raise DataError(f"{self.path} has no scores: the run did not finish; `cleanpairs fit ... --resume`")
+        try:
+            return Scores(pq.read_table(file, page_checksum_verification=True))
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
+
+    def estimator(self) -> Any:
+        """The fitted estimator, with the correspondence of its training pairs."""
+        from cleanpairs.persistence import load_estimator
+
+        estimator = load_estimator(self.path / "model")
+        scores = self.scores()
+        estimator.correspondence_ = scores.correspondence
+        estimator.quarantined_ = scores.reasons
+        return estimator
+
+    def load_input(self) -> Any:
+        """The pairs that the run was fitted on, read again; DataError when they changed since."""
+        from cleanpairs.data import load_pairs
+
+        given = self.info["input"]
+        pairs = load_pairs(given["data"], **given["options"])
+        if pairs.source.fingerprint != given["fingerprint"]:
+            raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
+        return pairs
+
+
+def default_run_path(method: str, data: str | Path) -> Path:
+    """``runs/<date>-<method>-<data name>``, with a number behind it when that is taken."""
+    name = Path(str(data).rstrip("/*")).stem or "data"
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{name}"
+    path, k = base, 2
+    while path.exists():
+        path, k = base.with_name(f"{base.name}-{k}"), k + 1
+    if not str(name).isprintable():
+        raise ConfigError(f"the data's name {name!r} has characters that a directory should not have: give --out")
+    return path
