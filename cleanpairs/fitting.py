@@ -176,7 +176,9 @@ def fit_run(
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
     )
-    run.write_info({**info, "status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()})
+    run.write_info(
+        {**info, "status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()}
+    )
     return result
 
 

@@ -146,7 +146,9 @@ class Run:
         """The run at ``path``, or ``runs/latest``."""
         chosen = Path("runs/latest") if path is None else Path(path)
         if not (chosen / "run.json").exists():
-            hint = "run `cleanpairs fit DATA` first, or name a run directory" if path is None else "it holds no run.json"
+            hint = (
+                "run `cleanpairs fit DATA` first, or name a run directory" if path is None else "it holds no run.json"
+            )
             raise DataError(f"{chosen} is no run directory: {hint}")
         return cls(chosen.resolve())
 

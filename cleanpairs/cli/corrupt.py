@@ -21,7 +21,14 @@ __all__ = ["corrupt"]
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 def corrupt(
-    data: str, noise: float | None, per: str, seed: int, noise_file: str | None, out: str, overwrite: bool, **options: Any
+    data: str,
+    noise: float | None,
+    per: str,
+    seed: int,
+    noise_file: str | None,
+    out: str,
+    overwrite: bool,
+    **options: Any,
 ) -> None:
     """Permute the captions of a random share of DATA's pairs.
 

@@ -19,9 +19,7 @@ __all__ = ["evaluate"]
 @click.option("--threshold", type=float, metavar="P", help="For precision and recall.  [default: the run's]")
 @column_options
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def evaluate(
-    paths: tuple[str, ...], truth: str | None, threshold: float | None, as_json: bool, **options: Any
-) -> None:
+def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, as_json: bool, **options: Any) -> None:
     """R@1, 5, 10 both ways and rSum of RUN's model (runs/latest if not given) on DATA.
 
     Where DATA has a column `true_mismatch`, or with --truth: AUROC and average precision of detection, and precision,

@@ -19,7 +19,9 @@ def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in reversed(
         [
             click.option("--split", metavar="NAME", help="Split of a research directory (train, dev, test)."),
-            click.option("--image-column", metavar="NAME", help="Column of images; found by its usual names if not given."),
+            click.option(
+                "--image-column", metavar="NAME", help="Column of images; found by its usual names if not given."
+            ),
             click.option("--text-column", metavar="NAME", help="Column of captions."),
             click.option("--key-column", metavar="NAME", help="Column of keys."),
             click.option("--image-root", metavar="DIR", help="Image paths are relative to it, and may not leave it."),

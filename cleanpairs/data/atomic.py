@@ -110,12 +110,16 @@ def _publish(staged: Path, target: Path, overwrite: bool, directory: bool) -> No
         _renameat2(staged, target, _EXCHANGE)
     except OSError as error:
         if error.errno in _MISSING:
-            raise OutputExistsError(f"{target} cannot be replaced in one step on this filesystem; name another") from error
+            raise OutputExistsError(
+                f"{target} cannot be replaced in one step on this filesystem; name another"
+            ) from error
         raise
 
 
 @contextmanager
-def _staging(target: Path, overwrite: bool, directory: bool, inputs: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
+def _staging(
+    target: Path, overwrite: bool, directory: bool, inputs: Sequence[str | os.PathLike[str]]
+) -> Iterator[Path]:
     target = Path(os.path.abspath(target))
     _refuse(target, overwrite, directory, inputs)
     prefix = f".cleanpairs-{target.name}-"

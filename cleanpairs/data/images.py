@@ -14,7 +14,15 @@ import numpy as np
 from cleanpairs.data.text import content_hash
 from cleanpairs.errors import DataError
 
-__all__ = ["EncodedList", "FeatureImages", "ImageSource", "ParquetImages", "read_image", "resolve_path", "vector_groups"]
+__all__ = [
+    "EncodedList",
+    "FeatureImages",
+    "ImageSource",
+    "ParquetImages",
+    "read_image",
+    "resolve_path",
+    "vector_groups",
+]
 
 MAX_PIXELS = 64_000_000
 MAX_IMAGE_BYTES = 64 * 2**20

@@ -1,0 +1,27 @@
+"""Reading every kind of input into :class:`Pairs`; validation and quarantine, noise injection, atomic writing."""
+
+from __future__ import annotations
+
+from cleanpairs.data.atomic import staged_directory, staged_file
+from cleanpairs.data.images import ImageSource, read_image
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.readers import iter_tables, load_pairs, open_source
+from cleanpairs.data.source import Source, cache_dir, fingerprint_of
+from cleanpairs.data.text import normalise_text
+from cleanpairs.data.writing import ParquetSink
+
+__all__ = [
+    "ImageSource",
+    "Pairs",
+    "ParquetSink",
+    "Source",
+    "cache_dir",
+    "fingerprint_of",
+    "iter_tables",
+    "load_pairs",
+    "normalise_text",
+    "open_source",
+    "read_image",
+    "staged_directory",
+    "staged_file",
+]

@@ -1,0 +1,95 @@
+"""Which column plays which role, by its usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from cleanpairs.errors import DataError
+from cleanpairs.registry import nearest
+
+__all__ = ["USUAL_NAMES", "find_columns", "is_list"]
+
+USUAL_NAMES: dict[str, tuple[str, ...]] = {
+    "text": ("caption", "text", "title", "captions", "texts"),
+    "image": ("image", "image_path", "filepath", "file_name", "jpg", "jpeg", "png", "webp", "img"),
+    "key": ("key", "__key__", "uid", "id", "image_id"),
+    "features": ("image_features", "features"),
+}
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is a list of any sort."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _fits(role: str, kind: pa.DataType) -> bool:
+    if role == "text":
+        return _is_text(kind) or (is_list(kind) and _is_text(kind.value_type))
+    if role == "key":
+        return _is_text(kind) or bool(pa.types.is_integer(kind))
+    if role == "features":
+        inner = kind.value_type if is_list(kind) else kind
+        inner = inner.value_type if is_list(inner) else inner
+        return is_list(kind) and bool(pa.types.is_floating(inner))
+    binary = bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    if pa.types.is_struct(kind):
+        return any(kind.field(i).name in ("bytes", "path") for i in range(kind.num_fields))
+    return binary or _is_text(kind)
+
+
+_WANTED = {
+    "text": "text, or a list of text",
+    "image": "bytes, struct<bytes, path>, or paths",
+    "key": "text or whole numbers",
+    "features": "a list of numbers, or a list of such lists",
+}
+
+
+def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str) -> dict[str, str]:
+    """Role -> column.
+
+    Parameters
+    ----------
+    given : mapping
+        Role -> name the user asked for; None where it is to be found.
+    where : str
+        Of the input, for messages.
+
+    Raises
+    ------
+    DataError
+        A named column is missing or of a wrong type, or there are no captions or no images; it lists the columns.
+    """
+    names = list(schema.names)
+    lower = {n.lower(): n for n in reversed(names)}
+    listed = ", ".join(f"{f.name} ({f.type})" for f in schema) or "none"
+    found: dict[str, str] = {}
+    for role, usual in USUAL_NAMES.items():
+        asked = given.get(role)
+        if asked is not None:
+            if asked not in names:
+                raise DataError(f"{where} has no column {asked!r}{nearest(asked, names)} (columns: {listed})")
+            kind = schema.field(asked).type
+            if role == "image" and not _fits(role, kind) and _fits("features", kind):
+                found["features"] = asked
+            elif not _fits(role, kind):
+                raise DataError(f"column {asked!r} of {where} is {kind}; the {role} must be {_WANTED[role]}")
+            else:
+                found[role] = asked
+            continue
+        for name in usual:
+            if name in lower and role not in found and _fits(role, schema.field(lower[name]).type):
+                found[role] = lower[name]
+    if "text" not in found:
+        raise DataError(f"{where} has no column of captions; name one with --text-column (columns: {listed})")
+    if "image" not in found and "features" not in found:
+        raise DataError(f"{where} has no column of images or vectors; name one with --image-column (columns: {listed})")
+    if given.get("image") is not None and "image" in found:
+        found.pop("features", None)  # asked for the images, so the vectors beside them are not used
+    return found

@@ -1,0 +1,199 @@
+"""Noise injection: pairs are wronged by the protocols of the literature, and the truth is written beside them.
+
+Noise rate eta: choose round(eta n) units at random, permute the captions among the chosen ones. ``per="caption"``: each
+pair is a unit (NCR, BiCro, CRCL). ``per="image"``: an image is a unit and all its captions move together (DECL, RCL,
+L2RM). A unit may land on itself or on another caption of its own image: such a pair is not mismatched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.data.atomic import staged_directory, staged_file
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.readers import iter_tables, load_pairs
+from cleanpairs.data.writing import ParquetSink
+from cleanpairs.errors import ConfigError, DataError
+
+__all__ = ["Noise", "apply_noise", "corrupt", "inject_noise", "load_noise_file", "noise_of"]
+
+TRUTH = ("true_mismatch", "true_key")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """``permutation`` (N,) int64: pair i now shows the caption of pair permutation[i]; ``mismatched`` (N,) bool."""
+
+    permutation: np.ndarray
+    mismatched: np.ndarray
+
+
+def noise_of(pairs: Pairs, permutation: np.ndarray) -> Noise:
+    """The noise that a permutation over the captions makes: who is mismatched by it.
+
+    A pair is not when its new caption belongs to its own image, or is the same text as one of its own.
+    """
+    owner = pairs.pair_image_group
+    mismatched = owner[permutation] != owner
+    mismatched &= pairs.text_group[permutation] != pairs.text_group
+    return Noise(permutation.astype(np.int64), mismatched)
+
+
+def inject_noise(pairs: Pairs, rate: float, *, per: str = "caption", seed: int = 0) -> Noise:
+    """Choose and permute; nothing is changed yet, see :func:`apply_noise`.
+
+    Parameters
+    ----------
+    rate : float in [0, 1]
+    per : {"caption", "image"}
+        What is a unit.
+    seed : int
+
+    Raises
+    ------
+    ConfigError
+        A rate or unit that does not exist.
+    """
+    if not 0 <= rate <= 1:
+        raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
+    rng = np.random.default_rng(seed)
+    n = len(pairs)
+    permutation = np.arange(n)
+    if per == "caption":
+        chosen = rng.choice(n, round(rate * n), replace=False)
+        permutation[chosen] = rng.permutation(chosen)
+        return noise_of(pairs, permutation)
+    if per != "image":
+        raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")
+    _, unit = np.unique(pairs.pair_image_group, return_inverse=True)
+    order = np.argsort(unit, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(unit))[:-1]) if n else []
+    chosen = rng.choice(len(members), round(rate * len(members)), replace=False) if members else np.empty(0, int)
+    sizes = np.array([len(members[u]) for u in chosen], dtype=int)
+    for size in np.unique(sizes):  # images trade captions with images that have as many
+        alike = chosen[sizes == size]
+        for to, giver in zip(alike, rng.permutation(alike), strict=True):
+            permutation[members[to]] = members[giver]
+    return noise_of(pairs, permutation)
+
+
+def load_noise_file(path: str | Path, n: int) -> np.ndarray:
+    """A research noise file: a permutation (n,) over the captions, as ``.npy``.
+
+    Raises
+    ------
+    DataError
+        It is no permutation of n numbers.
+    """
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as an array: {error}") from error
+    if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) != n:
+        raise DataError(f"{path} must hold {n} whole numbers, one a caption; found {values.dtype} {values.shape}")
+    if not np.array_equal(np.sort(values), np.arange(n)):
+        raise DataError(f"{path} is no permutation of the captions 0 to {n - 1}")
+    return np.asarray(values, dtype=np.int64)
+
+
+def apply_noise(pairs: Pairs, noise: Noise) -> Pairs:
+    """The pairs with permuted captions, in memory, and with the truth in ``true_mismatch`` and ``true_key``."""
+    from dataclasses import replace
+
+    moved = pairs.with_captions([pairs.captions[i] for i in noise.permutation.tolist()])
+    keys = [pairs.keys[i] for i in noise.permutation.tolist()]
+    return replace(moved, true_mismatch=noise.mismatched, true_key=keys)
+
+
+def corrupt(
+    data: str | Path,
+    rate: float | None,
+    *,
+    per: str = "caption",
+    seed: int = 0,
+    out: str | Path,
+    noise_file: str | Path | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> Noise:
+    """Write a wronged copy of ``data``, with the truth beside it.
+
+    Parameters
+    ----------
+    data : path
+        Any input of :func:`cleanpairs.load_pairs`, which ``options`` go to.
+    rate, per, seed
+        See :func:`inject_noise`; or
+    noise_file : path
+        A permutation, see :func:`load_noise_file`.
+    out : path
+        Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption it is);
+        lists where the captions are lists. For an input in the research layout and an ``out`` that does not end in
+        ``.parquet``: a directory in that layout with ``{split}_truth.parquet``; its other splits are copied unharmed.
+    """
+    pairs = load_pairs(data, **options)
+    if noise_file is not None:
+        noise = noise_of(pairs, load_noise_file(noise_file, len(pairs)))
+    elif rate is not None:
+        noise = inject_noise(pairs, rate, per=per, seed=seed)
+    else:
+        raise ConfigError("corrupt needs a rate or a noise file")
+    wronged = apply_noise(pairs, noise)
+    if pairs.source.kind == "precomp" and Path(out).suffix != ".parquet":
+        with staged_directory(out, overwrite=overwrite, inputs=[data]) as folder:
+            _write_research(wronged, Path(pairs.source.paths[0]), folder)
+        return noise
+    with staged_file(out, overwrite=overwrite, inputs=pairs.source.paths) as file:
+        tables = _wronged_tables(pairs, wronged)
+        first = next(tables)
+        with ParquetSink(file, first.schema) as sink:
+            sink.write(first)
+            for table in tables:
+                sink.write(table)
+    return noise
+
+
+def _write_research(wronged: Pairs, images: Path, folder: Path) -> None:
+    split = images.name.removesuffix("_ims.npy")
+    for file in sorted(images.parent.iterdir()):
+        if file.name.endswith(("_ims.npy", "_caps.txt")) and file.name != f"{split}_caps.txt":
+            shutil.copyfile(file, folder / file.name)
+    text = "".join(c + "\n" for c in wronged.captions)
+    (folder / f"{split}_caps.txt").write_text(text, encoding="utf-8")
+    truth = pa.table({"pair_id": wronged.pair_id, "true_mismatch": wronged.true_mismatch, "true_key": wronged.true_key})
+    with ParquetSink(folder / f"{split}_truth.parquet", truth.schema) as sink:
+        sink.write(truth)
+
+
+def _wronged_tables(pairs: Pairs, wronged: Pairs) -> Iterator[pa.Table]:
+    """The input's rows with the new captions and the truth."""
+    text = pairs.source.columns["text"]
+    assert wronged.true_mismatch is not None and wronged.true_key is not None
+    first = 0
+    for batch in iter_tables(pairs.source):
+        table = pa.Table.from_batches([batch])
+        table = table.drop_columns([c for c in TRUTH if c in table.column_names])
+        lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
+        columns: list[list[Any]] = [
+            wronged.captions[lo:hi],
+            wronged.true_mismatch[lo:hi].tolist(),
+            wronged.true_key[lo:hi],
+        ]
+        if pairs.source.explicit_lists:
+            cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(table) + 1)).tolist()
+            columns = [[c[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True)] for c in columns]
+        field = table.schema.field(text)
+        table = table.set_column(table.schema.get_field_index(text), field, pa.array(columns[0], field.type))
+        list_of = pa.list_ if pairs.source.explicit_lists else (lambda kind: kind)
+        table = table.append_column(TRUTH[0], pa.array(columns[1], list_of(pa.bool_())))
+        table = table.append_column(TRUTH[1], pa.array(columns[2], list_of(pa.string())))
+        metadata = {k: v for k, v in (table.schema.metadata or {}).items() if k != b"huggingface"}
+        yield table.replace_schema_metadata(metadata)
+        first += len(table)

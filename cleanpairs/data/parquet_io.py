@@ -1,0 +1,141 @@
+"""Parquet files as streams of small batches, with errors that name the file."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cleanpairs.data.images import rows_by_file
+from cleanpairs.errors import DataError
+
+__all__ = ["common_schema", "count_rows", "expand", "iter_batches", "open_parquet", "read_rows"]
+
+_BUFFER = 1 << 20
+
+
+def expand(data: str) -> list[str]:
+    """The Parquet files of a file, glob or directory, absolute, sorted.
+
+    Raises
+    ------
+    DataError
+        There is none.
+    """
+    path = Path(data)
+    if path.is_dir():
+        found = sorted(str(p) for p in path.glob("*.parquet"))
+    elif path.exists():
+        found = [str(path)]
+    else:
+        found = sorted(p for p in glob.glob(data) if Path(p).is_file())
+    if not found:
+        raise DataError(f"no such input: {data} is no file, and no Parquet file matches it")
+    return [str(Path(p).absolute()) for p in found]
+
+
+@contextmanager
+def _named(path: str, what: str = "read as Parquet") -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"{path} cannot be {what}: {text}") from error
+
+
+@contextmanager
+def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
+    """A Parquet file with page checksums verified and little read ahead; DataError names the file."""
+    with _named(path):
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def common_schema(paths: Sequence[str]) -> pa.Schema:
+    """The Arrow schema that all files share.
+
+    Raises
+    ------
+    DataError
+        Files differ (it shows file, column and type), or a column name occurs twice.
+    """
+    first: pa.Schema | None = None
+    for path in paths:
+        with open_parquet(path) as file, _named(path):
+            schema = file.schema_arrow
+        names = schema.names
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise DataError(f"{path} has the column {twice[0]!r} more than once")
+        if first is None:
+            first = schema
+            continue
+        for name in sorted(set(first.names) | set(names)):
+            a = first.field(name).type if name in first.names else None
+            b = schema.field(name).type if name in names else None
+            if a != b:
+                raise DataError(
+                    f"the files differ in column {name!r}: {a or 'missing'} in {paths[0]}, {b or 'missing'} in {path}"
+                )
+    assert first is not None
+    return first
+
+
+def count_rows(paths: Sequence[str]) -> list[int]:
+    """Rows of each file, by its footer."""
+    counts = []
+    for path in paths:
+        with open_parquet(path) as file:
+            counts.append(int(file.metadata.num_rows))
+    return counts
+
+
+def iter_batches(
+    paths: Sequence[str], columns: Sequence[str] | None, batch_size: int, limit: int | None = None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(File, batch) of the first ``limit`` rows, in row order and bounded memory; all columns when None."""
+    left = limit
+    for path in paths:
+        with open_parquet(path) as file:
+            batches = file.iter_batches(batch_size=batch_size, columns=None if columns is None else list(columns))
+            row = 0
+            while left is None or left > 0:
+                with _named(path, f"read on from row {row}"):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                row += len(batch)
+                if left is not None:
+                    batch = batch.slice(0, left)
+                    left -= len(batch)
+                yield path, batch
+
+
+def read_rows(paths: Sequence[str], column: str, wanted: np.ndarray) -> Iterator[tuple[int, Any, str]]:
+    """(Row, value, file) of one column at sorted distinct rows ``wanted`` (k,); touches only their row groups."""
+    counts = count_rows(paths)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    for number, rows in rows_by_file(counts, wanted).items():
+        path = paths[number]
+        with open_parquet(path) as file:
+            groups = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
+            for group, local in rows_by_file(groups, rows).items():
+                before = sum(groups[:group])
+                at = 0
+                with _named(path, f"read in row group {group}"):
+                    for batch in file.iter_batches(batch_size=256, row_groups=[group], columns=[column]):
+                        inside = local[(local >= at) & (local < at + len(batch))]
+                        if len(inside):
+                            values = batch.column(0).take(pa.array(inside - at)).to_pylist()
+                            for row, value in zip(inside.tolist(), values, strict=True):
+                                yield int(starts[number]) + before + row, value, path
+                        at += len(batch)

@@ -1,0 +1,181 @@
+"""The research layout: ``{split}_ims.npy``, (n, D) or (n, R, D), and ``{split}_caps.txt``, one caption a line.
+
+Every image has the same number of captions (1 or 5 as a rule), in order. Some research files repeat an image's vectors
+for each of its captions; equal vectors make one image group, so nothing is lost by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cleanpairs.data.images import FeatureImages, vector_groups
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.source import Source, fingerprint_files, settings_text
+from cleanpairs.data.text import caption_fault, text_groups
+from cleanpairs.errors import DataError
+
+__all__ = ["PrecompReader", "splits_of"]
+
+
+def splits_of(folder: Path) -> list[str]:
+    """The splits that a directory holds, images and captions."""
+    names = [p.name.removesuffix("_ims.npy") for p in folder.glob("*_ims.npy")]
+    return sorted(n for n in names if (folder / f"{n}_caps.txt").exists())
+
+
+class PrecompReader:
+    """Reads the research layout; see :func:`cleanpairs.data.readers.load_pairs`."""
+
+    kind = "precomp"
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` is a directory with at least one split."""
+        return Path(data).is_dir() and bool(splits_of(Path(data)))
+
+    def open(self, data: str, *, split: str | None, limit: int | None) -> Source:
+        """The files of one split (``train`` where none is named)."""
+        folder = Path(data).absolute()
+        known = splits_of(folder)
+        name = split or ("train" if "train" in known else known[0])
+        if name not in known:
+            raise DataError(f"{data} has no split {name!r} (splits: {', '.join(known)})")
+        paths = [str(folder / f"{name}_ims.npy"), str(folder / f"{name}_caps.txt")]
+        truth = folder / f"{name}_truth.parquet"
+        if truth.exists():
+            paths.append(str(truth))
+        images, captions = _arrays(paths[0]), _lines(paths[1])
+        per_image = _per_image(len(images), len(captions), paths)
+        source = Source(
+            kind=self.kind,
+            paths=tuple(paths),
+            columns={"text": "captions" if per_image > 1 else "caption", "key": "key", "features": "image_features"},
+            fingerprint="",
+            n_rows=len(images) if limit is None else min(limit, len(images)),
+            image_root=None,
+            explicit_lists=per_image > 1,
+        )
+        return replace(source, fingerprint=fingerprint_files(paths, settings_text(source)))
+
+    def load(self, source: Source) -> Pairs:
+        """All pairs of the split; the vectors stay memory-mapped unless some are not finite."""
+        array = _arrays(source.paths[0])
+        array = (array[:, None, :] if array.ndim == 2 else array)[: source.n_rows]
+        per_image = len(_lines(source.paths[1])) // max(len(_arrays(source.paths[0])), 1)
+        captions = _lines(source.paths[1])[: len(array) * per_image]
+        n = len(captions)
+        row = np.repeat(np.arange(len(array)), per_image)
+        bad = _not_finite(array)
+        if len(bad):
+            array = np.array(array)
+            array[bad] = 0
+        wrong = set(bad.tolist())
+        reasons = {i: "its vector is not finite" for i in range(n) if int(row[i]) in wrong}
+        reasons.update({i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))})
+        mismatch, true_key = self._truth(source, n)
+        split = Path(source.paths[0]).name.removesuffix("_ims.npy")
+        return Pairs(
+            captions=captions,
+            image_index=row.astype(np.int64),
+            row=row.astype(np.int64),
+            position=np.tile(np.arange(per_image), len(array)).astype(np.int64),
+            keys=[f"{split}-{r}" for r in row.tolist()],
+            images=FeatureImages(array),
+            image_group=vector_groups(array),
+            text_group=text_groups(captions),
+            reasons=reasons,
+            source=source,
+            true_mismatch=mismatch,
+            true_key=true_key,
+        )
+
+    @staticmethod
+    def _truth(source: Source, n: int) -> tuple[np.ndarray | None, list[str] | None]:
+        """What ``corrupt`` left beside the captions."""
+        if len(source.paths) < 3:
+            return None, None
+        try:
+            table = pq.read_table(source.paths[2], page_checksum_verification=True)
+            mismatch = table["true_mismatch"].to_numpy()[:n]
+            keys = table["true_key"].to_pylist()[:n]
+        except (OSError, pa.ArrowException, KeyError) as error:
+            raise DataError(f"{source.paths[2]} cannot be read: {error}") from error
+        if len(mismatch) != n:
+            raise DataError(f"{source.paths[2]} has {len(mismatch)} rows for {n} captions")
+        return np.asarray(mismatch, dtype=bool), [str(k) for k in keys]
+
+    def iter_tables(
+        self, source: Source, batch_rows: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The split as rows with ``key``, ``caption`` (or a list ``captions``) and ``image_features``."""
+        pairs = self.load(source)
+        array = pairs.images.array()
+        assert array is not None
+        n, (R, D) = len(array), array.shape[1:]
+        per_image = len(pairs) // max(n, 1)
+        text = source.columns["text"]
+        for start in range(0, max(n, 1), batch_rows):
+            block = np.ascontiguousarray(array[start : start + batch_rows])
+            rows = slice(start * per_image, (start + len(block)) * per_image)
+            flat = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), D)
+            vectors = flat if R == 1 else pa.FixedSizeListArray.from_arrays(flat, R)
+            captions = pairs.captions[rows]
+            if source.explicit_lists:
+                captions = [captions[i : i + per_image] for i in range(0, len(captions), per_image)]  # type: ignore[misc]
+            kind = pa.list_(pa.string()) if source.explicit_lists else pa.string()
+            arrays = {
+                "key": pa.array(pairs.keys[rows][:: max(per_image, 1)], pa.string()),
+                text: pa.array(captions, kind),
+                "image_features": vectors,
+            }
+            chosen = list(arrays) if columns is None else list(columns)
+            yield pa.RecordBatch.from_arrays([arrays[c] for c in chosen], names=chosen)
+
+
+def _arrays(path: str) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as an array: {error}") from error
+    if array.ndim not in (2, 3) or array.dtype.kind != "f":
+        raise DataError(f"{path} must hold floats of shape (n, D) or (n, R, D), found {array.dtype} {array.shape}")
+    return np.asarray(array) if array.size == 0 else array
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 (byte {error.start})") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    lines = text.split("\n")
+    if lines and lines[-1] == "":
+        lines.pop()
+    return [line.rstrip("\r") for line in lines]
+
+
+def _per_image(images: int, captions: int, paths: Sequence[str]) -> int:
+    if images == 0 and captions == 0:
+        return 1
+    if images == 0 or captions % images:
+        raise DataError(
+            f"{paths[1]} has {captions} captions for the {images} images of {paths[0]}: not the same for each"
+        )
+    return captions // images
+
+
+def _not_finite(array: np.ndarray) -> np.ndarray:
+    """Rows of (n, R, D) that hold a NaN or infinity, found block by block."""
+    bad = [
+        start
+        + np.flatnonzero(~np.isfinite(array[start : start + 1024]).reshape(len(array[start : start + 1024]), -1).all(1))
+        for start in range(0, len(array), 1024)
+    ]
+    return np.concatenate(bad) if bad else np.empty(0, np.int64)

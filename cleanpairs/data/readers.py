@@ -1,0 +1,158 @@
+"""One door to every kind of input: pairs from a path, and the input's own rows again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.source import Source, cache_dir
+from cleanpairs.errors import DataError
+from cleanpairs.registry import READERS
+
+__all__ = ["iter_tables", "load_pairs", "open_source", "sniff"]
+
+
+def sniff(data: str) -> str:
+    """Name of the reader that recognises ``data``.
+
+    Raises
+    ------
+    DataError
+        None does.
+    """
+    for name in ("precomp", "parquet"):
+        if READERS.load(name).recognises(data):
+            return name
+    path = Path(data)
+    if not path.exists():
+        raise DataError(f"no such input: {data}")
+    raise DataError(
+        f"{data} is a directory without *.parquet and without {{split}}_ims.npy + {{split}}_caps.txt: not a known input"
+    )
+
+
+def open_source(
+    data: str | Path,
+    *,
+    split: str | None = None,
+    image_column: str | None = None,
+    text_column: str | None = None,
+    key_column: str | None = None,
+    image_root: str | Path | None = None,
+    limit: int | None = None,
+) -> Source:
+    """Where ``data`` is and what its columns are, without reading it; parameters as in :func:`load_pairs`."""
+    name = sniff(str(data))
+    reader = READERS.load(name)()
+    if name == "precomp":
+        source: Source = reader.open(str(data), split=split, limit=limit)
+        return source
+    if split is not None:
+        raise DataError(f"{data} has no splits: 'split' is for directories in the research layout")
+    columns = {"image": image_column, "text": text_column, "key": key_column}
+    opened: Source = reader.open(
+        str(data), columns=columns, image_root=None if image_root is None else str(image_root), limit=limit
+    )
+    return opened
+
+
+def load_pairs(
+    data: Any,
+    *,
+    split: str | None = None,
+    image_column: str | None = None,
+    text_column: str | None = None,
+    key_column: str | None = None,
+    image_root: str | Path | None = None,
+    limit: int | None = None,
+) -> Pairs:
+    """Read image-caption pairs.
+
+    Parameters
+    ----------
+    data : path, glob, directory, pandas DataFrame, pyarrow Table or Pairs
+        Parquet, or a directory in the research layout. A table is written to the cache directory first, so that it can
+        be read again like any input.
+    split : str, optional
+        Of a research directory; ``train`` by default.
+    image_column, text_column, key_column : str, optional
+        Found by their usual names if not given. A text column of lists makes one pair of each caption.
+    image_root : path, optional
+        Image paths are relative to it (else to the Parquet file's folder) and may not leave it.
+    limit : int, optional
+        Only the first rows.
+
+    Returns
+    -------
+    Pairs
+        Rows that cannot be used are in it, with their reason in ``reasons``.
+
+    Raises
+    ------
+    DataError
+        The input cannot be read, or has no column of captions or images; the message names file and columns.
+    """
+    if isinstance(data, Pairs):
+        return data
+    if not isinstance(data, str | Path):
+        data = _written(data)
+    source = open_source(
+        data,
+        split=split,
+        image_column=image_column,
+        text_column=text_column,
+        key_column=key_column,
+        image_root=image_root,
+        limit=limit,
+    )
+    pairs: Pairs = READERS.load(source.kind)().load(source)
+    return pairs
+
+
+def _written(data: Any) -> Path:
+    """A DataFrame or Table as a Parquet file in the cache directory, named by its content."""
+    from cleanpairs.data.writing import ParquetSink
+
+    if hasattr(data, "columns") and hasattr(data, "dtypes"):
+        data = pa.Table.from_pandas(data, preserve_index=False)
+    if not isinstance(data, pa.Table):
+        raise DataError(
+            f"pairs are read from a path, a DataFrame, a pyarrow Table or Pairs, not from {type(data).__name__}"
+        )
+    digest = hashlib.sha256(str(data.schema).encode())
+    for batch in data.combine_chunks().to_batches():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        digest.update(sink.getvalue())
+    path = cache_dir() / "tables" / f"{digest.hexdigest()[:32]}.parquet"
+    if not path.exists():
+        with staged_file(path, overwrite=True) as staged, ParquetSink(staged, data.schema) as out:
+            out.write(data)
+    return path
+
+
+def iter_tables(
+    source: Source, batch_rows: int = 512, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The input's own rows, in order, in batches; at least one, empty where there are no rows.
+
+    Parameters
+    ----------
+    columns : sequence of str, optional
+        Only these; all by default.
+
+    Raises
+    ------
+    DataError
+        The input cannot be read any more, or the pairs were only ever in memory.
+    """
+    if source.kind == "memory":
+        raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
+    yield from READERS.load(source.kind)().iter_tables(source, batch_rows, columns)

@@ -1,0 +1,118 @@
+"""The one way in which Parquet is written: zstd, page checksums, row groups of bounded size."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cleanpairs.errors import OutputError
+
+__all__ = ["ParquetSink", "with_image_feature"]
+
+GROUP_BYTES = 64 * 2**20
+GROUP_ROWS = 65_536
+
+
+def with_image_feature(schema: pa.Schema) -> pa.Schema:
+    """``schema`` with the `datasets` Image feature noted for columns of struct<bytes, path>, if nothing is noted yet."""
+    metadata = dict(schema.metadata or {})
+    images = [
+        f.name
+        for f in schema
+        if pa.types.is_struct(f.type) and {f.type.field(i).name for i in range(f.type.num_fields)} == {"bytes", "path"}
+    ]
+    if not images:
+        return schema
+    known = json.loads(metadata.get(b"huggingface", b"{}"))
+    features = known.get("info", {}).get("features", {})
+    if features and set(features) == set(schema.names):
+        return schema
+    from datasets import Features, Image
+
+    found = Features.from_arrow_schema(schema.remove_metadata())
+    for name in images:
+        found[name] = Image()
+    metadata[b"huggingface"] = json.dumps({"info": {"features": found.to_dict()}}).encode()
+    return schema.with_metadata(metadata)
+
+
+class ParquetSink:
+    """Writes one Parquet file, batch by batch; used inside :func:`cleanpairs.data.atomic.staged_file`.
+
+    Attributes
+    ----------
+    rows : int
+        Written so far.
+    sha256 : str
+        Of the file, after it is closed.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], schema: pa.Schema) -> None:
+        self.path, self.schema = Path(path), with_image_feature(schema)
+        self.rows = 0
+        self._pending: list[pa.Table] = []
+        self._bytes = self._count = 0
+        self._sha256: str | None = None
+        try:
+            self._writer: Any = pq.ParquetWriter(
+                self.path, self.schema, compression="zstd", write_page_checksum=True, use_content_defined_chunking=False
+            )
+        except OSError as error:
+            raise OutputError(f"{self.path} cannot be written: {error}") from error
+
+    def write(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Add rows; a row group is written when 64 MiB or 65,536 rows have come together."""
+        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        table = table.cast(self.schema) if not table.schema.equals(self.schema) else table
+        table = table.replace_schema_metadata(self.schema.metadata)
+        self.rows += len(table)
+        for start in range(0, len(table), GROUP_ROWS):
+            part = table.slice(start, GROUP_ROWS)
+            self._pending.append(part)
+            self._bytes += part.nbytes
+            self._count += len(part)
+            if self._bytes >= GROUP_BYTES or self._count >= GROUP_ROWS:
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._guard(self._writer.write_table, pa.concat_tables(self._pending), row_group_size=GROUP_ROWS)
+        self._pending, self._bytes, self._count = [], 0, 0
+
+    def _guard(self, function: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except OSError as error:
+            raise OutputError(f"{self.path} cannot be written: {error}") from error
+
+    @property
+    def sha256(self) -> str:
+        """Of the closed file."""
+        if self._sha256 is None:
+            with open(self.path, "rb") as f:
+                self._sha256 = hashlib.file_digest(f, "sha256").hexdigest()
+        return self._sha256
+
+    def __enter__(self) -> ParquetSink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._flush()
+            self._guard(self._writer.close)
+        else:
+            self._writer.close()  # the staging around it throws the file away
