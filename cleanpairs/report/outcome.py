@@ -1,0 +1,153 @@
+"""What became of every pair, as columns: the report's one view on scores, plan and truth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.errors import DataError
+
+__all__ = ["KINDS", "Outcome", "PlanLike", "ScoresLike", "outcome_of"]
+
+# Kind of outcome -> the actions of a plan (or of scores alone: "flagged") that it sums up.
+KINDS: dict[str, tuple[str, ...]] = {
+    "kept": ("keep",),
+    "repaired": ("rematch_text", "rematch_image"),
+    "dropped": ("drop",),
+    "flagged": ("flagged",),
+    "quarantined": ("quarantine",),
+}
+_KIND_OF = {action: kind for kind, actions in KINDS.items() for action in actions}
+
+
+class ScoresLike(Protocol):
+    """Anything with ``correspondence`` (N,) float in [0, 1], NaN where quarantined."""
+
+    @property
+    def correspondence(self) -> np.ndarray:
+        """(N,) float, in pair_id order."""
+
+
+class PlanLike(Protocol):
+    """Anything with the repair plan's ``table``; see docs/architecture.md."""
+
+    @property
+    def table(self) -> pa.Table:
+        """N rows, one a pair."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Columns of N pairs, in pair_id order.
+
+    ``correspondence`` float64, NaN where quarantined; ``kind`` object, keys of :data:`KINDS`; ``reason`` list of str or
+    None; ``donor`` int64, -1 without; ``caption`` list of str or None, after repair; ``repair_score`` float64, NaN
+    without; ``truth`` bool or None, True where the pair is known to be wrong.
+    """
+
+    correspondence: np.ndarray
+    threshold: float
+    kind: np.ndarray
+    action: np.ndarray
+    reason: list[str | None]
+    donor: np.ndarray
+    caption: list[str | None]
+    repair_score: np.ndarray
+    truth: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.correspondence)
+
+    @property
+    def scored(self) -> np.ndarray:
+        """(N,) bool: not quarantined."""
+        return np.isfinite(self.correspondence)
+
+    def counts(self) -> dict[str, int]:
+        """Pairs by kind, in the order of :data:`KINDS`; they add up to N."""
+        found = Counter(self.kind.tolist())
+        return {kind: found[kind] for kind in KINDS if found[kind] or (kind != "flagged" and not found["flagged"])}
+
+    def wrong(self) -> dict[str, int] | None:
+        """Of each kind, the pairs that are known to be wrong; None where the truth is not known."""
+        if self.truth is None:
+            return None
+        found = Counter(self.kind[self.truth].tolist())
+        return {kind: found[kind] for kind in self.counts()}
+
+    def reasons(self) -> list[tuple[str, str, int]]:
+        """(kind, reason, pairs) of the pairs that are gone, most frequent first."""
+        gone = np.isin(self.kind, ["dropped", "quarantined"])
+        found = Counter((self.kind[i], self.reason[i] or "not given") for i in np.flatnonzero(gone))
+        return [(kind, reason, n) for (kind, reason), n in found.most_common()]
+
+
+def outcome_of(
+    scores: pa.Table | ScoresLike, threshold: float, plan: PlanLike | None, truth: np.ndarray | None
+) -> Outcome:
+    """Bring scores, plan and truth together.
+
+    Raises
+    ------
+    DataError
+        They are not about the same pairs.
+    """
+    correspondence, reasons = _scores(scores)
+    n = len(correspondence)
+    if truth is not None:
+        truth = np.asarray(truth, dtype=bool)
+        if truth.shape != (n,):
+            raise DataError(f"the truth is about {truth.shape} pairs, and the scores about {n}")
+    if plan is None:
+        below = np.isfinite(correspondence) & (correspondence < threshold)
+        action = np.where(np.isfinite(correspondence), np.where(below, "flagged", "keep"), "quarantine").astype(object)
+        empty = np.full(n, np.nan)
+        return _outcome(correspondence, threshold, action, reasons, np.full(n, -1), [None] * n, empty, truth)
+    table = plan.table.sort_by("pair_id")
+    if not np.array_equal(table["pair_id"].to_numpy(), np.arange(n)):
+        raise DataError(f"the plan has {table.num_rows} pairs and is not about the {n} pairs of the scores")
+    action = np.array(table["action"].to_pylist(), dtype=object)
+    unknown = set(action.tolist()) - set(_KIND_OF)
+    if unknown:
+        raise DataError(f"the plan holds the unknown action {min(unknown)!r} (known: {', '.join(_KIND_OF)})")
+    donor = table["donor_pair_id"].fill_null(-1).to_numpy()
+    if n and (donor.min() < -1 or donor.max() >= n):
+        raise DataError(f"the plan names donors beyond its {n} pairs")
+    repair_score = table["repair_score"].cast(pa.float64()).fill_null(np.nan).to_numpy()
+    why, captions = table["reason"].to_pylist(), table["caption"].to_pylist()
+    return _outcome(correspondence, threshold, action, why, donor, captions, repair_score, truth)
+
+
+def _outcome(
+    correspondence: np.ndarray,
+    threshold: float,
+    action: np.ndarray,
+    reason: list[str | None],
+    donor: np.ndarray,
+    caption: list[str | None],
+    repair_score: np.ndarray,
+    truth: np.ndarray | None,
+) -> Outcome:
+    kind = np.array([_KIND_OF[a] for a in action], dtype=object)
+    return Outcome(correspondence, float(threshold), kind, action, reason, donor, caption, repair_score, truth)
+
+
+def _scores(scores: pa.Table | ScoresLike) -> tuple[np.ndarray, list[str | None]]:
+    if not isinstance(scores, pa.Table):
+        correspondence = np.asarray(scores.correspondence, dtype=np.float64)
+        if correspondence.ndim != 1:
+            raise DataError(f"correspondence must be one number a pair, found the shape {correspondence.shape}")
+        return correspondence, [None] * len(correspondence)
+    if "correspondence" not in scores.column_names:
+        raise DataError(f"the scores have no column 'correspondence' (found: {', '.join(scores.column_names)})")
+    if "pair_id" in scores.column_names:
+        scores = scores.sort_by("pair_id")
+        if not np.array_equal(scores["pair_id"].to_numpy(), np.arange(scores.num_rows)):
+            raise DataError("the column pair_id of the scores must hold 0, 1, 2, ... once each")
+    correspondence = scores["correspondence"].cast(pa.float64()).fill_null(np.nan).to_numpy()
+    reasons = scores["reason"].to_pylist() if "reason" in scores.column_names else [None] * len(correspondence)
+    return correspondence, reasons

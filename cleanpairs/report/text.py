@@ -1,0 +1,32 @@
+"""Corpus text made safe to look at: nothing invisible, nothing that turns its surroundings around, nothing endless."""
+
+from __future__ import annotations
+
+import unicodedata
+
+__all__ = ["MAX_LENGTH", "visible"]
+
+MAX_LENGTH = 280  # characters of a caption that are shown
+_JOINERS = {"\u200c", "\u200d"}  # part of correct Persian and of many emoji; harmless
+_SPACES = {"\t", "\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x1f", "\x85", "\u2028", "\u2029"}
+
+
+def visible(text: object, limit: int = MAX_LENGTH) -> str:
+    """``text`` on one line, at most ``limit`` characters of it, with hidden characters spelled out.
+
+    Control characters, bidirectional overrides and marks, zero-width characters, lone surrogates and private or
+    unassigned code points become ``⟨U+202E⟩``, so that a caption can neither hide something nor change how the text
+    around it reads. Escaping for HTML is the template's.
+    """
+    raw = str(text)
+    cut = raw[:limit]
+    shown = "".join(_shown(c) for c in cut)
+    return " ".join(shown.split()) + (" …" if len(raw) > limit else "")
+
+
+def _shown(c: str) -> str:
+    if c in _SPACES:
+        return " "
+    if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn"} and c not in _JOINERS:
+        return f"⟨U+{ord(c):04X}⟩"
+    return c

@@ -1,0 +1,341 @@
+"""The report: counts that add up, text that cannot act, pages that load nothing; and the picture of repairs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.report import before_after_figure, write_report
+from cleanpairs.report.outcome import outcome_of
+from cleanpairs.report.text import visible
+
+EVIL = (
+    '<script>alert("x")</script> <img src=x onerror=alert(1)> {{ 7 * 7 }} '
+    "\u202edrowssap\u202c \x1b[31m $\\frac{1}$ \ud800"
+)
+
+
+def picture(colour: tuple[int, ...], mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, size, colour).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def corpus(n: int = 12) -> Pairs:
+    images: list[bytes | None] = [picture((20 * i % 256, 80, 120)) for i in range(n)]
+    if n > 2:
+        images[1], images[2] = images[1][:40], None
+    captions = [f"caption number {i}" for i in range(n)]
+    if n > 3:
+        captions[3] = EVIL
+    pairs = Pairs.from_arrays(captions, images=images, keys=[f"k{i}" for i in range(n)])
+    truth = np.arange(n) % 3 == 0
+    return replace(pairs, true_mismatch=truth, true_key=[f"k{(i + 3 * t) % max(n, 1)}" for i, t in enumerate(truth)])
+
+
+def plan_of(pairs: Pairs, y: np.ndarray, actions: list[str], donors: dict[int, int]) -> SimpleNamespace:
+    n = len(pairs)
+    captions = [pairs.captions[donors[i]] if actions[i] == "rematch_text" else pairs.captions[i] for i in range(n)]
+    captions = [c.encode("utf-8", "replace").decode() for c in captions]
+    table = pa.table(
+        {
+            "pair_id": pa.array(range(n), pa.int64()),
+            "action": pa.array(actions, pa.string()),
+            "correspondence": pa.array(y, pa.float32(), from_pandas=True),
+            "donor_pair_id": pa.array([donors.get(i) for i in range(n)], pa.int64()),
+            "caption": pa.array(captions, pa.string()),
+            "repair_score": pa.array([0.9 - i / 100 if i in donors else None for i in range(n)], pa.float32()),
+            "reason": pa.array(["no candidate" if a == "drop" else None for a in actions], pa.string()),
+        }
+    )
+    return SimpleNamespace(table=table)
+
+
+@pytest.fixture
+def case() -> dict[str, Any]:
+    pairs = corpus()
+    y = np.linspace(0.9, 0.01, 12)
+    y[0], y[3], y[6], y[9], y[2] = 0.05, 0.04, 0.03, 0.02, np.nan
+    actions = ["keep"] * 12
+    actions[0], actions[3], actions[6], actions[9], actions[2], actions[11] = (
+        "rematch_text", "rematch_text", "rematch_image", "drop", "quarantine", "drop",
+    )  # fmt: skip
+    plan = plan_of(pairs, y, actions, {0: 9, 3: 0, 6: 7})
+    return {
+        "title": "A run",
+        "scores": SimpleNamespace(correspondence=y),
+        "threshold": 0.06,
+        "pairs": pairs,
+        "plan": plan,
+        "truth": pairs.true_mismatch,
+        "metrics": [{"piece": 1, "epoch": e, "loss": 1 / (1 + e), "val_rsum": 100.0 + e} for e in range(3)],
+    }
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in {"meta", "img", "br", "link"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+
+    def count(self, kind: str) -> int:
+        return int(re.findall(rf">{kind}</td><td class=\"n\">([\d,]+)</td>", self.source)[0].replace(",", ""))
+
+
+def test_counts_add_up_and_page_is_well_formed(case: dict[str, Any], tmp_path: Path) -> None:
+    out = write_report(tmp_path / "r.html", **case)
+    page = Page(out)
+    assert page.open == []
+    counts = {kind: page.count(kind) for kind in ("kept", "repaired", "dropped", "quarantined")}
+    assert counts == {"kept": 6, "repaired": 3, "dropped": 2, "quarantined": 1}
+    assert sum(counts.values()) == page.count("input") == 12
+    assert out.stat().st_size < 3_000_000
+    widths = [float(a["width"] or 0) for t, a in page.tags if t == "rect" and a.get("height") == "26"]
+    assert sum(widths[1:]) == pytest.approx(1000, abs=0.1)
+
+
+def test_nothing_is_loaded_and_nothing_can_run(case: dict[str, Any], tmp_path: Path) -> None:
+    page = Page(write_report(tmp_path / "r.html", info={EVIL: EVIL}, summary={EVIL: 1}, **(case | {"title": EVIL})))
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "iframe", "link", "object", "embed", "form", "base", "a"}
+    for tag, attributes in page.tags:
+        assert not [a for a in attributes if a.startswith("on") or a == "style"], tag
+        for attribute in ("src", "href"):
+            assert (attributes.get(attribute) or "data:image/").startswith("data:image/")
+    assert "49" not in re.findall(r"<h1>(.*?)</h1>", page.source)[0]  # the title is no template
+    assert '<script>alert("x")</script>' in page.text  # shown as it was written
+    for hidden in ("\u202e", "\u202c", "\x1b"):
+        assert hidden not in page.source
+    assert "⟨U+202E⟩drowssap" in page.text
+
+
+def test_policy_allows_the_style_by_its_hash_and_nothing_else(case: dict[str, Any], tmp_path: Path) -> None:
+    page = Page(write_report(tmp_path / "r.html", **case))
+    style = re.findall(r"<style>(.*?)</style>", page.source, re.DOTALL)[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = next(a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy") or ""
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert "unsafe" not in policy
+
+
+def test_repairs_show_caption_before_and_after_and_scores(case: dict[str, Any], tmp_path: Path) -> None:
+    page = Page(write_report(tmp_path / "r.html", **case))
+    assert "<del><bdi>caption number 0</bdi></del>" in page.source
+    assert "<ins><bdi>caption number 9</bdi></ins>" in page.source
+    assert ">0.050</span>" in page.source
+    assert ">0.900</b>, from pair 9" in page.source
+    assert page.source.count('class="arrow"') == 1  # one image was replaced
+    assert "was right before" not in page.text
+    assert page.text.count("got its own partner back") == 2  # caption 9 is of k0, caption 0 of k3
+    assert page.text.count("another partner than its own") == 1  # image 7 under a caption of k9
+    assert page.text.count("in truth mismatched") >= 1
+    assert "the picture cannot be read" in page.text
+
+
+def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(tmp_path: Path) -> None:
+    n = 40
+    pairs = corpus(n)
+    y = np.linspace(0.0, 1.0, n)
+    page = Page(
+        write_report(
+            tmp_path / "r.html",
+            title="t",
+            scores=SimpleNamespace(correspondence=y),
+            threshold=0.5,
+            pairs=pairs,
+            count=12,
+        )
+    )
+    sections = {s.split("</h2>")[0].split("</span>")[-1]: s for s in page.source.split("<h2>")[1:] if "cards" in s}
+    ids = {name: [int(i) for i in re.findall(r"pair (\d+), ", s)] for name, s in sections.items()}
+    assert ids == {
+        "Kept, though doubtful": list(range(20, 32)),
+        "Flagged: the worst": list(range(12)),
+        "Flagged, though doubtful": list(range(19, 11, -1)),
+    }
+
+
+def test_same_input_same_bytes_and_no_overwriting_unasked(case: dict[str, Any], tmp_path: Path) -> None:
+    first = write_report(tmp_path / "a.html", **case).read_bytes()
+    assert write_report(tmp_path / "b.html", **case).read_bytes() == first
+    with pytest.raises(OutputExistsError):
+        write_report(tmp_path / "a.html", **(case | {"title": "other"}))
+    assert (tmp_path / "a.html").read_bytes() == first
+    write_report(tmp_path / "a.html", overwrite=True, **(case | {"title": "other"}))
+    assert (tmp_path / "a.html").read_bytes() != first
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "b.html"]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.parametrize("with_truth", [False, True])
+def test_tiny_corpora(n: int, with_truth: bool, tmp_path: Path) -> None:
+    pairs = corpus(n)
+    scores = SimpleNamespace(correspondence=np.linspace(0, 1, n))
+    truth = pairs.true_mismatch if with_truth else None
+    page = Page(write_report(tmp_path / "r.html", title="t", scores=scores, threshold=0.5, pairs=pairs, truth=truth))
+    assert page.count("input") == n
+    assert page.count("flagged" if n else "dropped") == (1 if n else 0)
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.0, np.nan])
+@pytest.mark.parametrize("truth", [True, False])
+def test_all_alike(fill: float, truth: bool, tmp_path: Path) -> None:
+    scores = SimpleNamespace(correspondence=np.full(50, fill))
+    page = Page(
+        write_report(
+            tmp_path / "r.html",
+            title="t",
+            scores=scores,
+            threshold=0.1,
+            truth=np.full(50, truth),
+            metrics=[{"loss": None}],
+        )
+    )
+    assert page.count("input") == 50
+    assert "AUROC" not in page.text  # one kind of pair: not defined
+    assert "nan" not in page.text.lower()
+
+
+def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_path: Path) -> None:
+    y = np.array([0.9, np.nan, 0.02, 0.5])
+    order = [2, 0, 3, 1]
+    table = pa.table(
+        {
+            "pair_id": pa.array(order),
+            "correspondence": pa.array(y[order], pa.float32(), from_pandas=True),
+            "reason": [None if i != 1 else "the caption is empty" for i in order],
+        }
+    )
+    outcome = outcome_of(table, 0.1, None, None)
+    assert outcome.kind.tolist() == ["kept", "quarantined", "flagged", "kept"]
+    assert outcome.reasons() == [("quarantined", "the caption is empty", 1)]
+    np.testing.assert_allclose(outcome.correspondence, y, rtol=1e-6)
+    page = Page(write_report(tmp_path / "r.html", title="t", scores=table, threshold=0.1))
+    assert "the caption is empty" in page.text
+
+
+def test_vectors_without_pictures_still_show_captions(tmp_path: Path) -> None:
+    pairs = Pairs.from_arrays(["a cat", "a dog"], features=np.eye(2))
+    scores = SimpleNamespace(correspondence=np.array([0.0, 1.0]))
+    page = Page(write_report(tmp_path / "r.html", title="t", scores=scores, threshold=0.1, pairs=pairs))
+    assert "no picture: the data holds vectors" in page.text
+    assert "a cat" in page.text
+
+
+def test_detection_figures_are_those_of_the_definition(case: dict[str, Any], tmp_path: Path) -> None:
+    page = Page(write_report(tmp_path / "r.html", **case))
+    y, truth = case["scores"].correspondence, case["truth"]
+    scored = np.isfinite(y)
+    pairs = [(a < b) + 0.5 * (a == b) for a in y[scored & truth] for b in y[scored & ~truth]]
+    flagged = scored & (y < 0.06)
+    expected = {
+        "AUROC": np.mean(pairs),
+        "precision": (flagged & truth).sum() / flagged.sum(),
+        "recall": (flagged & truth).sum() / truth[scored].sum(),
+    }
+    for name, value in expected.items():
+        assert f"<dt>{name}</dt><dd>{value:.3f}</dd>" in page.source
+
+
+def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "r.html"
+    y = case["scores"].correspondence
+    changed = [
+        {"truth": np.zeros(3, bool)},
+        {"scores": SimpleNamespace(correspondence=y[:5]), "truth": None},
+        {"scores": SimpleNamespace(correspondence=y[:5]), "truth": None, "plan": None},
+        {"scores": pa.table({"x": [1.0]})},
+        {"scores": pa.table({"pair_id": [0, 0], "correspondence": [0.1, 0.2]})},
+        {"plan": SimpleNamespace(table=case["plan"].table.set_column(1, "action", pa.array(["melt"] * 12)))},
+        {"plan": SimpleNamespace(table=case["plan"].table.set_column(3, "donor_pair_id", pa.array([99] * 12)))},
+    ]
+    for change in changed:
+        with pytest.raises(DataError):
+            write_report(out, **(case | change))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text", "plain text"),
+        ("two\nlines\tand a tab\u2028end", "two lines and a tab end"),
+        ("a\u202eb", "a⟨U+202E⟩b"),
+        ("\x00\x1b\ufeff\u200b", "⟨U+0000⟩⟨U+001B⟩⟨U+FEFF⟩⟨U+200B⟩"),
+        ("\ud800", "⟨U+D800⟩"),
+        ("\U000e0041", "⟨U+E0041⟩"),
+        ("می\u200cروم 👨\u200d👩", "می\u200cروم 👨\u200d👩"),
+        ("é 中 ß", "é 中 ß"),
+        ("", ""),
+    ],
+)
+def test_visible(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_visible_is_bounded_whatever_the_length() -> None:
+    assert visible("x" * 10_000_000) == "x" * 280 + " …"
+    assert len(visible("\u202e" * 1000, 10)) == 10 * len("⟨U+202E⟩") + 2
+
+
+def test_before_after_figure(case: dict[str, Any], tmp_path: Path) -> None:
+    pairs, plan = case["pairs"], case["plan"]
+    out = before_after_figure(pairs, plan, tmp_path / "b.png")
+    with Image.open(out) as image:
+        assert image.format == "PNG"
+        two = image.size
+        assert len(image.getcolors(1 << 20) or []) > 10
+    assert before_after_figure(pairs, plan, tmp_path / "c.png").read_bytes() == out.read_bytes()
+    with Image.open(before_after_figure(pairs, plan, tmp_path / "one.png", pair_ids=[3])) as image:
+        assert image.width < two[0]
+    with pytest.raises(ConfigError, match="pair 6 gets no other caption"):
+        before_after_figure(pairs, plan, tmp_path / "d.png", pair_ids=[6])
+    with pytest.raises(ConfigError, match="pair 99"):
+        before_after_figure(pairs, plan, tmp_path / "d.png", pair_ids=[99])
+    with pytest.raises(OutputExistsError):
+        before_after_figure(pairs, plan, out)
+
+
+def test_before_after_needs_pictures_and_repairs(case: dict[str, Any], tmp_path: Path) -> None:
+    pairs = case["pairs"]
+    y = np.ones(12)
+    with pytest.raises(DataError, match="nothing to draw"):
+        before_after_figure(pairs, plan_of(pairs, y, ["keep"] * 12, {}), tmp_path / "b.png")
+    blind = Pairs.from_arrays([f"c {i}" for i in range(12)], features=np.eye(12))
+    with pytest.raises(DataError, match="no picture"):
+        before_after_figure(blind, plan_of(blind, y, ["rematch_text"] + ["keep"] * 11, {0: 1}), tmp_path / "b.png")
+    actions = ["keep", "rematch_text"] + ["keep"] * 10
+    with pytest.raises(DataError, match="cannot be decoded"):
+        before_after_figure(pairs, plan_of(pairs, y, actions, {1: 0}), tmp_path / "b.png")
