@@ -11,12 +11,13 @@ INSTALL := $(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt
 PINNED := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint format bench clean
+.PHONY: help demo test test-gpu lint format bench docs clean
 
 help:
 	@echo "make demo    install into $(VENV) and run the demonstration"
 	@echo "make test    install the test extra too and run the whole test suite (test-gpu: what needs a GPU)"
 	@echo "make lint    ruff and mypy; make format rewrites"
+	@echo "make docs    build the documentation site into build/site"
 	@echo "make bench   print the figures of benchmarks/RESULTS.md"
 	@echo "make clean   remove $(VENV), caches and build output; runs/ and demo/ stay"
 
@@ -49,6 +50,10 @@ lint: $(VENV)/.installed-test
 format: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
+
+docs: $(PINNED) | $(BIN)/python
+	$(INSTALL) -e ".[docs]"
+	$(BIN)/python -m mkdocs build --clean
 
 bench: $(VENV)/.installed-test
 	set -e; for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
