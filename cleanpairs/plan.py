@@ -20,7 +20,7 @@ from cleanpairs.errors import DataError
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
     import pandas as pd
 
-__all__ = ["ACTIONS", "PLAN_SCHEMA", "PlanSummary", "RepairPlan"]
+__all__ = ["ACTIONS", "PLAN_SCHEMA", "PlanSummary", "RepairPlan", "Truth", "part_sources", "truth_after"]
 
 ACTIONS = ("keep", "rematch_text", "rematch_image", "drop", "quarantine")
 REPAIRS = ("rematch_text", "rematch_image")
@@ -173,11 +173,10 @@ class RepairPlan:
         and ``keys`` remain those of the input. Where the input carries its truth, that of repaired pairs follows.
         """
         self.check_for(pairs)
-        action = np.array(self.table["action"].to_pylist(), object)
-        donor = np.array(self.table["donor_pair_id"].fill_null(-1), np.int64)
-        left = np.flatnonzero(np.isin(action, ("keep", *REPAIRS)))
-        text_from = np.where(action == "rematch_text", donor, np.arange(len(pairs)))[left]
-        image_from = np.where(action == "rematch_image", donor, np.arange(len(pairs)))[left]
+        text_from, image_from = part_sources(self.table)
+        left = np.flatnonzero(pc.is_in(self.table["action"], pa.array(["keep", *REPAIRS])))
+        truth = truth_after(pairs, text_from, image_from)
+        text_from, image_from = text_from[left], image_from[left]
         captions = self.table["caption"].to_pylist()
         fingerprint = hashlib.sha256(pairs.source.fingerprint.encode())
         fingerprint.update(np.stack([left, text_from, image_from]).tobytes())
@@ -189,20 +188,18 @@ class RepairPlan:
             n_rows=len(left),
             explicit_lists=False,
         )
-        image_index = pairs.image_index[image_from]
-        true_key = None if pairs.true_key is None else [pairs.true_key[i] for i in text_from]
         return replace(
             pairs,
             captions=[captions[i] for i in left],
-            image_index=image_index,
+            image_index=pairs.image_index[image_from],
             row=pairs.row[left],
             position=pairs.position[left],
             keys=[pairs.keys[i] for i in left],
             text_group=pairs.text_group[text_from],
             reasons={},
             source=source,
-            true_key=true_key,
-            true_mismatch=_true_mismatch(pairs, left, text_from, image_from),
+            true_mismatch=None if truth is None else truth.mismatch[left],
+            true_key=None if truth is None else [truth.key[i] for i in left],
         )
 
     def save(self, path: str | Path) -> None:
@@ -260,6 +257,11 @@ def _checked(table: pa.Table) -> pa.Table:
         raise DataError(
             f"pair {wrong[0]} of the repair plan is {action[wrong[0]]} but its donor_pair_id is no other pair"
         )
+    banned = np.flatnonzero(repaired & (action[donor] == "quarantine")) if len(ids) else wrong
+    if len(banned):
+        raise DataError(
+            f"pair {banned[0]} of the repair plan takes a part of pair {donor[banned[0]]}, which is quarantined"
+        )
     left = repaired | (action == "keep")
     bare = np.flatnonzero(left & ~np.array(table["caption"].is_valid(), bool))
     if len(bare):
@@ -267,16 +269,39 @@ def _checked(table: pa.Table) -> pa.Table:
     return table
 
 
-def _true_mismatch(pairs: Pairs, left: np.ndarray, text_from: np.ndarray, image_from: np.ndarray) -> np.ndarray | None:
-    """The truth after the repair: a caption is matched if it comes from the image that it now stands beside."""
+@dataclass(frozen=True)
+class Truth:
+    """``mismatch`` (N,) bool; ``key`` N str: the key of the pair that each caption came with."""
+
+    mismatch: np.ndarray
+    key: list[str]
+
+
+def part_sources(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Of a plan's table: the pairs that give each pair its caption and its image, (N,) int64 each; mostly itself."""
+    own = np.arange(len(table))
+    donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
+    new_text = np.array(pc.equal(table["action"], "rematch_text"), bool)
+    new_image = np.array(pc.equal(table["action"], "rematch_image"), bool)
+    return np.where(new_text, donor, own), np.where(new_image, donor, own)
+
+
+def truth_after(pairs: Pairs, text_from: np.ndarray, image_from: np.ndarray) -> Truth | None:
+    """The truth of N pairs whose texts and images come from the pairs ``text_from`` and ``image_from`` (N,).
+
+    A caption is matched where it stands beside the image that it came with before it was wronged. None where the truth
+    is not known.
+    """
     if pairs.true_mismatch is None or pairs.true_key is None:
         return None
     group = pairs.image_group[pairs.image_index]
     image_of_key = dict(zip(reversed(pairs.keys), reversed(group.tolist()), strict=True))
-    out = pairs.true_mismatch[left].copy()
-    for j in np.flatnonzero((text_from != left) | (image_from != left)).tolist():
-        out[j] = image_of_key.get(pairs.true_key[text_from[j]]) != group[image_from[j]]
-    return out
+    key = [pairs.true_key[i] for i in text_from.tolist()]
+    mismatch = pairs.true_mismatch.copy()
+    own = np.arange(len(pairs))
+    for i in np.flatnonzero((text_from != own) | (image_from != own)).tolist():
+        mismatch[i] = image_of_key.get(key[i]) != group[image_from[i]]
+    return Truth(mismatch, key)
 
 
 def _mean(column: pa.ChunkedArray) -> float:

@@ -35,7 +35,7 @@ __all__ = ["PairScorer", "PlanSummary", "RepairPlan", "plan_repairs"]
 
 _DONORS = ("mismatched", "trusted", "both")
 _TARGETS = ("text", "image", "both")
-_SCORER_BLOCK = 1 << 16
+_SCORER_BLOCK = 1 << 14
 
 NO_CANDIDATE = "no candidate"
 BELOW_SCORE = "no candidate reaches the lowest repair score"

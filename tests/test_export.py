@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,10 @@ def write_lists(path: Path, sizes: list[int]) -> Path:
     return path
 
 
-def plan_of(pairs: Pairs, actions: list[str], donors: list[int | None]) -> RepairPlan:
+def plan_of(pairs: Pairs, actions: list[str], donors: Sequence[int | None]) -> RepairPlan:
     """A plan by hand; quarantined pairs stay so."""
     n = len(pairs)
+    actions = ["drop" if d in pairs.reasons else a for a, d in zip(actions, donors, strict=True)]
     actions = ["quarantine" if i in pairs.reasons else a for i, a in enumerate(actions)]
     captions: list[str | None] = []
     for i, (action, donor) in enumerate(zip(actions, donors, strict=True)):
@@ -65,7 +67,7 @@ def plan_of(pairs: Pairs, actions: list[str], donors: list[int | None]) -> Repai
         "action": actions,
         "correspondence": [None if a == "quarantine" else 0.5 for a in actions],
         "donor_pair_id": [d if r else None for d, r in zip(donors, repaired, strict=True)],
-        "donor_key": [pairs.keys[d] if r else None for d, r in zip(donors, repaired, strict=True)],
+        "donor_key": [pairs.keys[d] if r and d is not None else None for d, r in zip(donors, repaired, strict=True)],
         "caption": captions,
         "original_caption": pairs.captions,
         "repair_score": [0.75 if r else None for r in repaired],
@@ -208,6 +210,63 @@ def test_features_are_replaced_with_the_image(tmp_path: Path) -> None:
     assert out.schema.field("image_features").type == table.schema.field("image_features").type
 
 
+def test_the_research_layout(tmp_path: Path) -> None:
+    np.save(tmp_path / "train_ims.npy", np.arange(24, dtype=np.float32).reshape(3, 2, 4))
+    (tmp_path / "train_caps.txt").write_text("".join(f"text {i}\n" for i in range(6)))
+    pairs = load_pairs(tmp_path)
+    plan = plan_of(pairs, ["keep", "rematch_text", "drop", "keep", "drop", "drop"], [None, 4, None, None, None, None])
+    export_pairs(pairs, plan, tmp_path / "out" / "clean.parquet")
+    rows = pq.read_table(tmp_path / "out" / "clean.parquet").to_pylist()
+    assert [r["captions"] for r in rows] == [["text 0", "text 4"], ["text 3"]]
+    assert rows[1]["image_features"] == [[8, 9, 10, 11], [12, 13, 14, 15]]
+
+
+def test_images_with_a_path_beside_the_bytes(tmp_path: Path) -> None:
+    images = [{"bytes": png(i), "path": f"{i}.png"} for i in range(4)]
+    pq.write_table(pa.table({"image": images, "caption": [f"text {i}" for i in range(4)]}), tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    export_pairs(pairs, plan_of(pairs, ["rematch_image", *["keep"] * 3], [2, *[None] * 3]), tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet")["image"].to_pylist() == [images[2], *images[1:]]
+
+
+def test_the_truth_follows_the_repair(tmp_path: Path) -> None:
+    # captions of rows 0 and 1 were swapped; row 0 gets its own back, row 2 somebody else's image
+    path = write_flat(
+        tmp_path / "in.parquet", 4, true_mismatch=[True, True, False, False], true_key=["k1", "k0", "k2", "k3"]
+    )
+    pairs = load_pairs(path)
+    plan = plan_of(pairs, ["rematch_text", "keep", "rematch_image", "keep"], [1, None, 3, None])
+    export_pairs(pairs, plan, tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["true_mismatch"].to_pylist() == [False, True, True, False]
+    assert table["true_key"].to_pylist() == ["k0", "k0", "k2", "k3"]
+    again = load_pairs(tmp_path / "out.parquet")
+    np.testing.assert_array_equal(again.true_mismatch_mask(), plan.apply(pairs).true_mismatch_mask())
+
+
+@pytest.mark.parametrize("explode", [False, True])
+def test_the_truth_of_lists_runs_along_the_captions(tmp_path: Path, explode: bool) -> None:
+    captions = [["a", "b"], ["c", "d"]]
+    truth = {"true_mismatch": [[False, True], [True, False]], "true_key": [["k0", "k1"], ["k0", "k1"]]}
+    table = pa.table({"key": ["k0", "k1"], "image": [png(0), png(1)], "captions": captions, **truth})
+    pq.write_table(table, tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    plan = plan_of(pairs, ["drop", "rematch_text", "keep", "drop"], [None, 2, None, None])
+    out, dropped = tmp_path / "out.parquet", tmp_path / "dropped.parquet"
+    export_pairs(pairs, plan, out, dropped=dropped, explode=explode)
+    again = load_pairs(out)
+    assert again.captions == ["c", "c"] and again.true_key == ["k0", "k0"]
+    np.testing.assert_array_equal(again.true_mismatch_mask(), [False, True])
+    np.testing.assert_array_equal(load_pairs(dropped).true_mismatch_mask(), [False, False])
+
+
+def test_pairs_in_memory_cannot_be_exported(tmp_path: Path) -> None:
+    pairs = Pairs.from_arrays(["a", "b"], features=np.eye(2))
+    with pytest.raises(DataError, match="memory"):
+        export_pairs(pairs, keep_all(pairs), tmp_path / "out.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_columns_of_the_input_give_way_to_added_ones(tmp_path: Path) -> None:
     path = write_flat(tmp_path / "in.parquet", 3, action=["a", "b", "c"], action_input=[1, 2, 3])
     pairs = load_pairs(path)
@@ -269,8 +328,8 @@ def test_nothing_is_published_when_the_counts_do_not_add_up(
     out.write_bytes(b"precious")
     whole = writing.iter_tables
 
-    def short(source: Any) -> Any:
-        for table in whole(source):
+    def short(source: Any, **options: Any) -> Any:
+        for table in whole(source, **options):
             yield table.slice(0, max(len(table) - 1, 0))  # a reader that loses rows
 
     monkeypatch.setattr(writing, "iter_tables", short)
@@ -299,8 +358,8 @@ plan = RepairPlan.load(sys.argv[2])
 whole, stop = writing.iter_tables, sys.argv[4]
 
 
-def tables(source):
-    for i, table in enumerate(whole(source)):
+def tables(source, **options):
+    for table in whole(source, **options):
         yield table
         if stop == "batch":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanpairs.data import Pairs, Source
+from cleanpairs.data import Pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.plan import RepairPlan
 from cleanpairs.repair import plan_repairs
-
-
-class Vectors:
-    """M images that are vectors."""
-
-    kind = "features"
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._array = array
-        self.feature_shape = (1, array.shape[1])
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def array(self) -> np.ndarray:
-        return self._array[:, None]
 
 
 def make_pairs(
@@ -42,18 +28,15 @@ def make_pairs(
     truth: np.ndarray | None = None,
 ) -> Pairs:
     n = len(captions)
-    index = np.arange(n) if image_index is None else np.asarray(image_index, np.int64)
-    return Pairs(
-        captions=list(captions),
-        image_index=index,
-        row=np.arange(n),
-        position=np.zeros(n, np.int64),
-        keys=[f"k{i}" for i in range(n)],
-        images=Vectors(z_image),
-        image_group=np.arange(len(z_image)) if image_group is None else np.asarray(image_group, np.int64),
-        text_group=np.unique(np.array([hash(c) for c in captions], np.int64), return_inverse=True)[1].astype(np.int64),
+    keys = [f"k{i}" for i in range(n)]
+    if len(z_image):
+        pairs = Pairs.from_arrays(captions, features=z_image, image_index=image_index, keys=keys)
+    else:
+        pairs = Pairs.from_arrays([], images=[])
+    return replace(
+        pairs,
+        image_group=pairs.image_group if image_group is None else np.asarray(image_group, np.int64),
         reasons=dict(reasons or {}),
-        source=Source("memory", (), {"text": "caption"}, "fingerprint", n, None, False),
         true_mismatch=None if truth is None else truth != np.arange(n),
         true_key=None if truth is None else [f"k{i}" for i in truth],
     )
@@ -83,9 +66,9 @@ class Corpus:
         self.correspondence = np.where(self.wrong, 0.02, 0.9).astype(np.float32)
         self.pairs = make_pairs([f"text {i}" for i in self.truth], self.z_image, truth=self.truth)
 
-    def plan(self, **settings: object) -> RepairPlan:
-        settings = {"threshold": 0.1, **settings}
-        return plan_repairs(self.pairs, self.correspondence, self.z_image, self.z_text, scorer, **settings)
+    def plan(self, threshold: float = 0.1, **settings: Any) -> RepairPlan:
+        z = (self.z_image, self.z_text)
+        return plan_repairs(self.pairs, self.correspondence, *z, scorer, threshold=threshold, **settings)
 
 
 def columns(plan: RepairPlan) -> dict[str, list]:
@@ -309,6 +292,7 @@ def test_apply_keeps_what_it_should_and_the_truth_follows() -> None:
     assert repaired.keys == [corpus.pairs.keys[i] for i in left]
     assert len(set(zip(repaired.image_index.tolist(), repaired.text_group.tolist(), strict=True))) == len(repaired)
     right = [caption == f"text {i}" for i, caption in zip(repaired.image_index, repaired.captions, strict=True)]
+    assert repaired.true_mismatch is not None
     np.testing.assert_array_equal(~repaired.true_mismatch, right)
     assert repaired.source.fingerprint != corpus.pairs.source.fingerprint
 

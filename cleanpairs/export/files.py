@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data import Source, iter_tables
-from cleanpairs.ops.columns import one_array
 
-__all__ = ["DonorParts", "write_manifest"]
+__all__ = ["BATCH_ROWS", "DonorParts", "write_manifest"]
+
+# Input rows in memory at once: a row may hold an image of many megabytes.
+BATCH_ROWS = 128
 
 
 class DonorParts:
@@ -50,17 +52,15 @@ class DonorParts:
         first, stored = 0, 0
         writer: pa.RecordBatchFileWriter | None = None
         try:
-            for table in iter_tables(source):
-                lo, hi = np.searchsorted(self._rows, [first, first + len(table)])
-                wanted = table.select(list(columns)).take(self._rows[lo:hi] - first)
+            for batch in iter_tables(source, batch_rows=BATCH_ROWS, columns=columns):
+                lo, hi = np.searchsorted(self._rows, [first, first + len(batch)])
                 if writer is None:
-                    writer = pa.ipc.new_file(self._path, wanted.schema)
-                if len(wanted):
-                    arrays = [one_array(c) for c in wanted.columns]
-                    writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=wanted.schema))
+                    writer = pa.ipc.new_file(self._path, batch.schema)
+                if hi > lo:
+                    writer.write_batch(batch.take(pa.array(self._rows[lo:hi] - first)))
                     self._first.append(stored)
-                    stored += len(wanted)
-                first += len(table)
+                    stored += int(hi - lo)
+                first += len(batch)
         finally:
             if writer is not None:
                 writer.close()

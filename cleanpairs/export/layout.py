@@ -65,13 +65,15 @@ class Layout:
     """Column names and types of the outputs for one input schema.
 
     ``one_row_a_pair``: the text column becomes a string; otherwise rows keep their list of captions and added columns
-    are lists along it.
+    are lists along it. ``truth``: columns of the input with one value a pair, which follow the repair: a stale truth
+    would make every later evaluation wrong.
     """
 
     source: Source
     schema: pa.Schema
     one_row_a_pair: bool
     extra: pa.Schema
+    truth: tuple[str, ...] = ()
 
     @cached_property
     def renamed(self) -> dict[str, str]:
@@ -99,20 +101,20 @@ class Layout:
         """Of the cleaned file."""
         added = [*_ADDED.items(), *((f.name, f.type) for f in self.extra)]
         fields = [pa.field(name, kind if self.one_row_a_pair else pa.list_(kind)) for name, kind in added]
-        text = self._flat if self.one_row_a_pair else self._list_type
-        return pa.schema([*self._input_fields(self.renamed, text), *fields], self._metadata)
+        return pa.schema([*self._input_fields(self.renamed, self.one_row_a_pair), *fields], self._metadata)
 
     @cached_property
     def dropped_schema(self) -> pa.Schema:
         """Of the file of dropped pairs: always one pair a row."""
         fields = [pa.field(name, kind) for name, kind in _DROPPED.items()]
-        return pa.schema([*self._input_fields(self._dropped_renamed, self._flat), *fields], self._metadata)
+        return pa.schema([*self._input_fields(self._dropped_renamed, True), *fields], self._metadata)
 
     def out(
         self,
-        table: pa.Table,
+        table: pa.RecordBatch,
         decided: pa.Table,
         extra: pa.Table,
+        truth: pa.Table,
         row: np.ndarray,
         parts: ImageParts,
         donor_row: np.ndarray,
@@ -121,10 +123,10 @@ class Layout:
 
         Parameters
         ----------
-        table : pa.Table
+        table : pa.RecordBatch
             Input rows.
-        decided, extra : pa.Table of P rows
-            Decisions about their pairs (columns of the repair plan), and the extra columns.
+        decided, extra, truth : pa.Table of P rows
+            Decisions about their pairs (columns of the repair plan), the extra columns, the truth after the repair.
         row : (P,) int64
             Row of ``table`` of each pair, rising.
         parts : ImageParts
@@ -139,6 +141,8 @@ class Layout:
             rows, counts = np.unique(rows, return_counts=True)
         columns = [one_array(c) for c in table.take(rows).columns]
         columns[self._text] = self._text_column(columns[self._text], pairs, action, counts)
+        for name in self.truth:
+            columns[self.schema.get_field_index(name)] = self._truth_column(name, truth[name].take(left), counts)
         new_image = np.flatnonzero(action == "rematch_image")
         for i in self._images if len(new_image) else ():
             values = parts.values(self.schema.names[i], donor_row[left][new_image])
@@ -153,7 +157,7 @@ class Layout:
         row_of_pair[left] = np.repeat(np.arange(len(rows)), counts)
         return OutBatch(pa.Table.from_arrays(columns, schema=self.out_schema), row_of_pair)
 
-    def dropped(self, table: pa.Table, decided: pa.Table, row: np.ndarray) -> pa.Table:
+    def dropped(self, table: pa.RecordBatch, decided: pa.Table, truth: pa.Table, row: np.ndarray) -> pa.Table:
         """The dropped and quarantined pairs of a batch, one a row."""
         action = np.array(decided["action"].to_pylist(), object)
         gone = np.flatnonzero(~np.isin(action, WRITTEN))
@@ -161,6 +165,9 @@ class Layout:
         columns = [one_array(c) for c in table.take(row[gone]).columns]
         text = pairs["original_caption"] if self.source.explicit_lists else columns[self._text]
         columns[self._text] = one_array(text).cast(self._flat)
+        for name in self.truth:
+            values = one_array(truth[name].take(gone))
+            columns[self.schema.get_field_index(name)] = values.cast(flat_type(self.schema.field(name).type))
         columns += [one_array(pairs[name]) for name in _DROPPED]
         return pa.Table.from_arrays(columns, schema=self.dropped_schema)
 
@@ -172,6 +179,10 @@ class Layout:
             return captions
         where = np.flatnonzero(action == "rematch_text")
         return replace_values(column.cast(self._flat), where, captions.take(where))
+
+    def _truth_column(self, name: str, values: pa.ChunkedArray, counts: np.ndarray) -> pa.Array:
+        flat = one_array(values).cast(flat_type(self.schema.field(name).type))
+        return flat if self.one_row_a_pair else grouped(flat, counts)
 
     @cached_property
     def _flat(self) -> pa.DataType:
@@ -189,7 +200,12 @@ class Layout:
         kept = {k: v for k, v in (self.schema.metadata or {}).items() if k != b"pandas"}
         return kept or None
 
-    def _input_fields(self, renamed: dict[str, str], text: pa.DataType) -> list[pa.Field]:
+    def _input_fields(self, renamed: dict[str, str], one_row_a_pair: bool) -> list[pa.Field]:
+        """The input's fields under their new names, captions and truth with the type of an output row."""
         fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
-        fields[self._text] = pa.field(fields[self._text].name, text)
+        fields[self._text] = pa.field(fields[self._text].name, self._flat if one_row_a_pair else self._list_type)
+        for name in self.truth:
+            i = self.schema.get_field_index(name)
+            flat = flat_type(self.schema.field(i).type)
+            fields[i] = pa.field(fields[i].name, flat if one_row_a_pair else pa.list_(flat))
         return fields

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanpairs.data import Pairs, ParquetSink, fingerprint_of, iter_tables, staged_file
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.export.files import DonorParts, write_manifest
+from cleanpairs.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.export.files import BATCH_ROWS, DonorParts, write_manifest
 from cleanpairs.export.layout import LEDGER_SCHEMA, WRITTEN, Layout, OutBatch
-from cleanpairs.plan import RepairPlan
+from cleanpairs.plan import RepairPlan, part_sources, truth_after
 
 __all__ = ["ExportSummary", "export_pairs"]
 
@@ -80,11 +80,12 @@ def export_pairs(
         Parquet, in the order of the input. All columns of the input, and: ``correspondence`` float32 (before the
         repair), ``action`` (keep, rematch_text, rematch_image), ``original_caption`` (null where the caption is the
         original one), ``source_key`` (whose caption or image it is; null where its own), ``repair_score`` float32.
-        A new caption stands in the text column; a new image in the image and the feature column, the row's key and
-        other columns stay. A row with a list of captions stays one row: wrong captions are taken out or replaced and
-        the added columns are lists that run along the captions; a row without captions left is dropped. Images of such
-        rows cannot be replaced: those pairs are dropped. Beside it comes ``<out>.manifest.json``: rows, bytes and SHA-256 of
-        every file, the counts, the input's fingerprint, versions.
+        A new caption stands in the text column; a new image in the image and the feature column; the row's key and
+        other columns stay, but for ``true_mismatch`` and ``true_key``, which follow the repair. A row with a list of
+        captions stays one row: wrong captions are taken out or replaced and the added columns are lists that run along
+        the captions; a row without captions left is dropped. Images of such rows cannot be replaced: those pairs are
+        dropped. Beside it comes ``<out>.manifest.json``: rows, bytes and SHA-256 of every file, the counts, the input's
+        fingerprint, versions.
     dropped : path, optional
         Parquet of the dropped and quarantined pairs, one a row: the input's columns, ``pair_id``, ``correspondence``,
         ``action``, ``reason``.
@@ -123,8 +124,12 @@ def export_pairs(
     extra = pa.table({k: _column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})
     _refuse_changed_input(pairs)
     with ExitStack() as publish:  # leaves in the opposite order: out is renamed last
-        staged = {name: publish.enter_context(staged_file(path, overwrite=overwrite)) for name, path in targets.items()}
-        donor_rows = pairs.row[_donors_of_images(decided)]
+        staged = {
+            name: publish.enter_context(staged_file(path, overwrite=overwrite, inputs=pairs.source.paths))
+            for name, path in targets.items()
+        }
+        new_image = np.array(pc.equal(decided["action"], "rematch_image"), bool)
+        donor_rows = pairs.row[part_sources(decided)[1][new_image]]
         roles = [pairs.source.columns[role] for role in ("image", "features") if role in pairs.source.columns]
         with DonorParts.collect(pairs.source, donor_rows, roles) as parts:
             written = _write(pairs, decided, extra, one_row_a_pair, parts, staged)
@@ -159,25 +164,29 @@ def _write(
     staged: Mapping[str, Path],
 ) -> _Written:
     """Stream the input into the staged files."""
-    donor = np.array(decided["donor_pair_id"].fill_null(0), np.int64)
-    donor_row = pairs.row[donor] if len(donor) else donor
+    text_from, image_from = part_sources(decided)
+    donor_row = pairs.row[image_from]
+    after = truth_after(pairs, text_from, image_from)
+    truth = pa.table({} if after is None else {"true_mismatch": after.mismatch, "true_key": after.key})
     rows = {name: 0 for name in staged if name != "manifest"}
     actions: Counter[str] = Counter()
     layout: Layout | None = None
     first = 0
     with ExitStack() as files:
         sinks: dict[str, ParquetSink] = {}
-        for table in iter_tables(pairs.source):
+        for table in iter_tables(pairs.source, batch_rows=BATCH_ROWS):
             if layout is None:
-                layout = Layout(pairs.source, table.schema, one_row_a_pair, extra.schema)
+                known = tuple(name for name in truth.column_names if name in table.schema.names)
+                layout = Layout(pairs.source, table.schema, one_row_a_pair, extra.schema, known)
                 schemas = {"out": layout.out_schema, "dropped": layout.dropped_schema, "ledger": LEDGER_SCHEMA}
                 sinks = {name: files.enter_context(ParquetSink(staged[name], schemas[name])) for name in rows}
             lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
-            slice_, more, local = decided.slice(lo, hi - lo), extra.slice(lo, hi - lo), pairs.row[lo:hi] - first
-            batch = layout.out(table, slice_, more, local, parts, donor_row[lo:hi])
+            slice_, more, true = (t.slice(lo, hi - lo) for t in (decided, extra, truth))
+            local = pairs.row[lo:hi] - first
+            batch = layout.out(table, slice_, more, true, local, parts, donor_row[lo:hi])
             written = {"out": batch.table}
             if "dropped" in sinks:
-                written["dropped"] = layout.dropped(table, slice_, local)
+                written["dropped"] = layout.dropped(table, slice_, true, local)
             if "ledger" in sinks:
                 written["ledger"] = _ledger(pairs, slice_, batch, rows["out"])
             for name, part in written.items():
@@ -257,13 +266,8 @@ def _check_counts(pairs: Pairs, decided: pa.Table, written: _Written, staged: Ma
     return counts
 
 
-def _donors_of_images(decided: pa.Table) -> np.ndarray:
-    chosen = decided.filter(pc.equal(decided["action"], "rematch_image"))
-    return np.array(chosen["donor_pair_id"], np.int64)
-
-
 def _refuse_changed_input(pairs: Pairs) -> None:
-    if pairs.source.kind != "memory" and fingerprint_of(pairs.source) != pairs.source.fingerprint:
+    if fingerprint_of(pairs.source) != pairs.source.fingerprint:
         raise DataError(
             f"the input {', '.join(pairs.source.paths)} has changed since it was read: read it, score it and plan again"
         )
@@ -274,13 +278,10 @@ def _targets(pairs: Pairs, out: Path, dropped: str | Path | None, ledger: str | 
     targets = {"out": out, "manifest": out.with_name(out.name + ".manifest.json")}
     targets |= {name: Path(path) for name, path in (("dropped", dropped), ("ledger", ledger)) if path is not None}
     seen: dict[Path, str] = {}
-    inputs = {Path(path).resolve() for path in pairs.source.paths}
     for name, path in targets.items():
         whole = path.resolve()
         if whole in seen:
             raise ConfigError(f"{seen[whole]} and {name} would both be {path}: give each its own path")
-        if whole in inputs:
-            raise OutputExistsError(f"{name} {path} is a file of the input, which is never changed: give another path")
         seen[whole] = name
     return targets
 
