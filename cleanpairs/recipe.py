@@ -26,10 +26,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
-
 from cleanpairs.errors import ConfigError
-from cleanpairs.recipe_yaml import parse_yaml, read_yaml
+from cleanpairs.recipe_yaml import dump_yaml, parse_yaml, read_yaml
 from cleanpairs.registry import METHODS, nearest
 
 __all__ = ["HEADER_KEYS", "DataOptions", "OutputOptions", "Recipe", "find_recipes", "load_recipe", "recipe_header"]
@@ -159,7 +157,7 @@ class Recipe:
             section = "backbone" if key in _IN_BACKBONE else "train" if key in _IN_TRAIN else "method"
             sections[section][key] = list(value) if isinstance(value, tuple) else value
         sections |= {"data": asdict(self.data), "output": asdict(self.output)}
-        return yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        return dump_yaml(sections)
 
 
 def load_recipe(name_or_path: str | Path) -> Recipe:

@@ -10,7 +10,7 @@ import yaml
 
 from cleanpairs.errors import ConfigError
 
-__all__ = ["parse_yaml", "read_yaml"]
+__all__ = ["dump_yaml", "parse_yaml", "read_yaml"]
 
 MAX_BYTES = 1 << 20  # a recipe is a page of text; anything larger is some other file
 
@@ -31,10 +31,20 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, which quotes the text that :class:`_Loader` would take for a number."""
+
+
 # YAML 1.1 wants a point and a signed exponent in a float, so that PyYAML reads 5e-4 as text; YAML 1.2 does not.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+    )
+
+
+def dump_yaml(content: dict[str, Any]) -> str:
+    """YAML that :func:`parse_yaml` reads back as ``content``, keys in their order."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
 
 
 def parse_yaml(text: str, origin: str) -> Any:

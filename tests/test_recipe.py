@@ -193,6 +193,14 @@ def test_resolved_yaml_has_every_setting_and_resolves_to_the_same(tmp_path: Path
     assert len(again.params) == 8
 
 
+@pytest.mark.parametrize(
+    "text", ["1e3", "5E-4", "no", "null", "3", "0x1", "a: b", "# c", "- d", " e ", "é\u202e", "~", ""]
+)
+def test_text_stays_text_in_the_resolved_yaml(tmp_path: Path, text: str) -> None:
+    r = Recipe.resolve(options={"val": text})
+    assert load_recipe(written(tmp_path, r.to_yaml())).data.val == text
+
+
 def test_keys_belong_to_one_place_for_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the real methods
     options = {f.name for cls in (DataOptions, OutputOptions) for f in fields(cls)}
