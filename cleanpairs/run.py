@@ -81,7 +81,7 @@ def write_scores(
     """Write ``scores.parquet``, one row a pair in pair_id order, atomically."""
     from cleanpairs.data.writing import ParquetSink
 
-    with ParquetSink(path, SCORES_SCHEMA, overwrite=overwrite) as sink:
+    with staged_file(path, overwrite=overwrite) as staged, ParquetSink(staged, SCORES_SCHEMA) as sink:
         for batch in scores_table(keys, correspondence, threshold, reasons).to_batches(max_chunksize=65_536):
             sink.write(batch)
     return Path(path)
