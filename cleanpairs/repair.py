@@ -157,6 +157,10 @@ def plan_repairs(
     )
 
     def score(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
+        many = getattr(scorer, "edges", None)  # a scorer may share work between pairs of one image or text
+        if many is not None:
+            unique_image = np.asarray(pairs.image_group)
+            return np.asarray(many(z_image, z_text, unique_image, text_group, image_index[image_of], text_of))
         out = np.empty(len(image_of), np.float32)
         for start in range(0, len(out), _SCORER_BLOCK):
             i, t = image_of[start : start + _SCORER_BLOCK], text_of[start : start + _SCORER_BLOCK]

@@ -118,8 +118,8 @@ def group_probability(
 class Bank:
     """Trusted pairs that every score is measured against.
 
-    ``z_image``, ``z_text`` (B, E) float32 unit vectors; ``image_group``, ``text_group`` (B,) int64 content hashes;
-    ``group_size`` pairs form one group, B is a multiple of it or less than it; ``tau`` the temperature.
+    ``z_image``, ``z_text`` (B, E) float32 unit vectors; ``image_group``, ``text_group`` (B,) int64 content hashes, no
+    hash twice; ``group_size`` pairs form one group, B is a multiple of it or less than it; ``tau`` the temperature.
     """
 
     z_image: np.ndarray
@@ -129,7 +129,6 @@ class Bank:
     tau: float
     group_size: int = 127
 
-    @torch.inference_mode()
     def __call__(
         self, z_image: np.ndarray, z_text: np.ndarray, image_group: np.ndarray, text_group: np.ndarray
     ) -> np.ndarray:
@@ -137,28 +136,88 @@ class Bank:
 
         Bank entries with the pair's own image or text are left out of its negatives.
         """
-        out = np.empty(len(z_image), dtype=np.float32)
-        for start in range(0, len(out), 4096):
-            s = slice(start, start + 4096)
-            out[s] = self._score(z_image[s], z_text[s], image_group[s], text_group[s])
+        rows = np.arange(len(z_image))
+        return self.edges(z_image, z_text, image_group, text_group, rows, rows)
+
+    def edges(
+        self,
+        z_image: np.ndarray,
+        z_text: np.ndarray,
+        image_group: np.ndarray,
+        text_group: np.ndarray,
+        image_of: np.ndarray,
+        text_of: np.ndarray,
+    ) -> np.ndarray:
+        """Matching probability (e,) float32 of e pairs out of m images and n texts.
+
+        What a pair's image has in common with the bank is computed once an image, and likewise for texts, so that many
+        candidate pairs of few images and texts cost little more than their own similarity.
+
+        Parameters
+        ----------
+        z_image, z_text : (m, E), (n, E) float32
+        image_group, text_group : (m,), (n,) int64
+            Content hashes.
+        image_of, text_of : (e,) int64
+            Image and text of each pair.
+        """
+        used_image, image_at = np.unique(image_of, return_inverse=True)
+        used_text, text_at = np.unique(text_of, return_inverse=True)
+        to_text = self._log_sums(z_image, used_image, image_group, self.z_text, self.image_group)  # (m', G)
+        to_image = self._log_sums(z_text, used_text, text_group, self.z_image, self.text_group)  # (n', G)
+        same_text = self._positions(self.text_group, text_group[used_text])  # (n',) position in the bank, -1: none
+        same_image = self._positions(self.image_group, image_group[used_image])
+        out = np.empty(len(image_of), dtype=np.float32)
+        for start in range(0, len(out), 16_384):
+            s = slice(start, start + 16_384)
+            i, t = image_at[s], text_at[s]
+            a, b = used_image[i], used_text[t]
+            own = np.einsum("ij,ij->i", z_image[a], z_text[b]).astype(np.float64)[:, None] / self.tau  # (b, 1)
+            p = self._probability(own, to_text[i], same_text[t], self.image_group, image_group[a])
+            p += self._probability(own, to_image[t], same_image[i], self.text_group, text_group[b])
+            out[s] = p / 2
         return out
 
-    def _score(self, z_image: np.ndarray, z_text: np.ndarray, gi: np.ndarray, gt: np.ndarray) -> np.ndarray:
-        zi, zt = torch.from_numpy(np.ascontiguousarray(z_image)), torch.from_numpy(np.ascontiguousarray(z_text))
-        own = (zi * zt).sum(dim=1)  # (n,)
-        a, b = torch.from_numpy(gi), torch.from_numpy(gt)
-        total = torch.zeros(len(own))
-        groups = 0
-        for start in range(0, len(self.z_image), self.group_size):
-            g = slice(start, start + self.group_size)
-            bank_a, bank_b = torch.from_numpy(self.image_group[g]), torch.from_numpy(self.text_group[g])
-            excluded = (a[:, None] == bank_a) | (b[:, None] == bank_b)  # (n, group)
-            to_text = zi @ torch.from_numpy(self.z_text[g]).T
-            to_image = zt @ torch.from_numpy(self.z_image[g]).T
-            p = _diagonal_probability(to_text, own, self.tau, excluded)
-            total += (p + _diagonal_probability(to_image, own, self.tau, excluded)) / 2
-            groups += 1
-        return (total / max(groups, 1)).numpy()
+    def _positions(self, known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Where each of ``wanted`` stands in ``known`` (whose entries are distinct), -1 where it does not."""
+        if not len(known):
+            return np.full(len(wanted), -1)
+        order = np.argsort(known, kind="stable")
+        at = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
+        return np.where(known[order][at] == wanted, order[at], -1)
+
+    @torch.inference_mode()
+    def _log_sums(
+        self, z: np.ndarray, rows: np.ndarray, group: np.ndarray, bank: np.ndarray, bank_group: np.ndarray
+    ) -> np.ndarray:
+        """log sum_j exp(z . bank_j / tau) of each bank group, (rows, G) float64, without entries of the row's group."""
+        starts = list(range(0, len(bank), self.group_size))
+        out = np.full((len(rows), len(starts)), -np.inf)
+        other, other_group = torch.from_numpy(bank), torch.from_numpy(bank_group)
+        for start in range(0, len(rows), 4096):
+            chosen = rows[start : start + 4096]
+            logits = torch.from_numpy(np.ascontiguousarray(z[chosen])) @ other.T / self.tau  # (b, B)
+            logits.masked_fill_(torch.from_numpy(group[chosen])[:, None] == other_group, float("-inf"))
+            for g, first in enumerate(starts):
+                out[start : start + len(chosen), g] = logits[:, first : first + self.group_size].logsumexp(1).numpy()
+        return out
+
+    def _probability(
+        self, own: np.ndarray, log_sum: np.ndarray, same: np.ndarray, bank_group: np.ndarray, group: np.ndarray
+    ) -> np.ndarray:
+        """Mean over bank groups of exp(own) / (exp(own) + sum): (b,).
+
+        Where the bank holds the pair's own text (image) at ``same``, its term in the sum is exp(own) itself: the sum is
+        then the whole denominator. Unless that entry has left the sum already, for being of the pair's image (text).
+        """
+        if not log_sum.shape[1]:
+            return np.ones(len(own))
+        with np.errstate(over="ignore"):
+            p = 1 / (1 + np.exp(log_sum - own))  # (b, G)
+        there = np.flatnonzero((same >= 0) & (bank_group[same] != group))
+        g = same[there] // self.group_size
+        p[there, g] = np.minimum(1.0, np.exp(own[there, 0] - log_sum[there, g]))
+        return np.asarray(p.mean(axis=1))
 
     @classmethod
     def choose(
