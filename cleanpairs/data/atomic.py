@@ -52,9 +52,16 @@ def _sync_tree(folder: Path) -> None:
         _sync(Path(root))
 
 
+def _same(a: Path, b: Path) -> bool:
+    try:
+        return os.path.samefile(a, b)  # through links and mounts as well
+    except OSError:
+        return False
+
+
 def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Sequence[str | os.PathLike[str]]) -> None:
     """OutputExistsError where ``target`` must not be written."""
-    if any(Path(i).absolute() == target or (Path(i).exists() and Path(i).resolve() == target) for i in inputs):
+    if any(Path(os.path.abspath(i)) == target or _same(Path(i), target) for i in inputs):
         raise OutputExistsError(f"{target} is the input, which is never written; name another output")
     try:
         mode = os.lstat(target).st_mode

@@ -198,15 +198,13 @@ def cell_bytes(value: Any, root: Path) -> bytes:
         raise DataError(f"the image file {str(value)[:120]!r} cannot be read: {error.strerror}") from error
 
 
-def vector_groups(array: np.ndarray, probe: int = 4096) -> np.ndarray:
-    """Content hash (M,) int64 of each image's vectors: of up to ``probe`` bytes at either end."""
+def vector_groups(array: np.ndarray) -> np.ndarray:
+    """Content hash (M,) int64 of each image's vectors, as float32: the same in every precision that holds them."""
     groups = np.empty(len(array), dtype=np.int64)
-    for start in range(0, len(array), 4096):
-        block = np.ascontiguousarray(array[start : start + 4096], dtype=np.float32)
-        raw = block.reshape(len(block), -1).view(np.uint8)
-        for i, row in enumerate(raw):
-            ends = row.tobytes() if row.size <= 2 * probe else row[:probe].tobytes() + row[-probe:].tobytes()
-            groups[start + i] = content_hash(ends)
+    for start in range(0, len(array), 1024):
+        block = np.ascontiguousarray(array[start : start + 1024], dtype=np.float32)
+        for i, row in enumerate(block.reshape(len(block), -1).view(np.uint8)):
+            groups[start + i] = content_hash(row.data)
     return groups
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,9 @@ class Noise:
 def noise_of(pairs: Pairs, permutation: np.ndarray) -> Noise:
     """The noise that a permutation over the captions makes: who is mismatched by it.
 
-    A pair is not when its new caption belongs to its own image, or is the same text as one of its own.
+    A pair is not when its new caption belongs to its own image, or is the same text as one of its image's own.
     """
-    owner = pairs.pair_image_group
-    mismatched = owner[permutation] != owner
-    mismatched &= pairs.text_group[permutation] != pairs.text_group
-    return Noise(permutation.astype(np.int64), mismatched)
+    return Noise(permutation.astype(np.int64), pairs.mismatched_by(permutation))
 
 
 def inject_noise(pairs: Pairs, rate: float, *, per: str = "caption", seed: int = 0) -> Noise:
@@ -94,7 +92,7 @@ def load_noise_file(path: str | Path, n: int) -> np.ndarray:
     """
     try:
         values = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} cannot be read as an array: {error}") from error
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) != n:
         raise DataError(f"{path} must hold {n} whole numbers, one a caption; found {values.dtype} {values.shape}")
@@ -105,8 +103,6 @@ def load_noise_file(path: str | Path, n: int) -> np.ndarray:
 
 def apply_noise(pairs: Pairs, noise: Noise) -> Pairs:
     """The pairs with permuted captions, in memory, and with the truth in ``true_mismatch`` and ``true_key``."""
-    from dataclasses import replace
-
     moved = pairs.with_captions([pairs.captions[i] for i in noise.permutation.tolist()])
     keys = [pairs.keys[i] for i in noise.permutation.tolist()]
     return replace(moved, true_mismatch=noise.mismatched, true_key=keys)
@@ -188,12 +184,11 @@ def _wronged_tables(pairs: Pairs, wronged: Pairs) -> Iterator[pa.Table]:
         ]
         if pairs.source.explicit_lists:
             cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(table) + 1)).tolist()
-            columns = [[c[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True)] for c in columns]
+            columns = [[c[a:b] for a, b in pairwise(cuts)] for c in columns]
         field = table.schema.field(text)
         table = table.set_column(table.schema.get_field_index(text), field, pa.array(columns[0], field.type))
         list_of = pa.list_ if pairs.source.explicit_lists else (lambda kind: kind)
         table = table.append_column(TRUTH[0], pa.array(columns[1], list_of(pa.bool_())))
         table = table.append_column(TRUTH[1], pa.array(columns[2], list_of(pa.string())))
-        metadata = {k: v for k, v in (table.schema.metadata or {}).items() if k != b"huggingface"}
-        yield table.replace_schema_metadata(metadata)
+        yield table
         first += len(table)

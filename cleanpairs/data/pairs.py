@@ -107,21 +107,24 @@ class Pairs:
         if features is not None:
             array = np.asarray(features)
             array = array[:, None, :] if array.ndim == 2 else array
-            if array.ndim != 3:
-                raise DataError(f"features must be (M, D) or (M, R, D), found shape {array.shape}")
+            if array.ndim != 3 or array.dtype.kind != "f":
+                raise DataError(f"features must be floats (M, D) or (M, R, D), found {array.dtype} {array.shape}")
             source_images, groups = FeatureImages(array), vector_groups(array)
             bad = {i: "its vector is not finite" for i in np.flatnonzero(~_finite_rows(array)).tolist()}
         else:
             assert images is not None
             source_images = EncodedList(list(images))
             groups = np.array([content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images)], np.int64)
-            bad = {}
+            bad = {i: "there is no image" for i, b in enumerate(images) if not b}
         index = np.arange(len(captions)) if image_index is None else np.asarray(image_index)
         index = index.astype(np.int64)
         if len(index) != len(captions) or (len(index) and not 0 <= index.min() <= index.max() < len(source_images)):
             raise DataError(
-                f"{len(captions)} captions need {len(captions)} image indices below {len(source_images)}, found {index.shape}"
+                f"{len(captions)} captions need {len(captions)} image indices from 0 to {len(source_images) - 1}, "
+                f"found {len(index)}" + (f" from {index.min()} to {index.max()}" if len(index) else "")
             )
+        if keys is not None and len(keys) != len(captions):
+            raise DataError(f"{len(captions)} captions need {len(captions)} keys, found {len(keys)}")
         if bad and features is not None:
             array = np.array(array)
             array[list(bad)] = 0
@@ -178,6 +181,16 @@ class Pairs:
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest.hexdigest()),
         )
 
+    def mismatched_by(self, permutation: np.ndarray) -> np.ndarray:
+        """(N,) bool: where pair i shows the caption of pair ``permutation[i]`` (N,), is it mismatched by that?
+
+        Not when the caption is one of its own image's, or has the same text as one of them.
+        """
+        _, owner = np.unique(self.pair_image_group, return_inverse=True)
+        _, text = np.unique(self.text_group, return_inverse=True)
+        fits = owner * (int(text.max(initial=0)) + 1) + text  # one number for each (image, text)
+        return ~np.isin(owner * (int(text.max(initial=0)) + 1) + text[permutation], fits)
+
     def true_mismatch_mask(self, file: str | Path | None = None) -> np.ndarray:
         """(N,) bool: which pairs are truly mismatched, from the input's column or from a file.
 
@@ -211,19 +224,23 @@ def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:
     if file.suffix == ".npy":
         try:
             values: Any = np.load(file, allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{file} cannot be read as an array: {error}") from error
-        if values.dtype == bool or len(values) != len(pairs):
-            return np.asarray(values, dtype=bool)
-        owner = pairs.pair_image_group
-        return np.asarray(owner[values] != owner)
+        if values.dtype == bool:
+            return np.asarray(values)
+        if values.dtype.kind in "iu" and np.array_equal(np.sort(values.ravel()), np.arange(len(pairs))):
+            return pairs.mismatched_by(values.ravel())
+        raise DataError(
+            f"{file} must hold {len(pairs)} booleans, or a permutation of the captions 0 to {len(pairs) - 1}; "
+            f"found {values.dtype} {values.shape}"
+        )
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         column = pq.read_table(file, columns=["true_mismatch"])["true_mismatch"].combine_chunks()
+        if pa.types.is_list(column.type):
+            column = column.flatten()
+        return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
     except (OSError, pa.ArrowException, KeyError) as error:
         raise DataError(f"{file} has no readable column 'true_mismatch': {error}") from error
-    if pa.types.is_list(column.type):
-        column = column.flatten()
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=bool)

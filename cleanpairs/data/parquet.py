@@ -37,11 +37,15 @@ class ParquetReader:
         """Whether ``data`` looks like Parquet: a file or glob, or a directory with ``*.parquet``."""
         path = Path(data)
         if path.is_dir():
-            return any(path.glob("*.parquet"))
+            return any(path.glob("*.parquet")) and not any(path.glob("*_ims.npy"))  # beside those lies their truth
         return path.is_file() or any(c in data for c in "*?[")
 
-    def open(self, data: str, *, columns: dict[str, str | None], image_root: str | None, limit: int | None) -> Source:
+    def open(
+        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
+    ) -> Source:
         """Where the data is, what its columns are; nothing but schemas and hashes is read."""
+        if split is not None:
+            raise DataError(f"{data} has no splits: 'split' is for directories in the research layout")
         paths = expand(data)
         schema = common_schema(paths)
         found = find_columns(schema, columns, data)
@@ -77,13 +81,23 @@ class ParquetReader:
             needed.pop(source.columns.get("image", ""), None)
         names = set(common_schema(source.paths).names)
         wanted = [*needed, *(c for c in ("true_mismatch", "true_key") if c in names)]
-        first, shape = 0, None
+        first, shape = 0, self._vector_shape(source)
         for path, batch in iter_batches(source.paths, wanted, batch_rows, source.n_rows):
-            if shape is None and "features" in source.columns:
-                column = batch.column(source.columns["features"])
-                shape = vector_shape(column.type, column)
             yield convert(batch, source.columns, path=path, image_root=source.image_root, first_row=first, shape=shape)
             first += len(batch)
+
+    @staticmethod
+    def _vector_shape(source: Source) -> tuple[int, int, np.dtype[Any]] | None:
+        """Of the features column, by the first batch that tells; None where there are no usable vectors."""
+        if "features" not in source.columns:
+            return None
+        name = source.columns["features"]
+        shape = vector_shape(common_schema(source.paths).field(name).type, None)
+        for _, batch in iter_batches(source.paths, [name], BATCH, source.n_rows) if shape is None else ():
+            shape = vector_shape(batch.column(0).type, batch.column(0))
+            if shape is not None:
+                break
+        return shape
 
     def load(self, source: Source) -> Pairs:
         """All pairs; vectors above 256 MiB are mapped from a file in the cache directory."""
@@ -125,16 +139,16 @@ def load_rows(batches: Iterator[RowBatch], source: Source, encoded: ImageSource 
             if batch.vectors is not None:
                 size = source.n_rows * batch.vectors[0].nbytes if len(batch.vectors) else 0
                 if writer is None and size > IN_MEMORY:
-                    file = stack.enter_context(staged_file(cached, overwrite=True))
-                    shape = (source.n_rows, *batch.vectors.shape[1:])
-                    writer = np.lib.format.open_memmap(file, mode="w+", dtype=batch.vectors.dtype, shape=shape)
+                    # written, not mapped: pages of a map that are dirty count as this process's memory
+                    writer = stack.enter_context(open(stack.enter_context(staged_file(cached, overwrite=True)), "wb"))
+                    header = np.lib.format.header_data_from_array_1_0(batch.vectors)
+                    header["shape"] = (source.n_rows, *batch.vectors.shape[1:])
+                    np.lib.format.write_array_header_1_0(writer, header)
                 if writer is not None:
-                    writer[first : first + batch.n_rows] = batch.vectors
+                    writer.write(np.ascontiguousarray(batch.vectors).data)
                 else:
                     blocks.append(batch.vectors)
             first += batch.n_rows
-        if writer is not None:
-            writer.flush()
     array: np.ndarray | None = None
     if writer is not None:
         array = np.load(cached, mmap_mode="r", allow_pickle=False)

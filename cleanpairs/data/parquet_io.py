@@ -18,6 +18,7 @@ from cleanpairs.errors import DataError
 __all__ = ["common_schema", "count_rows", "expand", "iter_batches", "open_parquet", "read_rows"]
 
 _BUFFER = 1 << 20
+_BATCH_BYTES = 32 * 2**20
 
 
 def expand(data: str) -> list[str]:
@@ -99,14 +100,34 @@ def count_rows(paths: Sequence[str]) -> list[int]:
     return counts
 
 
+def _fitting_rows(file: pq.ParquetFile, columns: Sequence[str] | None, at_most: int) -> int:
+    """Rows a batch, so that it takes some 32 MiB: by its first rows and, as they may be small, by the footer."""
+    first = next(file.iter_batches(batch_size=8, columns=columns), None)
+    if first is None or not len(first):
+        return at_most
+    a_row = first.nbytes / len(first)
+    if columns is None:
+        groups = (file.metadata.row_group(g) for g in range(file.metadata.num_row_groups))
+        a_row = max(a_row, sum(g.total_byte_size for g in groups) / max(file.metadata.num_rows, 1))
+    return max(1, min(at_most, int(_BATCH_BYTES / max(a_row, 1))))
+
+
 def iter_batches(
     paths: Sequence[str], columns: Sequence[str] | None, batch_size: int, limit: int | None = None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(File, batch) of the first ``limit`` rows, in row order and bounded memory; all columns when None."""
+    """(File, batch) of the first ``limit`` rows, in row order and bounded memory; all columns when None.
+
+    Batches have at most ``batch_size`` rows, and fewer where rows are large.
+    """
     left = limit
+    wanted = None if columns is None else list(columns)
     for path in paths:
+        if left is not None and left <= 0:
+            break
         with open_parquet(path) as file:
-            batches = file.iter_batches(batch_size=batch_size, columns=None if columns is None else list(columns))
+            with _named(path, "read from row 0"):
+                rows = _fitting_rows(file, wanted, batch_size)
+            batches = file.iter_batches(batch_size=rows, columns=wanted)
             row = 0
             while left is None or left > 0:
                 with _named(path, f"read on from row {row}"):

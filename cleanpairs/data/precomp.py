@@ -23,6 +23,9 @@ from cleanpairs.errors import DataError
 __all__ = ["PrecompReader", "splits_of"]
 
 
+_FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
+
+
 def splits_of(folder: Path) -> list[str]:
     """The splits that a directory holds, images and captions."""
     names = [p.name.removesuffix("_ims.npy") for p in folder.glob("*_ims.npy")]
@@ -39,8 +42,13 @@ class PrecompReader:
         """Whether ``data`` is a directory with at least one split."""
         return Path(data).is_dir() and bool(splits_of(Path(data)))
 
-    def open(self, data: str, *, split: str | None, limit: int | None) -> Source:
+    def open(
+        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
+    ) -> Source:
         """The files of one split (``train`` where none is named)."""
+        asked = [c for c in (*columns.values(), image_root) if c is not None]
+        if asked:
+            raise DataError(f"{data} is in the research layout, without columns or an image root: {asked[0]!r}")
         folder = Path(data).absolute()
         known = splits_of(folder)
         name = split or ("train" if "train" in known else known[0])
@@ -65,10 +73,10 @@ class PrecompReader:
 
     def load(self, source: Source) -> Pairs:
         """All pairs of the split; the vectors stay memory-mapped unless some are not finite."""
-        array = _arrays(source.paths[0])
-        array = (array[:, None, :] if array.ndim == 2 else array)[: source.n_rows]
-        per_image = len(_lines(source.paths[1])) // max(len(_arrays(source.paths[0])), 1)
-        captions = _lines(source.paths[1])[: len(array) * per_image]
+        array, lines = _regions(source.paths[0]), _lines(source.paths[1])
+        per_image = _per_image(len(array), len(lines), source.paths)
+        array = array[: source.n_rows]
+        captions = lines[: len(array) * per_image]
         n = len(captions)
         row = np.repeat(np.arange(len(array)), per_image)
         bad = _not_finite(array)
@@ -79,7 +87,7 @@ class PrecompReader:
         reasons = {i: "its vector is not finite" for i in range(n) if int(row[i]) in wrong}
         reasons.update({i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))})
         mismatch, true_key = self._truth(source, n)
-        split = Path(source.paths[0]).name.removesuffix("_ims.npy")
+        split = _split_of(source)
         return Pairs(
             captions=captions,
             image_index=row.astype(np.int64),
@@ -114,28 +122,35 @@ class PrecompReader:
         self, source: Source, batch_rows: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The split as rows with ``key``, ``caption`` (or a list ``captions``) and ``image_features``."""
-        pairs = self.load(source)
-        array = pairs.images.array()
-        assert array is not None
-        n, (R, D) = len(array), array.shape[1:]
-        per_image = len(pairs) // max(n, 1)
-        text = source.columns["text"]
-        for start in range(0, max(n, 1), batch_rows):
-            block = np.ascontiguousarray(array[start : start + batch_rows])
-            rows = slice(start * per_image, (start + len(block)) * per_image)
-            flat = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), D)
-            vectors = flat if R == 1 else pa.FixedSizeListArray.from_arrays(flat, R)
-            captions = pairs.captions[rows]
+        array, lines = _regions(source.paths[0]), _lines(source.paths[1])
+        per_image = _per_image(len(array), len(lines), source.paths)
+        split, text = _split_of(source), source.columns["text"]
+        R, D = array.shape[1:]
+        for start in range(0, max(source.n_rows, 1), batch_rows):
+            block = np.ascontiguousarray(array[start : min(start + batch_rows, source.n_rows)])
+            captions = lines[start * per_image : (start + len(block)) * per_image]
+            texts = pa.array(captions, pa.string())
             if source.explicit_lists:
-                captions = [captions[i : i + per_image] for i in range(0, len(captions), per_image)]  # type: ignore[misc]
-            kind = pa.list_(pa.string()) if source.explicit_lists else pa.string()
+                texts = pa.ListArray.from_arrays(np.arange(len(block) + 1, dtype=np.int32) * per_image, texts)
+            flat = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), D)
             arrays = {
-                "key": pa.array(pairs.keys[rows][:: max(per_image, 1)], pa.string()),
-                text: pa.array(captions, kind),
-                "image_features": vectors,
+                "key": pa.array([f"{split}-{start + i}" for i in range(len(block))], pa.string()),
+                text: texts,
+                "image_features": flat if R == 1 else pa.FixedSizeListArray.from_arrays(flat, R),
             }
             chosen = list(arrays) if columns is None else list(columns)
             yield pa.RecordBatch.from_arrays([arrays[c] for c in chosen], names=chosen)
+
+
+def _split_of(source: Source) -> str:
+    return Path(source.paths[0]).name.removesuffix("_ims.npy")
+
+
+def _regions(path: str) -> np.ndarray:
+    """(n, R, D) in this machine's byte order; memory-mapped where it is already."""
+    array = _arrays(path)
+    array = array[:, None, :] if array.ndim == 2 else array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _arrays(path: str) -> np.ndarray:
@@ -143,8 +158,10 @@ def _arrays(path: str) -> np.ndarray:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as an array: {error}") from error
-    if array.ndim not in (2, 3) or array.dtype.kind != "f":
-        raise DataError(f"{path} must hold floats of shape (n, D) or (n, R, D), found {array.dtype} {array.shape}")
+    if array.ndim not in (2, 3) or array.dtype not in _FLOATS:
+        raise DataError(
+            f"{path} must hold floats of 16, 32 or 64 bits, (n, D) or (n, R, D); found {array.dtype} {array.shape}"
+        )
     return np.asarray(array) if array.size == 0 else array
 
 
@@ -164,7 +181,7 @@ def _lines(path: str) -> list[str]:
 def _per_image(images: int, captions: int, paths: Sequence[str]) -> int:
     if images == 0 and captions == 0:
         return 1
-    if images == 0 or captions % images:
+    if images == 0 or captions == 0 or captions % images:
         raise DataError(
             f"{paths[1]} has {captions} captions for the {images} images of {paths[0]}: not the same for each"
         )

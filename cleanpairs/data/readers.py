@@ -26,9 +26,9 @@ def sniff(data: str) -> str:
     DataError
         None does.
     """
-    for name in ("precomp", "parquet"):
-        if READERS.load(name).recognises(data):
-            return name
+    for entry in READERS:
+        if entry.load().recognises(data):
+            return entry.name
     path = Path(data)
     if not path.exists():
         raise DataError(f"no such input: {data}")
@@ -48,18 +48,11 @@ def open_source(
     limit: int | None = None,
 ) -> Source:
     """Where ``data`` is and what its columns are, without reading it; parameters as in :func:`load_pairs`."""
-    name = sniff(str(data))
-    reader = READERS.load(name)()
-    if name == "precomp":
-        source: Source = reader.open(str(data), split=split, limit=limit)
-        return source
-    if split is not None:
-        raise DataError(f"{data} has no splits: 'split' is for directories in the research layout")
     columns = {"image": image_column, "text": text_column, "key": key_column}
-    opened: Source = reader.open(
-        str(data), columns=columns, image_root=None if image_root is None else str(image_root), limit=limit
-    )
-    return opened
+    root = None if image_root is None else str(image_root)
+    reader = READERS.load(sniff(str(data)))()
+    source: Source = reader.open(str(data), split=split, columns=columns, image_root=root, limit=limit)
+    return source
 
 
 def load_pairs(
@@ -120,7 +113,10 @@ def _written(data: Any) -> Path:
     from cleanpairs.data.writing import ParquetSink
 
     if hasattr(data, "columns") and hasattr(data, "dtypes"):
-        data = pa.Table.from_pandas(data, preserve_index=False)
+        try:
+            data = pa.Table.from_pandas(data, preserve_index=False)
+        except pa.ArrowException as error:
+            raise DataError(f"the DataFrame cannot be taken as a table: {error}") from error
     if not isinstance(data, pa.Table):
         raise DataError(
             f"pairs are read from a path, a DataFrame, a pyarrow Table or Pairs, not from {type(data).__name__}"

@@ -44,23 +44,22 @@ class RowBatch:
 
 
 def vector_shape(kind: pa.DataType, column: pa.Array | None) -> tuple[int, int, np.dtype[Any]] | None:
-    """(R, D, dtype) of a column of vectors, by its type, else by its first usable row; None when there is none."""
-    sizes: list[int] = []
+    """(R, D, dtype) of a column of vectors: by its type, else the usual one among its rows; None where none tells."""
+    fixed: list[int | None] = []
     inner = kind
-    sample: Any = None
-    if column is not None:
-        valid = column.drop_null()
-        sample = valid[0].as_py() if len(valid) else None
-    level = sample
     while is_list(inner):
-        if pa.types.is_fixed_size_list(inner):
-            sizes.append(int(inner.list_size))
-        elif level is not None and len(level):
-            sizes.append(len(level))
-        else:
-            return None
-        level = level[0] if level is not None and len(level) else None
+        fixed.append(int(inner.list_size) if pa.types.is_fixed_size_list(inner) else None)
         inner = inner.value_type
+    sizes: list[int] = []
+    for size in fixed:
+        if size is None:
+            lengths = _lengths(column) if column is not None else np.empty(0, np.int64)
+            values, counts = np.unique(lengths[lengths > 0], return_counts=True)
+            if not len(values):
+                return None
+            size = int(values[counts.argmax()])
+        sizes.append(size)
+        column = column.flatten() if column is not None else None
     dtype = np.dtype(np.float16 if pa.types.is_float16(inner) else np.float32)
     return (1, sizes[0], dtype) if len(sizes) == 1 else (sizes[0], sizes[1], dtype)
 
@@ -92,7 +91,8 @@ def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]]) -> Vecto
     if good.any():
         flat = column.filter(pa.array(good)).flatten()
         flat = flat.flatten() if nested else flat
-        out[good] = flat.to_numpy(zero_copy_only=False).reshape(-1, R, D)
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and its row is quarantined
+            out[good] = flat.to_numpy(zero_copy_only=False).reshape(-1, R, D)
     finite = np.isfinite(out).reshape(n, -1).all(axis=1)
     for i in np.flatnonzero(~finite).tolist():
         faults[i] = "its vector is not finite"
@@ -102,6 +102,29 @@ def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]]) -> Vecto
 
 def _cells(column: pa.Array | None, rows: int) -> list[Any]:
     return [None] * rows if column is None else column.to_pylist()
+
+
+def _texts(column: pa.Array | None, rows: int) -> list[Any]:
+    """As :func:`_cells`, but a text that is not UTF-8 comes back as its bytes: Parquet does not promise that it is."""
+    try:
+        return _cells(column, rows)
+    except UnicodeDecodeError:
+        assert column is not None
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        raw = column.cast(pa.list_(pa.binary()) if is_list(column.type) else pa.binary())
+        return [[_decoded(t) for t in cell] if isinstance(cell, list) else _decoded(cell) for cell in raw.to_pylist()]
+
+
+def _decoded(raw: bytes | None) -> str | bytes | None:
+    try:
+        return None if raw is None else raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw
+
+
+def _readable(text: str | bytes | None) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
 
 
 def convert(
@@ -143,10 +166,10 @@ def convert(
         out.image_group = vector_groups(out.vectors)
     else:
         out.image_group, row_faults = _image_groups(column(columns["image"]), path, image_root, first_row)
-    keys = _cells(column(columns.get("key")), n)
-    captions = _cells(column(columns["text"]), n)
+    keys = _texts(column(columns.get("key")), n)
+    captions = _texts(column(columns["text"]), n)
     lists = is_list(batch.schema.field(columns["text"]).type)
-    mismatch, true_key = _cells(column("true_mismatch"), n), _cells(column("true_key"), n)
+    mismatch, true_key = _cells(column("true_mismatch"), n), _texts(column("true_key"), n)
     has_truth = "true_mismatch" in batch.schema.names
     out.true_mismatch, out.true_key = ([], []) if has_truth else (None, None)
     for i in range(n):
@@ -155,13 +178,15 @@ def convert(
             texts = [None]
         for position, text in enumerate(texts):
             pair = len(out.captions)
-            fault = row_faults.get(i) or caption_fault(text)
+            fault = row_faults.get(i)
+            fault = fault or ("the caption is not UTF-8" if isinstance(text, bytes) else caption_fault(text))
             if fault:
                 out.faults[pair] = fault
-            out.captions.append(text or "")
+            out.captions.append(_readable(text))
             out.row.append(i)
             out.position.append(position)
-            out.keys.append(str(keys[i]) if keys[i] is not None else str(first_row + i))
+            key = first_row + i if keys[i] is None else keys[i]
+            out.keys.append(str(_readable(key) if isinstance(key, bytes) else key))
             if has_truth:
                 assert out.true_mismatch is not None and out.true_key is not None
                 out.true_mismatch.append(bool(_nth(mismatch[i], position)))

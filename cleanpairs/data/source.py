@@ -17,9 +17,9 @@ __all__ = ["Source", "cache_dir", "fingerprint_files", "fingerprint_of"]
 class Source:
     """Enough to read pairs again, and to notice that they changed.
 
-    ``kind``: name of the reader, or "memory"; ``paths``: the files in reading order, absolute; ``columns``: role (image,
-    text, key, features) -> column, those found; ``fingerprint``: SHA-256 over contents and settings; ``n_rows``: input
-    rows; ``explicit_lists``: the text column holds lists of captions.
+    ``kind``: name of the reader, or "memory"; ``paths``: the files in reading order, absolute; ``columns``: role
+    (image, text, key, features) -> column, those found; ``fingerprint``: SHA-256 over contents and settings;
+    ``n_rows``: input rows; ``explicit_lists``: the text column holds lists of captions.
     """
 
     kind: str

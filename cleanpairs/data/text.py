@@ -18,7 +18,7 @@ def normalise_text(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def content_hash(data: bytes) -> int:
+def content_hash(data: bytes | memoryview) -> int:
     """64 bits of BLAKE2b as a signed integer; equal contents have equal numbers in every corpus."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
 

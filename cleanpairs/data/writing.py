@@ -21,26 +21,40 @@ GROUP_ROWS = 65_536
 
 
 def with_image_feature(schema: pa.Schema) -> pa.Schema:
-    """``schema`` with the `datasets` Image feature noted for columns of struct<bytes, path>, if nothing is noted yet."""
+    """``schema`` with the `datasets` features noted: Image for struct<bytes, path>; those noted already are kept."""
     metadata = dict(schema.metadata or {})
     images = [
         f.name
         for f in schema
         if pa.types.is_struct(f.type) and {f.type.field(i).name for i in range(f.type.num_fields)} == {"bytes", "path"}
     ]
-    if not images:
-        return schema
-    known = json.loads(metadata.get(b"huggingface", b"{}"))
-    features = known.get("info", {}).get("features", {})
-    if features and set(features) == set(schema.names):
+    known = _noted(metadata)
+    if not images and not known:
         return schema
     from datasets import Features, Image
 
     found = Features.from_arrow_schema(schema.remove_metadata())
-    for name in images:
-        found[name] = Image()
+    for name in schema.names:
+        if name in images:
+            found[name] = Image()
+        elif name in known:
+            try:
+                feature = Features.from_dict({name: known[name]})
+            except (KeyError, TypeError, ValueError):  # of another version: what the Arrow type tells is enough
+                continue
+            if feature.arrow_schema.field(0).type == schema.field(name).type:
+                found[name] = feature[name]
     metadata[b"huggingface"] = json.dumps({"info": {"features": found.to_dict()}}).encode()
     return schema.with_metadata(metadata)
+
+
+def _noted(metadata: dict[bytes, bytes]) -> dict[str, Any]:
+    """The `datasets` features in a schema's metadata; none where they cannot be read: they are a convenience."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return features if isinstance(features, dict) else {}
 
 
 class ParquetSink:

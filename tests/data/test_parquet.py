@@ -1,0 +1,312 @@
+"""Reading Parquet: columns, every form of image and vector, quarantine, faults that name their file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs
+from cleanpairs.data import parquet as parquet_module
+from cleanpairs.data.parquet_io import iter_batches
+from cleanpairs.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def png(number: int, size: int = 4) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (size, size), (number % 256, number // 256, 7)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def vectors(rows: list[Any]) -> dict[str, Any]:
+    return {"caption": [f"text {i}" for i in range(len(rows))], "image_features": rows}
+
+
+def array_of(pairs: Pairs) -> np.ndarray:
+    array = pairs.images.array()
+    assert array is not None
+    return array
+
+
+def test_a_row_of_bytes_and_text(tmp_path: Path) -> None:
+    n = 7
+    path = write(
+        tmp_path / "in.parquet",
+        {
+            "ID": [f"k{i}" for i in range(n)],
+            "JPG": [png(i % 5) for i in range(n)],
+            "TEXT": [f"Text {i}" for i in range(n)],
+        },
+        row_group_size=3,
+    )
+    pairs = load_pairs(path)
+    assert len(pairs) == n and repr(pairs) == "Pairs(7 pairs of 7 images (bytes))"
+    assert pairs.source.columns == {"text": "TEXT", "image": "JPG", "key": "ID"}
+    assert pairs.keys == [f"k{i}" for i in range(n)] and pairs.reasons == {}
+    np.testing.assert_array_equal(pairs.pair_id, np.arange(n))
+    np.testing.assert_array_equal(pairs.image_index, np.arange(n))
+    same = pairs.image_group[:, None] == pairs.image_group
+    np.testing.assert_array_equal(same, np.arange(n)[:, None] % 5 == np.arange(n) % 5)
+    assert pairs.images.read([6, 0, 6]) == [png(1), png(0), png(1)]
+    assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == [png(i % 5) for i in range(n)]
+    assert fingerprint_of(pairs.source) == pairs.source.fingerprint
+
+
+def test_lists_of_captions_are_pairs_of_one_image(tmp_path: Path) -> None:
+    captions = [["a", "b"], [], None, ["A ", None, "c"]]
+    path = write(tmp_path / "in.parquet", {"image": [png(i) for i in range(4)], "captions": captions})
+    pairs = load_pairs(path)
+    assert pairs.source.explicit_lists and pairs.source.n_rows == 4
+    assert pairs.row.tolist() == [0, 0, 1, 2, 3, 3, 3] and pairs.position.tolist() == [0, 1, 0, 0, 0, 1, 2]
+    assert pairs.image_index.tolist() == pairs.row.tolist() and pairs.keys == ["0", "0", "1", "2", "3", "3", "3"]
+    assert set(pairs.reasons) == {2, 3, 5}
+    assert pairs.text_group[0] == pairs.text_group[4] != pairs.text_group[1]
+
+
+def test_unusable_captions_are_quarantined_with_their_reason(tmp_path: Path) -> None:
+    captions = ["fine", None, " \t", "a\0b", "é" * 40_000, "fine too"]
+    path = write(tmp_path / "in.parquet", {"image": [png(i) for i in range(6)], "caption": captions})
+    reasons = load_pairs(path).reasons
+    assert set(reasons) == {1, 2, 3, 4}
+    for pair, word in {1: "no caption", 2: "empty", 3: "NUL", 4: "longer"}.items():
+        assert word in reasons[pair]
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_text_that_is_not_utf8_is_quarantined(tmp_path: Path, lists: bool) -> None:
+    raw = pa.array([b"fine", b"\xff\xfe broken", None])
+    text = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    column = pa.ListArray.from_arrays([0, 1, 2, 3], text) if lists else text
+    path = write(tmp_path / "in.parquet", {"image": [png(i) for i in range(3)], "caption": column})
+    pairs = load_pairs(path)
+    assert pairs.captions[0] == "fine" and "broken" in pairs.captions[1]
+    assert "UTF-8" in pairs.reasons[1] and "no caption" in pairs.reasons[2] and 0 not in pairs.reasons
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("regions", [1, 3])
+def test_vectors_of_every_type(tmp_path: Path, kind: pa.DataType, fixed: bool, regions: int) -> None:
+    want = np.random.default_rng(0).normal(size=(5, regions, 4)).astype(kind.to_pandas_dtype())
+    inner = pa.list_(kind, 4) if fixed else pa.list_(kind)
+    outer = inner if regions == 1 else pa.list_(inner, regions) if fixed else pa.list_(inner)
+    rows = [list(r[0]) if regions == 1 else [list(v) for v in r] for r in want]
+    path = write(tmp_path / "in.parquet", vectors(pa.array(rows, outer)))
+    pairs = load_pairs(path)
+    got = array_of(pairs)
+    assert pairs.images.kind == "features" and got.shape == (5, regions, 4) and pairs.reasons == {}
+    assert got.dtype == (np.float16 if kind == pa.float16() else np.float32)
+    np.testing.assert_array_equal(got, want.astype(got.dtype))
+
+
+def test_bad_vectors_are_quarantined_and_zero(tmp_path: Path) -> None:
+    rows = [[1.0], [1.0, 2.0], [np.nan, 2.0], None, [np.inf, 0.0], [3.0, None], [1e300, 1.0], [4.0, 5.0], []]
+    path = write(tmp_path / "in.parquet", vectors(pa.array(rows, pa.list_(pa.float64()))))
+    pairs = load_pairs(path)
+    assert set(pairs.reasons) == {0, 2, 3, 4, 5, 6, 8}
+    assert "1 values, not 2" in pairs.reasons[0] and "finite" in pairs.reasons[2] and "no vector" in pairs.reasons[3]
+    np.testing.assert_array_equal(array_of(pairs)[[1, 7], 0], [[1, 2], [4, 5]])
+    assert not array_of(pairs)[sorted(pairs.reasons)].any()
+
+
+def test_ragged_regions_are_quarantined(tmp_path: Path) -> None:
+    rows = [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]], [[1.0, 2.0]], [[5.0, 6.0], None], [[5.0, 6.0], [7.0, 8.0]]]
+    pairs = load_pairs(write(tmp_path / "in.parquet", vectors(pa.array(rows, pa.list_(pa.list_(pa.float32()))))))
+    assert set(pairs.reasons) == {1, 2, 3}
+    np.testing.assert_array_equal(array_of(pairs)[4], [[5, 6], [7, 8]])
+
+
+def test_vectors_that_start_with_many_nulls(tmp_path: Path) -> None:
+    rows = [None] * 700 + [[1.0, 2.0]] * 3
+    pairs = load_pairs(write(tmp_path / "in.parquet", vectors(pa.array(rows, pa.list_(pa.float32())))))
+    assert len(pairs.reasons) == 700 and array_of(pairs).shape == (703, 1, 2)
+    none = load_pairs(write(tmp_path / "none.parquet", vectors(pa.array([None] * 3, pa.list_(pa.float32())))))
+    assert len(none.reasons) == 3
+
+
+def test_large_vectors_are_mapped_from_the_cache(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = np.random.default_rng(1).normal(size=(1300, 2, 3)).astype(np.float16)
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(want.reshape(-1)), 3)
+    path = write(tmp_path / "in.parquet", vectors(pa.FixedSizeListArray.from_arrays(flat, 2)))
+    plain = load_pairs(path)
+    monkeypatch.setattr(parquet_module, "IN_MEMORY", 100)
+    mapped = load_pairs(path)
+    assert isinstance(array_of(mapped), np.memmap) and not array_of(mapped).flags.writeable
+    np.testing.assert_array_equal(array_of(mapped), want)
+    np.testing.assert_array_equal(array_of(plain), want)
+    np.testing.assert_array_equal(mapped.image_group, plain.image_group)
+    np.testing.assert_array_equal(array_of(load_pairs(path)), want)
+    assert len(list(own_cache.rglob("*"))) == 2  # the folder and one file: nothing staged is left
+
+
+def test_vectors_train_and_pictures_show(tmp_path: Path) -> None:
+    columns = {"caption": ["a", "b"], "image": [png(0), png(1)], "image_features": [[1.0, 2.0], [3.0, 4.0]]}
+    path = write(tmp_path / "in.parquet", columns)
+    pairs = load_pairs(path)
+    assert pairs.images.kind == "features" and pairs.images.read([1]) == [png(1)]
+    assert load_pairs(path, image_column="image").images.kind == "bytes"
+
+
+def test_images_as_paths_stay_under_their_root(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    (root / "sub" / "a.png").write_bytes(png(3))
+    (tmp_path / "secret.png").write_bytes(png(4))
+    (root / "link.png").symlink_to(tmp_path / "secret.png")
+    (root / "empty.png").write_bytes(b"")
+    paths = ["sub/a.png", "../secret.png", "link.png", str(tmp_path / "secret.png"), "http://127.0.0.1/a.png"]
+    paths += ["file:///etc/hostname", "missing.png", "nul\0.png", "sub", str(root / "sub" / "a.png"), None]
+    table = write(tmp_path / "in.parquet", {"caption": [f"t{i}" for i in range(len(paths))], "image_path": paths})
+    pairs = load_pairs(table, image_root=root)
+    assert set(pairs.reasons) == set(range(len(paths))) - {0, 9}
+    assert "leaves" in pairs.reasons[1] and "leaves" in pairs.reasons[2] and "URL" in pairs.reasons[4]
+    assert pairs.images.read(range(len(paths))) == [png(3) if i in (0, 9) else None for i in range(len(paths))]
+    beside = write(root / "in.parquet", {"caption": ["t"], "image_path": ["sub/a.png"]})
+    assert load_pairs(beside).images.read([0]) == [png(3)]
+
+
+def test_images_as_struct_of_bytes_and_path(tmp_path: Path) -> None:
+    (tmp_path / "b.png").write_bytes(png(2))
+    cells = [{"bytes": png(1), "path": "x.png"}, {"bytes": None, "path": "b.png"}, {"bytes": None, "path": None}, None]
+    pairs = load_pairs(write(tmp_path / "in.parquet", {"image": cells, "text": list("abcd")}))
+    assert pairs.images.read([0, 1, 2, 3]) == [png(1), png(2), None, None] and set(pairs.reasons) == {2, 3}
+
+
+def test_a_wrong_column_name_lists_the_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", {"image": [png(0)], "headline": ["a"], "site": [1]})
+    with pytest.raises(DataError, match=r"no column 'hedline'; did you mean 'headline'\?.*image.*headline.*site"):
+        load_pairs(path, text_column="hedline")
+    with pytest.raises(DataError, match=r"--text-column.*headline.*site"):
+        load_pairs(path)
+    with pytest.raises(DataError, match="'site'"):
+        load_pairs(path, text_column="site")
+    assert load_pairs(path, text_column="headline").captions == ["a"]
+    with pytest.raises(DataError, match="--image-column"):
+        load_pairs(write(tmp_path / "text.parquet", {"caption": ["a"]}))
+
+
+def test_several_files_are_one_input_in_order(tmp_path: Path) -> None:
+    for k in range(3):
+        write(
+            tmp_path / f"part-{k}.parquet",
+            {"caption": [f"{k}.{i}" for i in range(k)], "image": [png(i) for i in range(k)]},
+        )
+    with pytest.raises(DataError, match=r"column 'caption'.*null.*part-0|column 'caption'.*part-0.*null"):
+        load_pairs(tmp_path)  # an empty list has the type null
+    schema = pa.schema([("caption", pa.string()), ("image", pa.binary())])
+    pq.write_table(schema.empty_table(), tmp_path / "part-0.parquet")
+    pairs = load_pairs(tmp_path)
+    assert pairs.captions == ["1.0", "2.0", "2.1"] and pairs.images.read([2, 0]) == [png(1), png(0)]
+    assert load_pairs(str(tmp_path / "part-[12].parquet")).captions == pairs.captions
+    assert load_pairs(tmp_path, limit=2).captions == ["1.0", "2.0"]
+
+
+def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"caption": ["a"], "image": [png(0)], "width": [1]})
+    write(tmp_path / "b.parquet", {"caption": ["b"], "image": [png(1)], "width": ["1"]})
+    with pytest.raises(DataError, match=r"'width'.*int64.*a\.parquet.*string.*b\.parquet"):
+        load_pairs(tmp_path)
+    write(tmp_path / "b.parquet", {"caption": ["b"], "image": [png(1)]})
+    with pytest.raises(DataError, match=r"'width'.*missing.*b\.parquet"):
+        load_pairs(tmp_path)
+
+
+@pytest.mark.parametrize("fault", ["truncated", "empty", "html", "flipped"])
+def test_a_corrupt_file_is_named(tmp_path: Path, fault: str) -> None:
+    path = tmp_path / "broken.parquet"
+    columns = {"caption": [f"caption number {i}" for i in range(500)], "image": [png(i) for i in range(500)]}
+    write(path, columns, compression="none", use_dictionary=False, write_page_checksum=True, row_group_size=100)
+    raw = bytearray(path.read_bytes())
+    if fault == "flipped":
+        raw[raw.index(b"caption number 250")] ^= 1
+    path.write_bytes({"truncated": bytes(raw[:-100]), "empty": b"", "html": b"<html>" * 99}.get(fault, bytes(raw)))
+    with pytest.raises(DataError, match=r"broken\.parquet"):
+        load_pairs(path)
+
+
+def test_what_is_no_input(tmp_path: Path) -> None:
+    for data in (tmp_path / "none.parquet", tmp_path, str(tmp_path / "*.parquet")):
+        with pytest.raises(DataError, match=str(tmp_path)):
+            load_pairs(data)
+    with pytest.raises(DataError, match="not from list"):
+        load_pairs([1, 2])
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_rows(tmp_path: Path, n: int) -> None:
+    schema = pa.schema(
+        [("caption", pa.string()), ("image", pa.binary()), ("image_features", pa.list_(pa.float32(), 2))]
+    )
+    rows = [{"caption": "same", "image": png(0), "image_features": [1.0, 2.0]}] * n
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)
+    for options in ({}, {"image_column": "image"}):
+        pairs = load_pairs(path, **options)
+        assert len(pairs) == len(pairs.images) == n and pairs.image_index.dtype == np.int64
+        assert len(set(pairs.image_group.tolist())) == len(set(pairs.text_group.tolist())) == min(n, 1)
+        tables = list(iter_tables(pairs.source))
+        assert len(tables) == 1 and tables[0].schema.names == schema.names and len(tables[0]) == n
+        assert pairs.images.read([]) == []
+
+
+def test_iter_tables_gives_every_column_back(tmp_path: Path) -> None:
+    columns = {"caption": [f"t{i}" for i in range(50)], "image": [png(i) for i in range(50)]}
+    columns |= {"extra": [{"a": i} for i in range(50)], "more": [[i] for i in range(50)]}
+    path = write(tmp_path / "in.parquet", columns, row_group_size=7)
+    pairs = load_pairs(path)
+    batches = list(iter_tables(pairs.source, batch_rows=8))
+    assert max(len(b) for b in batches) <= 8
+    assert pa.Table.from_batches(batches).equals(pq.read_table(path))
+    assert pa.Table.from_batches(iter_tables(load_pairs(path, limit=11).source)).num_rows == 11
+    assert next(iter_tables(pairs.source, columns=["more"])).schema.names == ["more"]
+    with pytest.raises(DataError, match="memory"):
+        next(iter_tables(pairs.select([0]).source))
+
+
+def test_batches_of_large_rows_are_small(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", {"caption": ["t"] * 40, "image": [bytes([i]) * 2**21 for i in range(40)]})
+    sizes = [batch.nbytes for _, batch in iter_batches([str(path)], None, 512)]
+    assert len(sizes) > 2 and max(sizes) <= 40 * 2**20
+
+
+def test_truth_columns_are_read_and_not_used(tmp_path: Path) -> None:
+    images = [png(i) for i in range(3)]
+    flat = {"image": images, "caption": list("abc"), "true_mismatch": [True, False, None], "true_key": ["1", "1", None]}
+    pairs = load_pairs(write(tmp_path / "flat.parquet", flat))
+    assert pairs.true_mismatch_mask().tolist() == [True, False, False] and pairs.true_key == ["1", "1", ""]
+    lists = {"image": images, "captions": [["a", "b"], ["c"], []], "true_mismatch": [[False, True], [True], []]}
+    lists["true_key"] = [["x", "y"], ["z"], []]
+    pairs = load_pairs(write(tmp_path / "lists.parquet", lists))
+    assert pairs.true_mismatch_mask().tolist() == [False, True, True, False] and pairs.true_key == ["x", "y", "z", ""]
+
+
+def test_tables_and_frames_are_inputs(tmp_path: Path) -> None:
+    table = pa.table({"caption": ["a", "b"], "image": [png(0), png(1)]})
+    from_table, from_frame = load_pairs(table), load_pairs(table.to_pandas())
+    assert from_table.captions == from_frame.captions == ["a", "b"]
+    assert from_table.source.fingerprint == load_pairs(table).source.fingerprint
+    category = table.to_pandas().astype({"caption": "category"})
+    assert load_pairs(category).captions == ["a", "b"]
+    assert load_pairs(from_table) is from_table
+    mixed = table.to_pandas().assign(odd=[1, "x"])
+    with pytest.raises(DataError, match="DataFrame"):
+        load_pairs(mixed)
