@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from cleanpairs.correspondence.mixture import beta_split
+from cleanpairs.correspondence.valley import find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
@@ -251,16 +251,16 @@ class PairCleaner(BaseEstimator):
         return validate
 
     def _set_threshold(self, y: np.ndarray) -> None:
-        split = beta_split(y)
-        self.separated_ = split.separated
-        self.noise_rate_ = float(1 - split.high.mean()) if split.separated else float("nan")
+        valley = find_valley(y)
+        self.separated_ = valley.separated
+        self.noise_rate_ = valley.low if valley.separated else float("nan")
         if self.threshold == "auto":
-            if not split.separated:
+            if not valley.separated:
                 raise RefusedError(
-                    "threshold='auto' found no separation between matched and mismatched pairs "
-                    f"(component means {split.means[0]:.2f} and {split.means[1]:.2f}); give a number, or train longer"
+                    "threshold='auto' found no valley between matched and mismatched pairs in the correspondence: "
+                    "give a number, or train longer"
                 )
-            self.threshold_ = split.threshold
+            self.threshold_ = valley.threshold
         else:
             self.threshold_ = self._default_threshold() if self.threshold is None else float(self.threshold)
 

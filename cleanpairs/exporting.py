@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cleanpairs.correspondence.mixture import beta_split
+from cleanpairs.correspondence.valley import find_valley
 from cleanpairs.errors import ConfigError, RefusedError
 from cleanpairs.export import ExportSummary, export_pairs
 from cleanpairs.run import Run
@@ -13,7 +13,7 @@ __all__ = ["export_run", "resolve_threshold"]
 
 
 def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
-    """A number out of ``--threshold``: itself, the mixture's for "auto", None for the run's own.
+    """A number out of ``--threshold``: itself, the valley's for "auto", None for the run's own.
 
     Raises
     ------
@@ -24,12 +24,12 @@ def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
     """
     if threshold == "auto":
         y = run.scores().correspondence
-        split = beta_split(y[y == y])
-        if not split.separated:
+        valley = find_valley(y[y == y])
+        if not valley.separated:
             raise RefusedError(
                 f"--threshold auto: the scores of {run.path.name} do not separate into two groups; give a number"
             )
-        return split.threshold
+        return valley.threshold
     if threshold is None:
         return None
     if isinstance(threshold, str) or not 0 <= threshold <= 1:

@@ -69,7 +69,7 @@ class CRCL(PairCleaner):
     label_tau : float, optional
         Temperature of the label's probability; ``tau`` when None.
     threshold : float, "auto" or None
-        Pairs with a correspondence below it are flagged; "auto" fits a mixture; None is ``epsilon``.
+        Pairs with a correspondence below it are flagged; "auto" takes the valley between the two heaps; None is ``epsilon``.
     exclude_duplicates : bool
         Pairs with the same image or text are no negatives of each other.
     standardise : bool
