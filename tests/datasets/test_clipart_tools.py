@@ -1,0 +1,115 @@
+"""The tools that made the clip art: caption cleaning and reading Debian packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+SVG = """<svg xmlns:rdf="r" xmlns:dc="d" xmlns:cc="c"><metadata><rdf:RDF><cc:Work>
+<dc:title>{title}</dc:title><dc:description>{description}</dc:description>
+<dc:subject><rdf:Bag>{keywords}</rdf:Bag></dc:subject>
+<dc:creator><cc:Agent><dc:title>{author}</dc:title></cc:Agent></dc:creator>
+</cc:Work></rdf:RDF></metadata></svg>"""
+
+
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def captions() -> ModuleType:
+    return tool("clipart_captions")
+
+
+def svg(title: str, description: str = "", keywords: str = "", author: str = "") -> bytes:
+    items = "".join(f"<rdf:li>{k}</rdf:li>" for k in keywords.split(";"))
+    return SVG.format(title=title, description=description, keywords=items, author=author).encode()
+
+
+def caption(captions: ModuleType, path: str, *args: str) -> str | None:
+    found = captions.captions_of([captions.read_metadata(path, svg(*args))]).get(path)
+    return None if found is None else found.text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        ("food/pie_01", ("Apple Pie", "", "food;dessert"), "apple pie, dessert, food"),
+        ("food/pie_02", ("Apple Pie (B and W)", "", "food"), "apple pie black and white, food"),
+        ("tools/bucket", ("Bucket", "Bucket with green water", "tool"), "bucket with green water, tool"),
+        ("a/cat", ("GattoNero02", "Made with Inkscape", "mammal;cat;unsorted;0x87fadcc"), "gatto nero, cat, mammal"),
+        ("a/x", ("Red hen by Ann Smith", "ann@example.org", "bird;http://x.org/", "Ann Smith"), None),
+        ("farm/red_hen_ann_smi_01", ("Red hen by Ann Smith", "", "bird", "Ann Smith"), "red hen, bird, farm"),
+        ("games/simple_c_k", ("012", "", "card;simple"), "king of clubs playing card, simple, games"),
+        ("unsorted/thing", ("Thing", "", ""), None),
+        ("signs/t", ("Tom &amp;amp; Jerry", "", "sign;signs"), "tom jerry, sign"),
+    ],
+)
+def test_captions(captions: ModuleType, path: str, fields: tuple[str, ...], expected: str | None) -> None:
+    assert caption(captions, path, *fields) == expected
+
+
+def test_a_title_that_many_files_share_gives_way_to_the_file_name(captions: ModuleType) -> None:
+    names = ["give_way", "no_entry", "bus_lane", "falling_rocks", "wild_horses", "tram_crossing", "slippery_road"]
+    metadata = [captions.read_metadata(f"roadsigns/{n}", svg("SVG Road Signs", "", "transport")) for n in names]
+    found = captions.captions_of(metadata)
+    assert found["roadsigns/bus_lane"].text == "bus lane, transport, roadsigns"
+    assert len({c.text for c in found.values()}) == len(found) == len(names)
+
+
+def test_long_captions_are_cut_between_keywords(captions: ModuleType) -> None:
+    text = caption(captions, "a/b", "big ship", "", ";".join(f"{a}{b}word" for a in "abcdef" for b in "uvwxyz"))
+    assert text is not None
+    assert len(text.replace(",", "").split()) == 25
+
+
+@pytest.mark.parametrize("data", [b"", b"<svg", b"<svg/>", b"\xff\xfe"])
+def test_files_without_metadata_are_passed_over(captions: ModuleType, data: bytes) -> None:
+    assert captions.read_metadata("x", data) is None
+
+
+def test_debian_package(tmp_path: Path) -> None:
+    def tar(files: dict[str, bytes], links: dict[str, str]) -> bytes:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:xz") as archive:
+            for name, data in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+            for name, target in links.items():
+                info = tarfile.TarInfo(name)
+                info.type, info.linkname = tarfile.SYMTYPE, target
+                archive.addfile(info)
+        return buffer.getvalue()
+
+    members = {
+        "debian-binary": b"2.0\n",
+        "control.tar.xz": tar({"./control": b"Package: cats\nVersion: 1:2-3\nDescription: cats\n more: cats\n"}, {}),
+        "data.tar.xz": tar({"./usr/a/one.png": b"1", "./usr/a/two.txt": b"22"}, {"./usr/b/c.png": "../a/one.png"}),
+    }
+    deb = b"!<arch>\n"
+    for name, data in members.items():
+        deb += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
+    (tmp_path / "cats.deb").write_bytes(deb)
+    package = tool("debian_package").DebianPackage(tmp_path / "cats.deb")
+    assert (package.name, package.version) == ("cats", "1:2-3")
+    assert dict(package.files(".png")) == {"usr/a/one.png": b"1"}
+    assert package.links(".png") == {"usr/b/c.png": "usr/a/one.png"}
+
+
+def test_other_files_are_no_debian_packages(tmp_path: Path) -> None:
+    (tmp_path / "x.deb").write_bytes(b"PK\x03\x04")
+    with pytest.raises(ValueError, match="not a Debian package"):
+        tool("debian_package").DebianPackage(tmp_path / "x.deb")
