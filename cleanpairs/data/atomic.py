@@ -67,6 +67,8 @@ def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Sequence[str
         mode = os.lstat(target).st_mode
     except FileNotFoundError:
         return
+    except OSError as error:  # a folder above it is a file, or is closed to us
+        raise OutputError(f"{target} cannot be written: {error.strerror or error}") from error
     if stat.S_ISLNK(mode):
         raise OutputExistsError(f"{target} is a symbolic link; name the file itself")
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):

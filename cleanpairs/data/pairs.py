@@ -217,7 +217,7 @@ class Pairs:
 
 def _finite_rows(array: np.ndarray) -> np.ndarray:
     """(M,) bool: rows without NaN or infinity."""
-    return np.asarray(np.isfinite(array).reshape(len(array), -1).all(axis=1))
+    return np.asarray(np.isfinite(array).all(axis=(1, 2)))
 
 
 def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:

@@ -156,7 +156,7 @@ def _regions(path: str) -> np.ndarray:
 def _arrays(path: str) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} cannot be read as an array: {error}") from error
     if array.ndim not in (2, 3) or array.dtype not in _FLOATS:
         raise DataError(

@@ -93,7 +93,7 @@ def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]]) -> Vecto
         flat = flat.flatten() if nested else flat
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and its row is quarantined
             out[good] = flat.to_numpy(zero_copy_only=False).reshape(-1, R, D)
-    finite = np.isfinite(out).reshape(n, -1).all(axis=1)
+    finite = np.isfinite(out).all(axis=(1, 2))
     for i in np.flatnonzero(~finite).tolist():
         faults[i] = "its vector is not finite"
         out[i] = 0

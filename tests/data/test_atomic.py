@@ -1,0 +1,201 @@
+"""Publishing: the old output or the new one, whole, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanpairs.data import atomic
+from cleanpairs.data.atomic import staged_directory, staged_file
+from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
+
+
+def _write_and_raise(path: Path, error: BaseException) -> None:
+    path.write_text("new")
+    raise error
+
+
+def _both_write(path: Path, target: Path) -> None:
+    path.write_text("mine")
+    target.write_text("theirs")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_a_file_appears_when_the_block_ends(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "out.bin"
+    with staged_file(target) as path:
+        path.write_bytes(b"1")
+        assert not target.exists() and path.parent.parent == target.parent
+    assert target.read_bytes() == b"1" and names(target.parent) == ["out.bin"]
+    with pytest.raises(OutputExistsError, match="overwrite"), staged_file(target):
+        raise AssertionError("never entered")
+    with staged_file(target, overwrite=True) as path:
+        path.write_bytes(b"2")
+        assert target.read_bytes() == b"1"
+    assert target.read_bytes() == b"2" and names(target.parent) == ["out.bin"]
+
+
+def test_a_directory_appears_whole_and_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    for number, overwrite in ((1, False), (2, True)):
+        with staged_directory(target, overwrite=overwrite) as folder:
+            (folder / "sub").mkdir()
+            (folder / "sub" / f"file{number}").write_text("x")
+        assert names(target / "sub") == [f"file{number}"] and names(tmp_path) == ["out"]
+    with pytest.raises(OutputExistsError), staged_directory(target):
+        pass
+
+
+@pytest.mark.parametrize("staged", [staged_file, staged_directory])
+def test_an_exception_leaves_what_was(tmp_path: Path, staged: Callable[..., Any]) -> None:
+    target = tmp_path / "out"
+    with staged(target) as path:
+        (path if staged is staged_file else path / "a").write_text("old")
+    for error in (RuntimeError, KeyboardInterrupt, CleanpairsError):
+        with pytest.raises(error), staged(target, overwrite=True) as path:
+            _write_and_raise(path if staged is staged_file else path / "a", error("stop"))
+    assert (target if staged is staged_file else target / "a").read_text() == "old" and names(tmp_path) == ["out"]
+
+
+def test_nothing_written_is_a_bug_and_not_an_empty_file(tmp_path: Path) -> None:
+    with pytest.raises(CleanpairsError, match="nothing was written"), staged_file(tmp_path / "out"):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_targets_that_are_refused(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("old")
+    (tmp_path / "link").symlink_to(precious)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "sock"))
+        for name in ("link", "dangling", "fifo", "folder", "sock"):
+            with pytest.raises(OutputExistsError, match=name), staged_file(tmp_path / name, overwrite=True):
+                raise AssertionError("never entered")
+    with pytest.raises(OutputExistsError, match="/dev/null"), staged_file("/dev/null", overwrite=True):
+        raise AssertionError("never entered")
+    with pytest.raises(OutputExistsError, match="precious"), staged_directory(precious, overwrite=True):
+        raise AssertionError("never entered")
+    (tmp_path / "door").symlink_to(tmp_path, target_is_directory=True)
+    for alias in (precious, tmp_path / "door" / "precious", tmp_path / "folder" / ".." / "precious"):
+        with pytest.raises(OutputExistsError, match="input"), staged_file(alias, overwrite=True, inputs=[precious]):
+            raise AssertionError("never entered")
+    assert precious.read_text() == "old" and (tmp_path / "link").is_symlink()
+
+
+def test_a_target_that_appears_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    for staged in (staged_file, staged_directory):
+        target = tmp_path / staged.__name__
+        with pytest.raises(OutputExistsError, match="meanwhile"), staged(target) as path:
+            _both_write(path if staged is staged_file else path / "a", target)
+        assert target.read_text() == "theirs"
+    assert names(tmp_path) == ["staged_directory", "staged_file"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_a_full_disk_is_an_output_error_that_names_the_target(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OutputError, match=r"out\.bin cannot be written"), staged_file(tmp_path / "out.bin"):
+        raise OSError(number, os.strerror(number))
+
+    def fail(fd: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OutputError, match=r"out\.bin"), staged_file(tmp_path / "out.bin") as path:
+        path.write_text("x")
+    assert names(tmp_path) == []
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError, match="file/out"), staged_file(tmp_path / "file" / "out"):
+        raise AssertionError("never entered")
+
+
+def test_without_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, "missing")
+
+    monkeypatch.setattr(atomic, "_renameat2", missing)
+    for text in ("1", "2"):
+        with staged_file(tmp_path / "file", overwrite=text == "2") as path:
+            path.write_text(text)
+        assert (tmp_path / "file").read_text() == text
+    with staged_directory(tmp_path / "folder") as path:
+        (path / "a").write_text("1")
+    with (
+        pytest.raises(OutputExistsError, match="one step"),
+        staged_directory(tmp_path / "folder", overwrite=True) as path,
+    ):
+        (path / "a").write_text("2")
+    assert (tmp_path / "folder" / "a").read_text() == "1" and names(tmp_path) == ["file", "folder"]
+
+
+def test_the_umask_is_honoured(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with staged_file(tmp_path / "file") as path:
+            path.touch(0o600)
+        with staged_directory(tmp_path / "folder") as path:
+            (path / "a").touch(0o600)
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder", "folder/a")]
+    assert modes == [0o640, 0o750, 0o640]
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cleanpairs.data import atomic
+
+target, where = Path(sys.argv[1]), sys.argv[2]
+kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+if where == "sync":
+    atomic._sync = kill
+elif where == "rename":
+    atomic._renameat2 = os.replace = kill
+elif where == "remove":
+    atomic.shutil.rmtree = kill
+stage = atomic.staged_directory if sys.argv[3] == "directory" else atomic.staged_file
+with stage(target, overwrite=True) as path:
+    (path / "a" if sys.argv[3] == "directory" else path).write_text("new")
+    if where == "block":
+        kill()
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+@pytest.mark.parametrize("where", ["block", "sync", "rename", "remove"])
+def test_a_kill_leaves_the_old_output_or_the_new_one(tmp_path: Path, kind: str, where: str) -> None:
+    target = tmp_path / "out"
+    stage = staged_directory if kind == "directory" else staged_file
+    inner = target / "a" if kind == "directory" else target
+    with stage(target) as path:
+        (path / "a" if kind == "directory" else path).write_text("old")
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(target), where, kind], capture_output=True, text=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert inner.read_text() == ("new" if where == "remove" else "old")
+    assert len(names(tmp_path)) == 2  # what the dead writer left
+    with stage(target, overwrite=True) as path:
+        assert len(names(tmp_path)) == 2  # its staging is collected, and ours is there
+        with stage(target, overwrite=True) as other:  # a living writer's is not
+            (other / "a" if kind == "directory" else other).write_text("second")
+        (path / "a" if kind == "directory" else path).write_text("third")
+    assert inner.read_text() == "third" and names(tmp_path) == ["out"]

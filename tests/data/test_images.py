@@ -1,0 +1,121 @@
+"""Decoding: every mode comes out right, and nothing bad comes out at all."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cleanpairs.data import read_image
+from cleanpairs.data.images import vector_groups
+from cleanpairs.errors import DataError
+
+
+def encode(image: Image.Image, form: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return stream.getvalue()
+
+
+def near(image: Any, colour: tuple[int, int, int], tolerance: int = 12) -> bool:
+    assert image.mode == "RGB"
+    return bool((abs(np.asarray(image).astype(int) - colour) <= tolerance).all())
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_formats(form: str) -> None:
+    image = read_image(encode(Image.new("RGB", (9, 5), (200, 40, 60)), form))
+    assert image.size == (9, 5) and near(image, (200, 40, 60))
+
+
+def test_modes() -> None:
+    assert near(read_image(encode(Image.new("L", (4, 4), 77), "PNG")), (77, 77, 77))
+    assert near(read_image(encode(Image.new("1", (4, 4), 1), "PNG")), (255, 255, 255))
+    assert near(read_image(encode(Image.new("RGB", (4, 4), (10, 200, 30)).convert("CMYK"), "JPEG")), (10, 200, 30))
+    assert near(read_image(encode(Image.new("RGB", (4, 4), (10, 200, 30)).quantize(4), "PNG")), (10, 200, 30))
+    sixteen = Image.fromarray(np.full((4, 4), 30_000, np.uint16))
+    assert near(read_image(encode(sixteen, "PNG")), (117, 117, 117), 1)
+    assert near(read_image(encode(sixteen, "TIFF")), (117, 117, 117), 1)
+
+
+def test_transparent_is_on_white() -> None:
+    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    assert near(read_image(encode(clear, "PNG")), (255, 255, 255), 0)
+    half = Image.new("RGBA", (4, 4), (255, 0, 0, 128))
+    assert near(read_image(encode(half, "PNG")), (255, 127, 127), 1)
+    assert near(read_image(encode(Image.new("LA", (4, 4), (0, 0)), "PNG")), (255, 255, 255), 0)
+    palette = Image.new("P", (4, 4), 0)
+    palette.putpalette([9, 9, 9] * 256)
+    assert near(read_image(encode(palette, "PNG", transparency=0)), (255, 255, 255), 0)
+
+
+def test_exif_rotation() -> None:
+    image = Image.new("RGB", (8, 4), "black")
+    image.paste("white", (0, 0, 4, 4))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise
+    upright = np.asarray(read_image(encode(image, "JPEG", quality=95, exif=exif)))
+    assert upright.shape == (8, 4, 3) and upright[:3].min() > 200 and upright[5:].max() < 55
+
+
+def test_every_truncation_is_refused() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (24, 24, 3), np.uint8)
+    tried = 0
+    for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP"):
+        data = encode(Image.fromarray(noise), form)
+        for keep in (0, 1, 20, len(data) // 2, len(data) * 3 // 4):
+            tried += 1
+            with pytest.raises(DataError):
+                read_image(data[:keep])
+    assert tried == 25
+
+
+def png_header(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 64)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("width", "height"), [(9_000, 9_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1), (0, 5)])
+def test_bombs_are_refused_before_they_are_decoded(width: int, height: int) -> None:
+    with pytest.raises(DataError):
+        read_image(png_header(width, height))
+
+
+def test_the_cap_on_pixels() -> None:
+    data = encode(Image.new("RGB", (10, 10)), "PNG")
+    assert read_image(data, max_pixels=100).size == (10, 10)
+    with pytest.raises(DataError, match="10x10"):
+        read_image(data, max_pixels=99)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"<html><body>404</body></html>", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"%PDF-1.4", b"<svg/>"],
+)
+def test_what_is_no_image(data: bytes) -> None:
+    with pytest.raises(DataError, match="no known image format"):
+        read_image(data)
+
+
+def test_equal_vectors_are_one_group_and_others_are_not() -> None:
+    rng = np.random.default_rng(0)
+    array = np.zeros((40, 9, 1280), np.float16)  # 46 kB each as float32
+    array[:, 4] = rng.normal(size=(40, 1280))
+    array[30:] = array[:10]
+    array[29] = array[28]
+    array[29, 4, 640] += 1
+    groups = vector_groups(array)
+    same = groups[:, None] == groups
+    want = np.eye(40, dtype=bool)
+    want[np.arange(10), np.arange(30, 40)] = want[np.arange(30, 40), np.arange(10)] = True
+    np.testing.assert_array_equal(same, want)
+    np.testing.assert_array_equal(groups, vector_groups(array.astype(np.float32)))
+    assert vector_groups(array[:0]).shape == (0,)

@@ -1,0 +1,136 @@
+"""Pairs: built from arrays, selected from, with other captions, with their truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.data import Pairs, normalise_text
+from cleanpairs.errors import DataError
+
+
+def some() -> Pairs:
+    features = np.arange(12, dtype=np.float32).reshape(3, 4)
+    return Pairs.from_arrays(list("abcdef"), features=features, image_index=[0, 0, 1, 1, 2, 2], keys=list("uvwxyz"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("Ａ  Cat\n", "a cat"), ("STRASSE", "straße"), ("ﬁne", "FINE"), (" x ", "x")]
+)
+def test_texts_that_are_the_same(one: str, other: str) -> None:
+    assert normalise_text(one) == normalise_text(other)
+    groups = Pairs.from_arrays([one, other, "another"], images=[b"1", b"2", b"3"]).text_group
+    assert groups[0] == groups[1] != groups[2]
+
+
+def test_from_arrays() -> None:
+    pairs = some()
+    array = pairs.images.array()
+    assert array is not None and array.shape == (3, 1, 4) and pairs.images.kind == "features"
+    np.testing.assert_array_equal(pairs.pair_image_group, pairs.image_group[[0, 0, 1, 1, 2, 2]])
+    assert pairs.images.read([0, 2]) == [None, None]
+    assert [(s, len(c)) for s, c in pairs.images.iter_encoded(2)] == [(0, 2), (2, 1)]
+    images = Pairs.from_arrays(["a", "b", "c", "d"], images=[b"x", None, b"x", b""])
+    assert images.image_group[0] == images.image_group[2] and len(set(images.image_group.tolist())) == 3
+    assert set(images.reasons) == {1, 3} and repr(images) == "Pairs(4 pairs of 4 images (bytes), 2 quarantined)"
+    assert len(Pairs.from_arrays([], features=np.zeros((0, 3)))) == 0
+
+
+def test_from_arrays_quarantines_and_leaves_the_callers_array_alone() -> None:
+    features = np.array([[1.0, np.nan], [1.0, 2.0]])
+    pairs = Pairs.from_arrays(["a", "b", "", "c"], features=features, image_index=[0, 1, 1, 0])
+    array = pairs.images.array()
+    assert set(pairs.reasons) == {0, 2, 3} and array is not None and not array[0].any() and np.isnan(features[0, 1])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"features": np.zeros((2, 3)), "images": [b"1", b"2"]},
+        {"features": np.zeros(2)},
+        {"features": np.zeros((2, 3), int)},
+        {"features": np.zeros((1, 3))},
+        {"features": np.zeros((2, 3)), "image_index": [0, 2]},
+        {"features": np.zeros((2, 3)), "image_index": [0, -1]},
+        {"features": np.zeros((2, 3)), "image_index": [0]},
+        {"features": np.zeros((2, 3)), "keys": ["k"]},
+    ],
+)
+def test_arrays_that_do_not_fit(bad: dict[str, object]) -> None:
+    with pytest.raises(DataError):
+        Pairs.from_arrays(["a", "b"], **bad)  # type: ignore[arg-type]
+
+
+def test_select_keeps_pairs_whole() -> None:
+    pairs = some()
+    pairs.reasons[4] = "bad"
+    for at in ([4, 1], np.array([4, 1]), np.array([4, 1], np.int32)):
+        chosen = pairs.select(at)
+        assert chosen.captions == ["e", "b"] and chosen.keys == ["y", "v"] and chosen.reasons == {0: "bad"}
+        np.testing.assert_array_equal(chosen.pair_image_group, pairs.pair_image_group[[4, 1]])
+        np.testing.assert_array_equal(chosen.text_group, pairs.text_group[[4, 1]])
+    assert pairs.select(np.arange(6) % 2 == 0).captions == ["a", "c", "e"]
+    assert len(pairs.select([])) == 0 and len(pairs.select([]).select([])) == 0
+    prints = {p.source.fingerprint for p in (pairs, pairs.select([0, 1]), pairs.select([1, 0]), pairs.select([0]))}
+    assert len(prints) == 4 and pairs.select([1, 0]).source.fingerprint in prints
+
+
+def test_with_captions() -> None:
+    pairs = some()
+    other = pairs.with_captions(list("aabbcc"))
+    assert pairs.captions == list("abcdef") and other.captions == list("aabbcc")
+    assert other.text_group[0] == other.text_group[1] and other.source.fingerprint != pairs.source.fingerprint
+    with pytest.raises(DataError, match="6 captions"):
+        pairs.with_captions(["a"])
+
+
+def test_mismatch_of_a_permutation_against_a_plain_loop() -> None:
+    rng = np.random.default_rng(3)
+    for n in (0, 1, 2, 60):
+        captions = [f"text {t}" for t in rng.integers(0, 25, n)]
+        features = rng.integers(0, 3, (20, 2)).astype(np.float32)
+        pairs = Pairs.from_arrays(captions, features=features, image_index=rng.integers(0, 20, n))
+        permutation = rng.permutation(n)
+        group, text = pairs.pair_image_group.tolist(), pairs.text_group.tolist()
+        own: dict[int, set[int]] = {}
+        for g, t in zip(group, text, strict=True):
+            own.setdefault(g, set()).add(t)
+        want = [text[permutation[i]] not in own[group[i]] for i in range(n)]
+        assert pairs.mismatched_by(permutation).tolist() == want
+        assert n < 60 or 0 < sum(want) < n
+
+
+def test_truth_from_a_file(tmp_path: Path) -> None:
+    pairs = some()
+    with pytest.raises(DataError, match="true_mismatch"):
+        pairs.true_mismatch_mask()
+    mask = np.array([True, False, False, True, False, False])
+    np.save(tmp_path / "mask.npy", mask)
+    assert pairs.true_mismatch_mask(tmp_path / "mask.npy").tolist() == mask.tolist()
+    np.save(tmp_path / "permutation.npy", np.array([1, 0, 4, 3, 2, 5]))
+    assert np.flatnonzero(pairs.true_mismatch_mask(tmp_path / "permutation.npy")).tolist() == [2, 4]
+    pq.write_table(pa.table({"true_mismatch": mask}), tmp_path / "flat.parquet")
+    assert pairs.true_mismatch_mask(tmp_path / "flat.parquet").tolist() == mask.tolist()
+    lists = pa.table({"true_mismatch": [mask[:2].tolist(), mask[2:].tolist()]})
+    pq.write_table(lists, tmp_path / "lists.parquet")
+    assert pairs.true_mismatch_mask(tmp_path / "lists.parquet").tolist() == mask.tolist()
+
+
+def test_truth_files_that_do_not_fit(tmp_path: Path) -> None:
+    np.save(tmp_path / "short.npy", np.zeros(5, bool))
+    np.save(tmp_path / "beyond.npy", np.arange(1, 7))
+    np.save(tmp_path / "floats.npy", np.zeros(6))
+    np.save(tmp_path / "objects.npy", np.array([None] * 6), allow_pickle=True)
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "text.parquet").write_text("no")
+    pq.write_table(pa.table({"other": [1]}), tmp_path / "other.parquet")
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 7
+    for file in [*files, tmp_path / "missing.npy", tmp_path / "missing.parquet"]:
+        with pytest.raises(DataError, match=file.name):
+            some().true_mismatch_mask(file)

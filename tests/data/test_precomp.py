@@ -1,0 +1,116 @@
+"""The research layout: splits, captions per image, mapped vectors, files that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs
+from cleanpairs.errors import DataError
+
+
+def research(folder: Path, images: np.ndarray, per_image: int = 1, split: str = "train") -> Path:
+    folder.mkdir(exist_ok=True)
+    np.save(folder / f"{split}_ims.npy", images)
+    captions = [f"{split} {i}.{k}" for i in range(len(images)) for k in range(per_image)]
+    (folder / f"{split}_caps.txt").write_text("".join(c + "\n" for c in captions))
+    return folder
+
+
+def array_of(pairs: Pairs) -> np.ndarray:
+    array = pairs.images.array()
+    assert array is not None
+    return array
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (6, 3, 4)])
+@pytest.mark.parametrize("per_image", [1, 5])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8"])
+def test_splits(tmp_path: Path, shape: tuple[int, ...], per_image: int, dtype: str) -> None:
+    images = np.random.default_rng(0).normal(size=shape).astype(dtype)
+    folder = research(tmp_path / "data", images, per_image)
+    research(folder, images[:2], per_image, "dev")
+    pairs = load_pairs(folder)
+    assert len(pairs) == 6 * per_image and len(pairs.images) == 6 and pairs.source.kind == "precomp"
+    assert pairs.image_index.tolist() == pairs.row.tolist() == np.repeat(np.arange(6), per_image).tolist()
+    assert pairs.position.tolist() == list(range(per_image)) * 6
+    assert pairs.captions[-1] == f"train 5.{per_image - 1}" and pairs.keys[-1] == "train-5"
+    np.testing.assert_array_equal(array_of(pairs).reshape(shape), images)
+    assert array_of(pairs).dtype.isnative and isinstance(array_of(pairs), np.memmap) == (dtype[0] == "<")
+    assert load_pairs(folder, split="dev").captions[0] == "dev 0.0"
+    assert len(load_pairs(folder, limit=2)) == 2 * per_image
+
+    table = pa.Table.from_batches(iter_tables(pairs.source, batch_rows=4))
+    text = "caption" if per_image == 1 else "captions"
+    assert table.schema.names == ["key", text, "image_features"] and table["key"].to_pylist() == pairs.keys[::per_image]
+    want = pairs.captions if per_image == 1 else np.reshape(pairs.captions, (6, per_image)).tolist()
+    assert table[text].to_pylist() == want
+    np.testing.assert_array_equal(np.array(table["image_features"].to_pylist()).reshape(shape), images)
+    again = load_pairs(table)  # as Parquet
+    assert again.captions == pairs.captions and again.keys == pairs.keys
+    assert fingerprint_of(pairs.source) == pairs.source.fingerprint
+
+
+def test_images_repeated_for_each_caption_are_one_group(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    pairs = load_pairs(research(tmp_path / "data", np.repeat(images, 5, axis=0)))
+    groups = pairs.pair_image_group.reshape(4, 5)
+    assert (groups == groups[:, :1]).all() and len(set(groups[:, 0].tolist())) == 4
+
+
+def test_vectors_that_are_not_finite(tmp_path: Path) -> None:
+    images = np.ones((5, 2, 3), np.float16)
+    images[1, 1, 2], images[4, 0, 0] = np.nan, np.inf
+    pairs = load_pairs(research(tmp_path / "data", images, 2))
+    assert set(pairs.reasons) == {2, 3, 8, 9} and "finite" in pairs.reasons[2]
+    assert np.isfinite(array_of(pairs)).all() and not array_of(pairs)[[1, 4]].any()
+    table = pa.Table.from_batches(iter_tables(pairs.source))  # the rows themselves stay as they are
+    assert np.isnan(table["image_features"][1].as_py()[1][2])
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_rows(tmp_path: Path, n: int) -> None:
+    pairs = load_pairs(research(tmp_path / "data", np.ones((n, 3), np.float32)))
+    assert len(pairs) == n and array_of(pairs).shape == (n, 1, 3)
+    assert sum(len(b) for b in iter_tables(pairs.source)) == n
+
+
+def test_captions_with_odd_lines(tmp_path: Path) -> None:
+    folder = research(tmp_path / "data", np.ones((4, 3), np.float32))
+    (folder / "train_caps.txt").write_bytes("a\r\n\nc\u2028d\x0be\nlast without newline".encode())
+    pairs = load_pairs(folder)
+    assert pairs.captions == ["a", "", "c\u2028d\x0be", "last without newline"] and set(pairs.reasons) == {1}
+
+
+def test_files_that_do_not_fit(tmp_path: Path) -> None:
+    folder = research(tmp_path / "data", np.ones((4, 3), np.float32))
+    captions, images = folder / "train_caps.txt", folder / "train_ims.npy"
+    whole = images.read_bytes()
+
+    def refused(match: str) -> None:
+        with pytest.raises(DataError, match=match):
+            load_pairs(folder)
+
+    for text in (b"a\n" * 6, b"a\n" * 3, b""):
+        captions.write_bytes(text)
+        refused(rf"train_caps\.txt has {text.count(b'a')} captions for the 4 images")
+    captions.write_bytes(b"a\n\xff\xfe\nc\nd\n")
+    refused(r"train_caps\.txt is not UTF-8 \(byte 2\)")
+    captions.write_bytes(b"a\n" * 4)
+    for raw in (whole[:-4], whole[:20], b"", b"<html>"):
+        images.write_bytes(raw)
+        refused(r"train_ims\.npy cannot be read")
+    for array in (np.ones(4), np.ones((4, 3), int), np.ones((4, 3, 2, 2))):
+        np.save(images, array)
+        refused(r"train_ims\.npy must hold floats")
+    np.save(images, np.array([[None]] * 4), allow_pickle=True)
+    refused(r"train_ims\.npy cannot be read")
+    images.write_bytes(whole)
+    assert len(load_pairs(folder)) == 4
+    with pytest.raises(DataError, match=r"no split 'test' \(splits: train\)"):
+        load_pairs(folder, split="test")
+    with pytest.raises(DataError, match="'caption'"):
+        load_pairs(folder, text_column="caption")

@@ -1,0 +1,123 @@
+"""Written Parquet: checksums, bounded row groups, the image feature, no partial file that passes for whole."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs.data import ParquetSink, staged_file, writing
+from cleanpairs.errors import DataError, OutputError
+
+FLAT = pa.schema([("a", pa.int64()), ("text", pa.string())], metadata={"note": "kept"})
+
+
+def rows(first: int, n: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"a": range(first, first + n), "text": [f"row {i}" for i in range(first, first + n)]}, schema=FLAT
+    )
+
+
+def test_rows_come_back_and_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    with ParquetSink(path, FLAT) as sink:
+        for first in range(0, 100, 10):
+            sink.write(rows(first, 10))
+        sink.write(pa.Table.from_batches([rows(100, 5)]))
+    table = pq.read_table(path, page_checksum_verification=True)
+    assert sink.rows == 105 and table["a"].to_pylist() == list(range(105))
+    assert sink.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    meta = pq.read_metadata(path)
+    assert meta.num_row_groups == 1 and meta.row_group(0).column(0).compression == "ZSTD"
+    assert pq.read_schema(path).metadata[b"note"] == b"kept"
+
+
+def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "GROUP_ROWS", 40)
+    with ParquetSink(tmp_path / "rows.parquet", FLAT) as sink:
+        sink.write(rows(0, 100))
+        for first in range(100, 130, 10):
+            sink.write(rows(first, 10))
+    meta = pq.read_metadata(tmp_path / "rows.parquet")
+    sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+    assert sum(sizes) == 130 and max(sizes) <= 59
+    monkeypatch.setattr(writing, "GROUP_BYTES", 50)
+    with ParquetSink(tmp_path / "bytes.parquet", FLAT) as sink:
+        for first in range(0, 100, 10):
+            sink.write(rows(first, 10))
+    assert pq.read_metadata(tmp_path / "bytes.parquet").num_row_groups == 10
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    with ParquetSink(path, FLAT) as sink:
+        sink.write(rows(0, 5000))
+    raw = bytearray(path.read_bytes())
+    found = 0
+    for at in range(200, len(raw) - 2000, 997):
+        raw[at] ^= 4
+        path.write_bytes(raw)
+        with pytest.raises((OSError, pa.ArrowException)):
+            pq.read_table(path, page_checksum_verification=True)
+        raw[at] ^= 4
+        found += 1
+    assert found >= 5
+
+
+def test_an_exception_publishes_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "out.parquet"
+
+    def fail() -> None:
+        with staged_file(target) as path, ParquetSink(path, FLAT) as sink:
+            sink.write(rows(0, 10))
+            raise DataError("stop")
+
+    with pytest.raises(DataError, match="stop"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OutputError, match=r"nowhere.*cannot be written"):
+        ParquetSink(tmp_path / "nowhere" / "out.parquet", FLAT)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk() -> None:
+    def fill() -> None:
+        with ParquetSink("/dev/full", FLAT) as sink:
+            for first in range(0, 200_000, 10_000):
+                sink.write(rows(first, 10_000))
+
+    with pytest.raises(OutputError, match="/dev/full"):
+        fill()
+
+
+def test_images_and_other_features_open_in_datasets(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (5, 4), "red").save(stream, "PNG")
+    noted = datasets.Features({"label": datasets.ClassLabel(names=["no", "yes"]), "gone": datasets.Value("string")})
+    info = {"info": {"features": noted.to_dict()}}
+    schema = pa.schema(
+        [
+            ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+            ("caption", pa.string()),
+            ("label", pa.int64()),
+        ],
+        metadata={b"huggingface": writing.json.dumps(info).encode()},
+    )
+    path = tmp_path / "out.parquet"
+    with ParquetSink(path, schema) as sink:
+        sink.write(
+            pa.RecordBatch.from_pylist(
+                [{"image": {"bytes": stream.getvalue(), "path": None}, "caption": "a", "label": 1}], schema=schema
+            )
+        )
+    loaded = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded[0]["image"].size == (5, 4) and loaded.features["label"].names == ["no", "yes"]
+    broken = writing.with_image_feature(schema.with_metadata({b"huggingface": b"{not json"}))
+    assert b"Image" in broken.metadata[b"huggingface"]
+    assert writing.with_image_feature(FLAT) is FLAT
