@@ -136,10 +136,11 @@ def _staging(
         target.parent.mkdir(parents=True, exist_ok=True)
         _collect_stale(target.parent, prefix)
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise OutputError(f"{target} cannot be written: {error.strerror or error}") from error
-    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
+        fcntl.flock(lock, fcntl.LOCK_EX)
     staged = folder / target.name
     try:
         try:
