@@ -21,7 +21,10 @@ GROUP_ROWS = 65_536
 
 
 def with_image_feature(schema: pa.Schema) -> pa.Schema:
-    """``schema`` with the `datasets` features noted: Image for struct<bytes, path>; those noted already are kept."""
+    """``schema`` with the `datasets` features noted: Image for struct<bytes, path>; those noted already are kept.
+
+    A path that was always null becomes one of text: `datasets` takes no other struct for an image.
+    """
     metadata = dict(schema.metadata or {})
     images = [
         f.name
@@ -33,6 +36,12 @@ def with_image_feature(schema: pa.Schema) -> pa.Schema:
         return schema
     from datasets import Features, Image
 
+    for name in images:
+        at = schema.get_field_index(name)
+        kind = schema.field(at).type
+        if pa.types.is_null(kind.field("path").type):
+            parts = [f.with_type(pa.string()) if f.name == "path" else f for f in kind]
+            schema = schema.set(at, schema.field(at).with_type(pa.struct(parts)))
     found = Features.from_arrow_schema(schema.remove_metadata())
     for name in schema.names:
         if name in images:

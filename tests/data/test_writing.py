@@ -96,14 +96,15 @@ def test_a_full_disk() -> None:
         fill()
 
 
-def test_images_and_other_features_open_in_datasets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path_type", [pa.string(), pa.null()])
+def test_images_and_other_features_open_in_datasets(tmp_path: Path, path_type: pa.DataType) -> None:
     stream = io.BytesIO()
     Image.new("RGB", (5, 4), "red").save(stream, "PNG")
     noted = datasets.Features({"label": datasets.ClassLabel(names=["no", "yes"]), "gone": datasets.Value("string")})
     info = {"info": {"features": noted.to_dict()}}
     schema = pa.schema(
         [
-            ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+            ("image", pa.struct([("bytes", pa.binary()), ("path", path_type)])),
             ("caption", pa.string()),
             ("label", pa.int64()),
         ],
