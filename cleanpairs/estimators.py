@@ -182,6 +182,10 @@ class PairCleaner(BaseEstimator):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not value > 0:
                 raise ConfigError(f"{name} of {self.method_name} must be a number > 0, found {value!r}")
+        for name in ("image_drop", "text_drop"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < 1:
+                raise ConfigError(f"{name} of {self.method_name} must be in [0, 1), found {value!r}")
         choices = {
             "label_pass": ("eval", "batch"),
             "device": ("auto", "cpu", "cuda"),
@@ -233,7 +237,15 @@ class PairCleaner(BaseEstimator):
         vocabulary = len(self.tokenizer_)
 
         def build() -> Any:
-            model = backbone(vocabulary, dim_image, pixels=pixels, dim=self.dim, dim_word=self.dim_word)
+            model = backbone(
+                vocabulary,
+                dim_image,
+                pixels=pixels,
+                dim=self.dim,
+                dim_word=self.dim_word,
+                image_drop=self.image_drop,
+                text_drop=self.text_drop,
+            )
             if moments is not None and self.standardise:
                 model.fit_input(*moments)
             return model

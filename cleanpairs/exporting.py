@@ -72,6 +72,4 @@ def export_run(
         max_reuse=max_reuse,
     )
     plan.save(run.path / "plan.parquet")
-    return export_pairs(
-        pairs, plan, out, dropped=dropped, ledger=ledger, explode=explode, overwrite=overwrite
-    )
+    return export_pairs(pairs, plan, out, dropped=dropped, ledger=ledger, explode=explode, overwrite=overwrite)

@@ -71,7 +71,10 @@ class Registry:
 METHODS = Registry(
     "method",
     {
-        "crcl": ("cleanpairs.methods.crcl:CRCL", "active complementary loss, self-refining momentum labels (CRCL, 2023)"),
+        "crcl": (
+            "cleanpairs.methods.crcl:CRCL",
+            "active complementary loss, self-refining momentum labels (CRCL, 2023)",
+        ),
         "infonce": ("cleanpairs.methods.infonce:InfoNCE", "plain contrastive training, no resistance: the baseline"),
     },
 )

@@ -63,7 +63,10 @@ def score_stream(
     """
     source = open_source(data, **(columns or {}))
     n = flagged = quarantined = 0
-    with staged_file(out, overwrite=overwrite, inputs=source.paths) as staged, ParquetSink(staged, SCORES_SCHEMA) as sink:
+    with (
+        staged_file(out, overwrite=overwrite, inputs=source.paths) as staged,
+        ParquetSink(staged, SCORES_SCHEMA) as sink,
+    ):
         for keys, scores, reasons in _chunks(model, source, data, columns or {}):
             table = scores_table(keys, scores, model.threshold_, reasons, first=n)
             sink.write(table)

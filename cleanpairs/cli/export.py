@@ -44,7 +44,9 @@ def export(
         try:
             chosen = float(str(threshold))
         except ValueError as error:
-            raise click.BadParameter(f"{threshold!r} is neither a number nor 'auto'", param_hint="--threshold") from error
+            raise click.BadParameter(
+                f"{threshold!r} is neither a number nor 'auto'", param_hint="--threshold"
+            ) from error
     summary = export_run(
         existing_run(run),
         out,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import time
 from typing import Any
 
 import click
 
 from cleanpairs.cli.options import column_options, pick_columns
+from cleanpairs.cli.progress import Progress
 
 __all__ = ["fit"]
 
@@ -65,7 +65,7 @@ def fit(**options: Any) -> None:
     if recipe.data.train is None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
     began = time.time()
-    progress = _Progress(enabled=not (quiet or as_json))
+    progress = Progress(enabled=not (quiet or as_json))
     try:
         result = fit_run(recipe, out=out, resume=resume, progress=progress)
     except KeyboardInterrupt:
@@ -80,50 +80,3 @@ def fit(**options: Any) -> None:
         click.echo(json.dumps({**result.to_dict(), "seconds": round(time.time() - began, 1)}))
     elif not (quiet or recipe.output.quiet):
         click.echo(result.table())
-
-
-class _Progress:
-    """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch."""
-
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
-        self.bar: Any = None
-        self.stage = ""
-        self.run_path: Any = None
-
-    def started(self, path: Any) -> None:
-        self.run_path = path
-        if self.enabled:
-            click.echo(f"run      {path}", err=True)
-
-    def _advance(self, stage: str, unit: str, done: int, total: int) -> None:
-        from tqdm import tqdm
-
-        if self.stage != stage:
-            self.close()
-            self.stage = stage
-            self.bar = tqdm(total=total, desc=f"{stage:<8}", unit=f" {unit}", file=sys.stderr, mininterval=0.5)
-        self.bar.update(done - self.bar.n)
-
-    def encode(self, done: int, total: int) -> None:
-        if self.enabled:
-            self._advance("images", "images", done, total)
-
-    def step(self, done: int, total: int, loss: float) -> None:
-        if self.enabled:
-            self._advance("training", "pairs", done, total)
-            self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-
-    def epoch(self, record: Any) -> None:
-        if self.enabled and self.bar is not None:
-            val = f", val rSum {record.val_rsum:.1f}" if record.val_rsum is not None else ""
-            line = (
-                f"piece {record.piece} epoch {record.epoch}: loss {record.loss:.3f}, flagged {record.flagged:.1%}{val}"
-            )
-            self.bar.write(line, file=sys.stderr)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
-            self.stage = ""

@@ -30,6 +30,8 @@ from cleanpairs.errors import ConfigError
 
 __all__ = ["MomentumCorrection"]
 
+LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016), nor of 16 (0.06)
+
 
 class MomentumCorrection:
     """Labels of N pairs over the pieces of a training.
@@ -94,8 +96,8 @@ class MomentumCorrection:
             self.y = np.float32(self.beta) * self.y + np.float32(1 - self.beta) * p
 
     def separates(self, p: np.ndarray) -> bool:
-        """Whether at least a tenth of the pairs is better than even: a model that knows nothing has none."""
-        return len(p) < 2 or float(np.quantile(p, 0.9)) >= 0.5
+        """Whether a tenth of the pairs has left the ground: a model that knows nothing gives each about 1 / K."""
+        return len(p) < 2 or float(np.quantile(p, 0.9)) >= LIFTED
 
     def labels(self) -> np.ndarray:
         """Corrected labels yhat (N,) float32 in [0, 1] of eq. 12, for the loss."""

@@ -30,8 +30,10 @@ class InfoNCE(PairCleaner):
         backbone: str = "vse_inf",
         image_encoder: str = "auto",
         image_size: int | None = None,
-        dim: int = 512,
+        dim: int = 256,
         dim_word: int = 300,
+        image_drop: float = 0.4,
+        text_drop: float = 0.2,
         epochs: int = 16,
         lr_update: int | None = None,
         lr: float = 5e-4,
@@ -55,6 +57,8 @@ class InfoNCE(PairCleaner):
         self.image_size = image_size
         self.dim = dim
         self.dim_word = dim_word
+        self.image_drop = image_drop
+        self.text_drop = text_drop
         self.epochs = epochs
         self.lr_update = lr_update
         self.lr = lr

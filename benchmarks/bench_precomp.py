@@ -1,0 +1,75 @@
+"""CRCL on a corpus in the research layout, at the reference run's dimensions, batch and epochs; speed beside the machine's.
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_precomp.py DIR --noise-file DIR/noise_index_0.4.npy --seeds 3
+
+Embedding 256, words 300, batch 64, pieces 4, 4, 4, 12 (freeze 2): what the paper's own code was measured with. Prints,
+a line a seed, the test rSum at the best validation epoch, the AUROC of the label, and training pairs per CPU second;
+and the GEMM rate of the same process, for speeds are comparable only between machines of one rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cleanpairs import CRCL, load_pairs
+from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
+from cleanpairs.evaluate import detection
+
+
+def gemm_rate(size: int = 1024, seconds: float = 2.0) -> float:
+    """GFLOP/s of a float32 matrix product, best of many."""
+    a = torch.randn(size, size)
+    best, end = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        began = time.process_time()
+        for _ in range(4):
+            a @ a
+        best = max(best, 4 * 2 * size**3 / (time.process_time() - began) / 1e9)
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--noise-file", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--set", default="{}", help="JSON of more constructor parameters")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    splits = {s: load_pairs(args.data, split=s) for s in ("train", "dev", "test")}
+    noise = noise_of(splits["train"], load_noise_file(args.noise_file, len(splits["train"])))
+    train = apply_noise(splits["train"], noise)
+    print(f"GEMM {gemm_rate():.0f} GFLOP/s per core (float32, one thread)")
+    rows = []
+    for seed in range(args.seeds):
+        given: dict[str, Any] = {"dim": 256, "batch_size": 64, "refine_epochs": (4, 4, 4), "epochs": 12, "freeze": 2}
+        model = CRCL(random_state=seed, **{**given, **json.loads(args.set)})
+        epochs = sum(model.refine_epochs) + model.epochs
+        curve: list[float] = []
+        before = time.process_time()
+        model.fit(
+            train, val=splits["dev"], on_epoch=lambda r, y, c=curve: c.append(detection(y, noise.mismatched, 0.1).auroc)
+        )
+        cpu = time.process_time() - before
+        found = detection(model.correspondence_, noise.mismatched, model.threshold_)
+        row = {"seed": seed, "test_rsum": model.evaluate(splits["test"]).rsum, "dev_rsum": model.best_val_rsum_}
+        row |= {"auroc": found.auroc, "auroc_best_epoch": max(curve), "f1": found.f1}
+        row |= {"pairs_per_cpu_second": len(train) * epochs / cpu}
+        rows.append(row)
+        print(json.dumps({k: round(v, 4) for k, v in row.items()}), flush=True)
+    for name in rows[0]:
+        if name != "seed":
+            values = np.array([r[name] for r in rows])
+            print(f"{name:<22} {values.mean():9.3f} ± {values.std():.3f}")
+    print(f"GEMM {gemm_rate():.0f} GFLOP/s per core (float32, one thread)")
+
+
+if __name__ == "__main__":
+    main()

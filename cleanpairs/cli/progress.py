@@ -1,0 +1,62 @@
+"""How far it is: bars and a line an epoch, on standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self.bar: Any = None
+        self.stage = ""
+        self.run_path: Any = None
+
+    def started(self, path: Any) -> None:
+        """The run directory is made."""
+        self.run_path = path
+        if self.enabled:
+            click.echo(f"run      {path}", err=True)
+
+    def _advance(self, stage: str, unit: str, done: int, total: int) -> None:
+        from tqdm import tqdm
+
+        if self.stage != stage:
+            self.close()
+            self.stage = stage
+            self.bar = tqdm(total=total, desc=f"{stage:<8}", unit=f" {unit}", file=sys.stderr, mininterval=0.5)
+        self.bar.update(done - self.bar.n)
+
+    def encode(self, done: int, total: int) -> None:
+        """Images have become features."""
+        if self.enabled:
+            self._advance("images", "images", done, total)
+
+    def step(self, done: int, total: int, loss: float) -> None:
+        """Pairs have been trained on."""
+        if self.enabled:
+            self._advance("training", "pairs", done, total)
+            self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+
+    def epoch(self, record: Any) -> None:
+        """An epoch has ended."""
+        if self.enabled and self.bar is not None:
+            val = f", val rSum {record.val_rsum:.1f}" if record.val_rsum is not None else ""
+            line = (
+                f"piece {record.piece} epoch {record.epoch}: loss {record.loss:.3f}, flagged {record.flagged:.1%}{val}"
+            )
+            self.bar.write(line, file=sys.stderr)
+
+    def close(self) -> None:
+        """End the bar."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+            self.stage = ""
