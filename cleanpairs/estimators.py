@@ -226,7 +226,8 @@ class PairCleaner(BaseEstimator):
         if usable < n * (1 - MAX_BAD_SHARE):
             pair, reason = next(iter(self.quarantined_.items()))
             raise DataError(
-                f"{n - usable} of {n} pairs are unusable, more than {MAX_BAD_SHARE:.0%}; the first is pair {pair}: {reason}"
+                f"{n - usable} of {n} pairs are unusable, more than {MAX_BAD_SHARE:.0%}; "
+                f"the first is pair {pair}: {reason}"
             )
 
     def _builder(self, matrix: ImageMatrix, data: TrainingData) -> Callable[[], Any]:
@@ -283,7 +284,7 @@ class PairCleaner(BaseEstimator):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit, or from_pretrained")
 
     def _prepare(self, pairs: Pairs) -> tuple[Pairs, ImageMatrix]:
-        encoder = getattr(self, "image_encoder_", self.image_encoder)
+        encoder: str = getattr(self, "image_encoder_", self.image_encoder)
         if encoder == "features" and pairs.images.kind != "features":
             raise DataError("the model was trained on precomputed vectors, and this data has none")
         if encoder == "auto" or (encoder != "features" and pairs.images.kind == "features"):
@@ -334,7 +335,9 @@ class PairCleaner(BaseEstimator):
         targets: str = "both",
         max_reuse: int = 1,
     ) -> RepairPlan:
-        """Plan who gets which caption or image from whom; nothing is changed. See :func:`cleanpairs.repair.plan_repairs`.
+        """Plan who gets which caption or image from whom; nothing is changed.
+
+        See :func:`cleanpairs.repair.plan_repairs`.
 
         Parameters
         ----------
@@ -397,7 +400,7 @@ class PairCleaner(BaseEstimator):
 
     def _recall(self, model: Any, pairs: Pairs, matrix: ImageMatrix) -> Recall:
         usable = np.array([i not in self._quarantine(pairs, matrix) for i in range(len(pairs))], dtype=bool)
-        group, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
+        _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
         rows = pairs.image_index[usable][first]
         z_image = embed_images(model, matrix.array[rows], device=self._device())
         captions = [c for c, ok in zip(pairs.captions, usable, strict=True) if ok]

@@ -89,7 +89,7 @@ def load_estimator(path: Path) -> PairCleaner:
         file = path / "bank.safetensors"
         arrays = load_arrays(file)
         bank = Bank(
-            *(arrays[name] for name in _BANK), tau=config["bank"]["tau"], group_size=config["bank"]["group_size"]
+            **{name: arrays[name] for name in _BANK}, tau=config["bank"]["tau"], group_size=config["bank"]["group_size"]
         )
     except (SafetensorError, OSError, KeyError, TypeError, RuntimeError, ValueError) as error:
         raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error

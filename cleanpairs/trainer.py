@@ -55,17 +55,29 @@ class TrainingData:
 class Correspondence(Protocol):
     """An estimator of N soft correspondences that lives through a training."""
 
-    def wants(self, piece: int, epoch: int) -> bool: ...
+    def wants(self, piece: int, epoch: int) -> bool:
+        """Whether p of this epoch (both from 1) will be used."""
+        ...
 
-    def update(self, piece: int, epoch: int, p: np.ndarray) -> None: ...
+    def update(self, piece: int, epoch: int, p: np.ndarray) -> None:
+        """Take over the matching probabilities (N,) of an epoch."""
+        ...
 
-    def labels(self) -> np.ndarray: ...
+    def labels(self) -> np.ndarray:
+        """Labels (N,) float32 for the next epoch's loss."""
+        ...
 
-    def value(self) -> np.ndarray: ...
+    def value(self) -> np.ndarray:
+        """The estimate (N,) float32 itself."""
+        ...
 
-    def state(self) -> dict[str, Any]: ...
+    def state(self) -> dict[str, Any]:
+        """Arrays and plain numbers that :meth:`load_state` goes on from."""
+        ...
 
-    def load_state(self, state: dict[str, Any]) -> None: ...
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -176,7 +188,8 @@ class Trainer:
         """
         if len(data) < 2:
             raise RefusedError(
-                f"training needs at least 2 usable pairs, found {len(data)}: a single pair has no negative to be told from"
+                f"training needs at least 2 usable pairs, found {len(data)}: "
+                "a single pair has no negative to be told from"
             )
         with torch.random.fork_rng(devices=[]), Interrupts(enabled=self.checkpoint is not None) as interrupts:
             run = _Run(self, data, objective, correspondence, build, validate, interrupts)
@@ -248,7 +261,7 @@ class _Run:
         optimizer = torch.optim.AdamW(
             self.raw.parameters(), lr=self.settings.lr, weight_decay=self.settings.weight_decay, fused=True
         )
-        self.model, self.optimizer = self.fabric.setup(self.raw, optimizer)  # type: ignore[arg-type,assignment]
+        self.model, self.optimizer = self.fabric.setup(self.raw, optimizer)  # type: ignore[arg-type]
 
     def set_lr(self, piece: Piece, epoch: int, last: bool) -> None:
         decayed = last and piece.lr_update is not None and epoch > piece.lr_update

@@ -1,7 +1,7 @@
 """The command line: thin commands that parse, call the library, and print.
 
-Exit codes are those of :mod:`cleanpairs.errors`; 130 and 143 on SIGINT and SIGTERM. A traceback is shown for ``--debug``
-only.
+Exit codes are those of :mod:`cleanpairs.errors`; 130 and 143 on SIGINT and SIGTERM. A traceback is shown for
+``--debug`` only.
 """
 
 from __future__ import annotations

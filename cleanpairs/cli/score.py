@@ -19,7 +19,7 @@ __all__ = ["score"]
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def score(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
-    """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (runs/latest if not given)."""
+    """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest)."""
     from cleanpairs.persistence import load_estimator
     from cleanpairs.streaming import score_stream
 

@@ -95,8 +95,8 @@ def _beta_moments(x: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
 def beta_split(values: ArrayLike, *, iterations: int = 100, tolerance: float = 1e-6) -> Split:
     """BMM of N values in [0, 1]; see :class:`Split`. EM runs on 4096 bins, so its cost does not grow with N.
 
-    The components count as apart when their means differ by more than 0.25, each holds at least a hundredth of the
-    values, and the low one is on the whole below the high one at the crossing.
+    The components count as apart when their means differ by more than 0.25 and each holds at least a hundredth of the
+    values.
 
     Raises
     ------
@@ -114,7 +114,9 @@ def beta_split(values: ArrayLike, *, iterations: int = 100, tolerance: float = 1
     log_x, log_1x = np.log(grid), np.log1p(-grid)
 
     middle = float((grid * count).sum() / count.sum())
-    resp = np.where(grid >= middle, 0.95, 0.05)  # responsibility of the high component, (BINS,)
+    # Responsibility of the high component, (BINS,): a hard start. A share of the far heap in each component, as small
+    # as a twentieth, gives both a U shape when the heaps are sharp, and EM then never tells them apart.
+    resp = (grid >= middle).astype(np.float64)
     previous = -np.inf
     weight, params = 0.5, [(1.0, 2.0), (2.0, 1.0)]
     joint = np.zeros((2, BINS))

@@ -15,9 +15,9 @@ pair p near 1 / K, and then every label would fall below epsilon at once; such a
 lasts an epoch longer (``held_epochs`` counts them). Off with ``guard=False``.
 
 Departure from the paper: ``horizon``. The longer a piece trains, the more wrong pairs it has learnt by heart, and the
-label that follows it gets worse: the papers' own code loses .01 to .1 of AUROC over its last piece. With a horizon of h,
-only the probabilities of the first h epochs of a piece enter the label; in the epochs behind it the label stands still
-while the retrieval model goes on training. ``horizon=None`` is the paper.
+label that follows it gets worse: the papers' own code loses .01 to .1 of AUROC over its last piece. With a horizon of
+h, only the probabilities of the first h epochs of a piece enter the label; in the epochs behind it the label stands
+still while the retrieval model goes on training. ``horizon=None`` is the paper.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class MomentumCorrection:
         if horizon is not None and horizon < freeze:
             raise ConfigError(f"horizon must be at least freeze ({freeze}) epochs, found {horizon}")
         self.beta, self.epsilon, self.freeze, self.guard, self.horizon = beta, epsilon, freeze, guard, horizon
-        self.y = np.ones(n, dtype=np.float32)
+        self.y: np.ndarray = np.ones(n, dtype=np.float32)
         self.started = False  # a probability has been taken over
         self.held_epochs = 0
 

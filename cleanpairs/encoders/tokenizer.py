@@ -1,7 +1,7 @@
 """Words and their numbers, and a corpus of captions as one flat table.
 
-A token is a run of letters and digits, or one character of a script that puts no spaces between words (Han, Kana,
-Thai, Lao, Khmer, Myanmar). Text is NFKC-normalised and casefolded first.
+A token is a run of letters and digits with their marks, or one character of a script that puts no spaces between words
+(Han, Kana, Thai, Lao, Khmer, Myanmar). Text is NFKC-normalised and casefolded first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ __all__ = ["PackedTokens", "TokenTable", "Tokenizer", "pack", "words"]
 
 UNKNOWN = 0
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
-_TOKEN = re.compile(rf"[{_UNSPACED}][\u0e31\u0e34-\u0e3a\u0e47-\u0e4e]*|[^\W{_UNSPACED}]+|[^\w\s.,;:!?'\"()\[\]{{}}\-]")
+# Marks are no letters to Python's \w, but they belong to the word: accents that do not compose, Cyrillic, Hebrew and
+# Arabic points, and all that the scripts of India write with (vowel signs, viramas) but the dandas, its full stops.
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+    "\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u0900-\u0963\u0966-\u0dff\u200c\u200d"
+)
+_TOKEN = re.compile(
+    rf"[{_UNSPACED}][\u0e31\u0e34-\u0e3a\u0e47-\u0e4e]*|[^\W{_UNSPACED}](?:[^\W{_UNSPACED}]|[{_MARKS}])*"
+    rf"|[^\w\s.,;:!?'\"()\[\]{{}}\-]"
+)
 
 
 def words(text: str) -> list[str]:

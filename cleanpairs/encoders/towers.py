@@ -46,7 +46,7 @@ class RegionTower(nn.Module):
     def project(self, x: Tensor) -> Tensor:
         """Regions (n, D) to (n, E)."""
         x = (x - self.shift) * self.scale  # type: ignore[operator]
-        return self.linear(x) + self.mlp(x)  # type: ignore[no-any-return]
+        return self.linear(x) + self.mlp(x)
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """Unit vectors (B, E) of regions ``x`` (B, R, D); ``keep`` (B, R) bool, at least one a row, for training."""

@@ -72,7 +72,8 @@ class CRCL(PairCleaner):
     label_tau : float, optional
         Temperature of the label's probability; ``tau`` when None.
     threshold : float, "auto" or None
-        Pairs with a correspondence below it are flagged; "auto" takes the valley between the two heaps; None is ``epsilon``.
+        Pairs with a correspondence below it are flagged; "auto" takes the valley between the two heaps; None is
+        ``epsilon``.
     exclude_duplicates : bool
         Pairs with the same image or text are no negatives of each other.
     standardise : bool
@@ -171,7 +172,8 @@ class CRCL(PairCleaner):
             raise ConfigError(f"refine_epochs of crcl must be whole numbers >= 1, found {self.refine_epochs!r}")
         if self.horizon not in (None, "auto") and (not isinstance(self.horizon, int) or self.horizon < self.freeze):
             raise ConfigError(
-                f"horizon of crcl must be 'auto', None or a whole number >= freeze ({self.freeze}), found {self.horizon!r}"
+                f"horizon of crcl must be 'auto', None or a whole number >= freeze ({self.freeze}), "
+                f"found {self.horizon!r}"
             )
 
     def _pieces(self) -> list[Piece]:

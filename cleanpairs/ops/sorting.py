@@ -33,4 +33,4 @@ class _SortDescending(torch.autograd.Function):
 
 def sort_descending(x: Tensor) -> Tensor:
     """``x`` (..., L) sorted along the last axis, largest first; differentiable."""
-    return _SortDescending.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+    return _SortDescending.apply(x)

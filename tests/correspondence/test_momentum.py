@@ -1,0 +1,125 @@
+"""The label recursion of CRCL, eq. 10-12, by hand; guard, horizon, state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.momentum import MomentumCorrection
+from cleanpairs.errors import ConfigError
+
+
+def test_two_pieces_by_hand() -> None:
+    """Freeze 2, beta 0.8, two pieces of 4 epochs, one pair; p(piece, epoch) made up.
+
+    Piece 1: y(1) = y(2) = 1;  y(3) = p(2) = 0.5;  y(4) = 0.8 * 0.5 + 0.2 * p(3) = 0.8 * 0.5 + 0.2 * 0.9 = 0.58
+    Then the last probability of the piece, p(4) = 0.1, makes 0.8 * 0.58 + 0.2 * 0.1 = 0.484: the last value of piece 1.
+    Piece 2: y(1) = y(2) = 0.484;  y(3) = 0.8 * 0.484 + 0.2 * 0.3 = 0.4472;  y(4) = 0.8 * 0.4472 + 0.2 * 1 = 0.55776
+    """
+    p = {1: [0.2, 0.5, 0.9, 0.1], 2: [0.7, 0.3, 1.0, 0.0]}
+    used = {1: [1.0, 1.0, 0.5, 0.58], 2: [0.484, 0.484, 0.4472, 0.55776]}
+    labels = MomentumCorrection(1, beta=0.8, epsilon=0.0, freeze=2, guard=False, horizon=None)
+    for piece in (1, 2):
+        for epoch in (1, 2, 3, 4):
+            assert labels.labels()[0] == pytest.approx(used[piece][epoch - 1], abs=1e-6), (piece, epoch)
+            labels.update(piece, epoch, np.array([p[piece][epoch - 1]]))
+
+
+def test_the_freeze_ignores_what_it_is_told() -> None:
+    labels = MomentumCorrection(2, freeze=3, guard=False)
+    for epoch in (1, 2):
+        assert not labels.wants(1, epoch)
+        labels.update(1, epoch, np.array([0.0, 0.3]))
+        assert labels.value().tolist() == [1.0, 1.0]
+    assert labels.wants(1, 3)
+    labels.update(1, 3, np.array([0.0, 0.75]))
+    assert labels.value().tolist() == [0.0, 0.75]
+
+
+def test_epsilon_acts_on_use_only() -> None:
+    labels = MomentumCorrection(2, beta=0.5, epsilon=0.25, freeze=1, guard=False)
+    labels.update(1, 1, np.array([0.125, 0.25]))
+    assert labels.labels().tolist() == [0.0, 0.25]  # eq. 12: zero below epsilon, not at it
+    assert labels.value().tolist() == [0.125, 0.25]
+    labels.update(1, 2, np.array([1.0, 1.0]))  # it comes back from 0.125, not from zero
+    assert labels.value().tolist() == [0.5625, 0.625]
+
+
+def test_guard_holds_until_the_probabilities_separate() -> None:
+    ignorant, knowing = np.full(10, 0.02), np.array([0.9] * 5 + [0.01] * 5)
+    labels = MomentumCorrection(10, freeze=1, guard=True)
+    labels.update(1, 1, ignorant)
+    labels.update(1, 2, ignorant)
+    assert labels.held_epochs == 2
+    assert labels.labels().tolist() == [1.0] * 10
+    labels.update(1, 3, knowing)
+    assert labels.held_epochs == 2
+    np.testing.assert_allclose(labels.value(), knowing, rtol=1e-6)
+    labels.update(1, 4, ignorant)  # it guards the start only
+    np.testing.assert_allclose(labels.value(), 0.8 * knowing + 0.2 * ignorant, rtol=1e-5)
+
+
+def test_horizon_ends_what_a_piece_tells() -> None:
+    labels = MomentumCorrection(1, beta=0.5, freeze=1, guard=False, horizon=2)
+    assert [labels.wants(1, t) for t in (1, 2, 3)] == [True, True, True]  # nothing taken over yet: still wanted
+    for epoch in (1, 2, 3, 4):
+        labels.update(1, epoch, np.array([1 / 2**epoch]))
+    assert labels.value()[0] == pytest.approx(0.5 * 0.5 + 0.5 * 0.25)
+    assert [labels.wants(2, t) for t in (1, 2, 3)] == [True, True, False]
+
+
+def test_state_round_trip_goes_on_exactly_there() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random((6, 20)).astype(np.float32)
+    through, first = MomentumCorrection(20, guard=False), MomentumCorrection(20, guard=False)
+    for k in range(6):
+        through.update(1, k + 1, p[k])
+    for k in range(3):
+        first.update(1, k + 1, p[k])
+    second = MomentumCorrection(20, guard=False)
+    second.load_state(first.state())
+    for k in range(3, 6):
+        second.update(1, k + 1, p[k])
+    assert np.array_equal(second.value(), through.value())
+    assert second.started and second.held_epochs == 0
+
+
+def test_values_stay_in_the_unit_interval() -> None:
+    labels = MomentumCorrection(4, beta=0.8, freeze=1, guard=False)
+    for epoch in range(1, 200):
+        labels.update(1, epoch, np.array([0.0, 1.0, epoch % 2, 0.5]))
+        assert labels.value().dtype == labels.labels().dtype == np.float32
+        assert labels.value().min() >= 0 and labels.value().max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_pairs(n: int) -> None:
+    labels = MomentumCorrection(n, freeze=1)
+    labels.update(1, 1, np.full(n, 0.6, dtype=np.float32))
+    assert labels.labels().shape == (n,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"beta": 1.5}, "beta"),
+        ({"beta": float("nan")}, "beta"),
+        ({"epsilon": -0.1}, "epsilon"),
+        ({"freeze": 0}, "freeze"),
+        ({"freeze": 3, "horizon": 2}, "horizon"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict[str, float], name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        MomentumCorrection(3, **settings)  # type: ignore[arg-type]
+
+
+def test_trusting_reports_the_last_probability_and_trusts_all_the_same() -> None:
+    trusting = Trusting(3)
+    assert trusting.value().tolist() == [1.0, 1.0, 1.0]
+    trusting.update(1, 1, np.array([0.25, 0.5, 0.0]))
+    assert trusting.labels().tolist() == [1.0, 1.0, 1.0]
+    other = Trusting(3)
+    other.load_state(trusting.state())
+    assert other.value().tolist() == [0.25, 0.5, 0.0]

@@ -1,0 +1,42 @@
+"""The valley between two heaps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cleanpairs.correspondence.valley import find_valley
+from cleanpairs.errors import DataError
+
+
+def test_two_heaps() -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.beta(1, 20, 300), rng.beta(12, 4, 700)])
+    valley = find_valley(x)
+    assert valley.separated
+    assert 0.1 < valley.threshold < 0.6
+    assert valley.low == pytest.approx(0.3, abs=0.03)
+    assert valley.low == (x < valley.threshold).mean()
+
+
+@pytest.mark.parametrize(("a", "b"), [(20, 2), (2, 20), (5, 5), (1, 1)])
+def test_one_heap_has_none(a: int, b: int) -> None:
+    valley = find_valley(np.random.default_rng(0).beta(a, b, 5000))
+    assert not valley.separated
+    assert valley.low == 0.0
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.5, 1.0])
+def test_all_alike_has_none(value: float) -> None:
+    assert not find_valley(np.full(1000, value)).separated
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 19])
+def test_too_few_to_tell(n: int) -> None:
+    assert not find_valley(np.linspace(0, 1, n)).separated
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -0.01, 1.01])
+def test_what_is_no_correspondence_is_refused(bad: float) -> None:
+    with pytest.raises(DataError):
+        find_valley([0.5] * 30 + [bad])

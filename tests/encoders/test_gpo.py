@@ -1,0 +1,108 @@
+"""GPO and the sorted pooling against their definition; BiGRU against torch's padded GRU."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.encoders.gpo import GPO, _positional_encoding
+from cleanpairs.encoders.gru import BiGRU
+
+
+def defined(pool: GPO, x: Tensor) -> Tensor:
+    """Section 4 of the paper for one set (L, E): explicit loops."""
+    L, E = x.shape
+    pe = torch.zeros(L, pool.d_pe, dtype=x.dtype)
+    for k in range(L):
+        for i in range(0, pool.d_pe, 2):
+            angle = k / 10000 ** (i / pool.d_pe)
+            pe[k, i], pe[k, i + 1] = math.sin(angle), math.cos(angle)
+    out, _ = pool.gru(pe[None])
+    half = out.shape[-1] // 2
+    scores = pool.linear((out[0, :, :half] + out[0, :, half:]) / 2)[:, 0] / pool.temperature
+    theta = [torch.exp(s) / torch.exp(scores).sum() for s in scores]
+    pooled = []
+    for e in range(E):
+        values = sorted((x[k, e] for k in range(L)), key=lambda v: -float(v.detach()))
+        pooled.append(sum(t * v for t, v in zip(theta, values, strict=True)))
+    return torch.stack(pooled)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def pool() -> GPO:
+    torch.manual_seed(3)
+    return GPO(d_pe=8, d_hidden=6).double()
+
+
+@pytest.mark.parametrize("L", [1, 2, 7])
+def test_definition_without_lengths(pool: GPO, L: int) -> None:
+    x = torch.randn(3, L, 5, dtype=torch.float64)
+    want = torch.stack([defined(pool, s) for s in x])
+    torch.testing.assert_close(pool(x), want, rtol=1e-6, atol=1e-7)  # the encoding itself is float32
+
+
+def test_definition_with_lengths_in_any_order(pool: GPO) -> None:
+    lengths = torch.tensor([2, 7, 1, 7, 4])
+    x = torch.randn(5, 7, 3, dtype=torch.float64)
+    want = torch.stack([defined(pool, s[: int(n)]) for s, n in zip(x, lengths, strict=True)])
+    torch.testing.assert_close(pool(x, lengths), want, rtol=1e-6, atol=1e-7)
+
+
+def test_what_stands_behind_a_length_is_ignored(pool: GPO) -> None:
+    lengths = torch.tensor([3, 1])
+    x = torch.randn(2, 5, 4, dtype=torch.float64)
+    other = x.clone()
+    other[0, 3:] = 1e6
+    other[1, 1:] = float("nan")
+    assert torch.equal(pool(x, lengths), pool(other, lengths))
+
+
+def test_gradient_is_that_of_the_definition(pool: GPO) -> None:
+    lengths = torch.tensor([4, 2])
+    x = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, 3, dtype=torch.float64)
+    inputs = [x, *pool.parameters()]
+    got = torch.autograd.grad((pool(x, lengths) * weight).sum(), inputs)
+    want_value = torch.stack([defined(pool, s[: int(n)]) for s, n in zip(x, lengths, strict=True)])
+    want = torch.autograd.grad((want_value * weight).sum(), inputs)
+    assert len(got) == len(inputs)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+    assert bool((got[0][1, 2:] == 0).all())
+
+
+def test_weights_sum_to_one_and_end_at_the_length(pool: GPO) -> None:
+    lengths = torch.tensor([9, 5, 2, 1])
+    theta = pool.weights(lengths)
+    assert theta.shape == (4, 9)
+    torch.testing.assert_close(theta.sum(1), torch.ones(4, dtype=theta.dtype))
+    for row, n in zip(theta, lengths, strict=True):
+        assert bool((row[int(n) :] == 0).all()) and bool((row[: int(n)] > 0).all())
+
+
+def test_order_of_the_set_does_not_matter(pool: GPO) -> None:
+    x = torch.randn(2, 6, 4, dtype=torch.float64)
+    assert torch.equal(pool(x), pool(x[:, torch.randperm(6)]))
+
+
+def test_positional_encoding_of_the_first_positions() -> None:
+    pe = _positional_encoding(3, 4)
+    assert pe[0].tolist() == [0.0, 1.0, 0.0, 1.0]
+    torch.testing.assert_close(pe[2], torch.tensor([math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]))
+
+
+def test_bigru_is_a_padded_gru_of_each_sequence() -> None:
+    torch.manual_seed(0)
+    gru = BiGRU(5, 4)
+    lengths = [6, 3, 3, 1]
+    sequences = [torch.randn(n, 5) for n in lengths]
+    packed = nn.utils.rnn.pack_sequence(sequences)
+    out = gru(packed.data, packed.batch_sizes)
+    padded, _ = nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.PackedSequence(out, packed.batch_sizes))
+    for k, sequence in enumerate(sequences):
+        alone, _ = gru.rnn(sequence[:, None])  # (L, 1, 2 H), no packing
+        want = (alone[:, 0, :4] + alone[:, 0, 4:]) / 2
+        torch.testing.assert_close(padded[: len(sequence), k], want)

@@ -1,0 +1,123 @@
+"""Words of several scripts, the vocabulary, and packing against torch's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, TokenTable, pack, words
+from cleanpairs.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("A red CAT, sitting on 2 mats.", ["a", "red", "cat", "sitting", "on", "2", "mats"]),
+        ("café Straße", ["café", "strasse"]),
+        ("cafe\u0301", ["café"]),  # composed or not, one word
+        ("ＦＵＬＬ width", ["full", "width"]),
+        ("红色的猫", ["红", "色", "的", "猫"]),
+        ("猫が好き", ["猫", "が", "好", "き"]),
+        ("カメラ", ["カ", "メ", "ラ"]),
+        ("ที่นี่", ["ที่", "นี่"]),  # a Thai letter keeps its vowel and tone marks
+        ("빨간 고양이", ["빨간", "고양이"]),
+        ("हिन्दी बिल्ली", ["हिन्दी", "बिल्ली"]),  # vowel signs and virama belong to the word
+        ("قِطّة حمراء", ["قِطّة", "حمراء"]),
+        ("C++ 50% €3", ["c", "+", "+", "50", "%", "€", "3"]),
+        ("2 cats狗", ["2", "cats", "狗"]),
+        ("", []),
+        (" .,;:!? ", []),
+    ],
+)
+def test_words(text: str, tokens: list[str]) -> None:
+    assert words(text) == tokens
+
+
+def test_vocabulary_is_by_frequency_then_spelling() -> None:
+    tokenizer = Tokenizer.fit(["b a a", "c a b", "d"])
+    assert tokenizer.vocabulary == ["a", "b", "c", "d"]
+    assert len(tokenizer) == 5
+    assert Tokenizer.fit(["b a a", "c a b", "d"], min_count=2).vocabulary == ["a", "b"]
+    assert Tokenizer.fit(["b a a", "c a b", "d"], max_size=1).vocabulary == ["a"]
+
+
+def test_encoding_knows_the_unknown_the_empty_and_the_long() -> None:
+    table = Tokenizer(["cat", "red"], max_length=3).encode(["Red cat", "blue cat", "", "red " * 9])
+    assert [table.ids[a:b].tolist() for a, b in zip(table.offsets, table.offsets[1:], strict=False)] == [
+        [2, 1], [0, 1], [0], [2, 2, 2],
+    ]  # fmt: skip
+    assert table.lengths.tolist() == [2, 2, 1, 3]
+    assert len(table) == 4
+
+
+def test_no_caption_makes_an_empty_table() -> None:
+    table = Tokenizer([]).encode([])
+    assert len(table) == 0 and len(table.ids) == 0
+
+
+def test_round_trip_through_json() -> None:
+    tokenizer = Tokenizer.fit(["red cat", "红猫", "ที่"], max_length=7)
+    again = Tokenizer.from_dict(json.loads(json.dumps(tokenizer.to_dict())))
+    assert again.vocabulary == tokenizer.vocabulary and again.max_length == 7
+    captions = ["red 猫", "nothing known", "ที่ cat"]
+    assert again.encode(captions).ids.tolist() == tokenizer.encode(captions).ids.tolist()
+
+
+@pytest.mark.parametrize("data", [{}, {"vocabulary": "abc", "max_length": 3}, {"vocabulary": ["a"], "max_length": "3"}])
+def test_what_is_no_vocabulary_is_refused(data: dict[str, object]) -> None:
+    with pytest.raises(DataError, match="vocabulary"):
+        Tokenizer.from_dict(data)
+
+
+def table_of(lengths: list[int]) -> TokenTable:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return TokenTable(np.arange(1, offsets[-1] + 1), offsets)
+
+
+def sequences(packed: PackedTokens) -> list[list[int]]:
+    out: list[list[int]] = [[] for _ in packed.lengths]
+    at = 0
+    for size in packed.batch_sizes.tolist():
+        for k in range(size):
+            out[k].append(int(packed.ids[at]))
+            at += 1
+    return out
+
+
+def test_packing_is_torchs() -> None:
+    table = table_of([3, 1, 4, 4, 2, 6])
+    rows = np.array([4, 0, 2, 5, 1, 3, 0])
+    packed, order = pack(table, rows)
+    chosen = rows[order]
+    lengths = table.lengths[chosen]
+    padded = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
+    for k, row in enumerate(chosen):
+        padded[k, : lengths[k]] = torch.from_numpy(table.ids[table.offsets[row] : table.offsets[row + 1]])
+    want = pack_padded_sequence(padded, torch.from_numpy(lengths), batch_first=True)
+    assert torch.equal(packed.ids, want.data)
+    assert torch.equal(packed.batch_sizes, want.batch_sizes)
+    assert packed.lengths.tolist() == lengths.tolist() == sorted(lengths.tolist(), reverse=True)
+
+
+def test_dropping_keeps_order_and_at_least_one() -> None:
+    lengths = [1, 2, 5, 9] * 50
+    table = table_of(lengths)
+    rows = np.arange(len(lengths))
+    packed, order = pack(table, rows, drop=0.95, rng=np.random.default_rng(0))
+    for kept, row in zip(sequences(packed), rows[order], strict=True):
+        own = table.ids[table.offsets[row] : table.offsets[row + 1]].tolist()
+        assert len(kept) >= 1
+        assert set(kept) <= set(own) and kept == sorted(kept)
+    assert packed.lengths.tolist() == [len(s) for s in sequences(packed)]
+    share = float(packed.lengths.sum()) / sum(lengths)
+    assert 0.2 < share < 0.35  # the forced ones are about a quarter, 5 % of the rest
+
+
+def test_share_that_is_dropped() -> None:
+    table = table_of([40] * 100)
+    packed, _ = pack(table, np.arange(100), drop=0.2, rng=np.random.default_rng(0))
+    assert float(packed.lengths.sum()) / 4000 == pytest.approx(0.8, abs=0.02)
