@@ -2,7 +2,9 @@
 
 R@K, image to text: an image is a hit if any of its captions is among its K most similar texts. Text to image: a
 caption is a hit if its image is among its K most similar images. Both in per cent; rSum is the sum of the six
-(R@1, R@5, R@10, both ways), 600 at most. Ties count against us: an equal similarity ranks before the right one.
+(R@1, R@5, R@10, both ways), 600 at most. Ties count against us: an equal similarity (to within float32's rounding, which
+depends on how it was summed) ranks before the right one, and so does anything that is not finite. A model that has
+collapsed to one vector or diverged thus finds nothing, instead of everything.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import torch
 from cleanpairs.errors import DataError
 
 __all__ = ["Detection", "Recall", "detection", "recall"]
+
+ROUNDING = 1e-6  # of the similarity of two unit vectors in float32; a matrix product and a sum differ by less
 
 
 @dataclass(frozen=True)
@@ -86,14 +90,14 @@ def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, 
         sim = zt[s : s + block] @ zi.T  # (b, M)
         mine = owner[s : s + block]
         sim[torch.arange(len(mine)), mine] = float("-inf")
-        rank_t[s : s + block] = (sim >= own[s : s + block, None]).sum(1).numpy()
-    has_caption = np.isfinite(best.numpy())
+        rank_t[s : s + block] = (~(sim < own[s : s + block, None] - ROUNDING)).sum(1).numpy()
+    has_caption = np.bincount(owner.numpy(), minlength=m) > 0
     rank_i = np.empty(m, dtype=np.int64)
     for s in range(0, m, block):
         sim = zi[s : s + block] @ zt.T  # (b, N)
         theirs = owner[None, :] == torch.arange(s, min(s + block, m))[:, None]
         sim[theirs] = float("-inf")
-        rank_i[s : s + block] = (sim >= best[s : s + block, None]).sum(1).numpy()
+        rank_i[s : s + block] = (~(sim < best[s : s + block, None] - ROUNDING)).sum(1).numpy()
     rank_i = rank_i[has_caption]
     i2t = [100.0 * float((rank_i < k).mean()) for k in (1, 5, 10)]
     t2i = [100.0 * float((rank_t < k).mean()) for k in (1, 5, 10)]

@@ -1,0 +1,113 @@
+"""Recall against a brute-force count, detection against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
+
+from cleanpairs.errors import DataError
+from cleanpairs.evaluate import detection, recall
+
+
+def unit(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
+    z = rng.normal(size=(n, dim)).astype(np.float32)
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+def brute_force(z_image: np.ndarray, z_text: np.ndarray, owner: np.ndarray) -> list[float]:
+    """Sort every query's answers; a hit if one of the right ones is among the first K."""
+    S = z_image.astype(np.float64) @ z_text.astype(np.float64).T
+    out = []
+    for sims, right in (
+        (S, [set(np.flatnonzero(owner == i).tolist()) for i in range(len(z_image))]),
+        (S.T, [{int(i)} for i in owner]),
+    ):
+        queries = [q for q, r in enumerate(right) if r]
+        for k in (1, 5, 10):
+            hits = [bool(set(np.argsort(-sims[q])[:k].tolist()) & right[q]) for q in queries]
+            out.append(100 * float(np.mean(hits)))
+    return out
+
+
+@pytest.mark.parametrize("block", [3, 7, 1024])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_recall_with_five_captions_an_image(shuffled: bool, block: int) -> None:
+    rng = np.random.default_rng(0)
+    z_image = unit(rng, 40)
+    owner = np.repeat(np.arange(40), 5)
+    if shuffled:
+        owner = rng.permutation(owner)
+    z_text = z_image[owner] + rng.normal(scale=0.5, size=(200, 8)).astype(np.float32)
+    z_text = (z_text / np.linalg.norm(z_text, axis=1, keepdims=True)).astype(np.float32)
+    got = recall(z_image, z_text, owner, block=block)
+    want = brute_force(z_image, z_text, owner)
+    assert 5 < want[0] < 95  # the corpus tells something
+    assert [got.i2t_r1, got.i2t_r5, got.i2t_r10, got.t2i_r1, got.t2i_r5, got.t2i_r10] == pytest.approx(want)
+    assert got.rsum == pytest.approx(sum(want)) == got.to_dict()["rsum"]
+
+
+def test_an_image_without_a_caption_is_no_query() -> None:
+    rng = np.random.default_rng(1)
+    z_image, z_text = unit(rng, 6), unit(rng, 4)
+    owner = np.array([0, 2, 2, 5])
+    got = recall(z_image, z_text, owner)
+    want = brute_force(z_image, z_text, owner)
+    assert [got.i2t_r1, got.t2i_r1, got.t2i_r5] == pytest.approx([want[0], want[3], want[4]])
+
+
+@pytest.mark.parametrize("dim", [7, 64, 512, 1024])
+def test_ties_count_against_us(dim: int) -> None:
+    """A collapsed model gives every pair one similarity, whatever rounding says: it finds nothing."""
+    z = unit(np.random.default_rng(2), 1, dim)
+    same = np.repeat(z, 30, axis=0)
+    assert recall(same, same, np.arange(30)).rsum == 0.0
+
+
+def test_a_diverged_model_finds_nothing() -> None:
+    nothing = np.full((20, 4), np.nan, np.float32)
+    assert recall(nothing, nothing, np.arange(20)).rsum == 0.0
+
+
+def test_two_images_alike_are_one_tie() -> None:
+    z = unit(np.random.default_rng(3), 12, 300)
+    z[1] = z[0]
+    got = recall(z, z, np.arange(12))
+    assert got.t2i_r1 == got.i2t_r1 == pytest.approx(100 * 10 / 12)
+    assert got.t2i_r5 == got.i2t_r5 == 100.0
+
+
+def test_a_perfect_model() -> None:
+    z = np.eye(20, dtype=np.float32)
+    assert recall(z, z, np.arange(20)).rsum == 600.0
+    assert recall(z[:1], z[:1], np.array([0])).rsum == 600.0
+
+
+def test_nothing_to_rank_is_refused() -> None:
+    with pytest.raises(DataError, match="at least one"):
+        recall(np.empty((0, 4), np.float32), np.empty((0, 4), np.float32), np.empty(0, np.int64))
+
+
+def test_detection_is_scikit_learns() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.random(500) < 0.3
+    y = np.clip(rng.normal(np.where(truth, 0.3, 0.6), 0.2), 0, 1).astype(np.float32).round(2)  # with ties
+    found = detection(y, truth, 0.45)
+    precision, share, f1, _ = precision_recall_fscore_support(truth, y < 0.45, average="binary")
+    assert found.auroc == pytest.approx(roc_auc_score(truth, -y))
+    assert found.ap == pytest.approx(average_precision_score(truth, -y))
+    assert (found.precision, found.recall, found.f1) == pytest.approx((precision, share, f1))
+
+
+def test_quarantined_pairs_are_left_out() -> None:
+    y, truth = np.array([0.1, 0.9, np.nan, 0.2, np.nan]), np.array([True, False, True, True, False])
+    assert detection(y, truth, 0.5) == detection(y[[0, 1, 3]], truth[[0, 1, 3]], 0.5)
+    assert detection(y, truth, 0.5).recall == 1.0
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_one_class_has_no_auroc(value: bool) -> None:
+    found = detection(np.array([0.2, 0.8]), np.array([value, value]), 0.5)
+    assert np.isnan(found.auroc) and np.isnan(found.ap)
+    assert np.isfinite([found.precision, found.recall, found.f1]).all()
+    assert np.isnan(detection(np.empty(0), np.empty(0, bool), 0.5).auroc)
