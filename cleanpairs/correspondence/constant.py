@@ -10,18 +10,18 @@ __all__ = ["Trusting"]
 
 
 class Trusting:
-    """Label 1 for all N pairs; the value is the last matching probability that was reported."""
+    """Label 1 for all N pairs; the value is the matching probability after the last of ``epochs``."""
 
     needs_probability = True
     epsilon = 0.0
 
-    def __init__(self, n: int) -> None:
-        self.n = n
+    def __init__(self, n: int, epochs: int) -> None:
+        self.n, self.epochs = n, epochs
         self.p = np.ones(n, dtype=np.float32)
 
     def wants(self, piece: int, epoch: int) -> bool:
-        """The probability of every epoch is recorded."""
-        return True
+        """The probability after the last epoch is the value; the others are not needed."""
+        return epoch == self.epochs
 
     def update(self, piece: int, epoch: int, p: np.ndarray) -> None:
         """Record p (N,)."""

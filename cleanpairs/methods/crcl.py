@@ -99,7 +99,7 @@ class CRCL(PairCleaner):
         dim_word: int = 300,
         image_drop: float = 0.4,
         text_drop: float = 0.2,
-        epochs: int = 12,
+        epochs: int = 8,
         refine_epochs: Sequence[int] = (4, 4, 4),
         freeze: int = 2,
         horizon: int | str | None = "auto",

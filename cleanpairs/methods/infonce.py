@@ -34,13 +34,13 @@ class InfoNCE(PairCleaner):
         dim_word: int = 300,
         image_drop: float = 0.4,
         text_drop: float = 0.2,
-        epochs: int = 16,
+        epochs: int = 20,
         lr_update: int | None = None,
         lr: float = 5e-4,
         weight_decay: float = 1e-4,
-        batch_size: int = 128,
+        batch_size: int = 64,
         grad_clip: float = 2.0,
-        tau: float = 0.05,
+        tau: float = 0.1,
         threshold: float | str | None = None,
         label_group: int = 64,
         label_tau: float | None = None,
@@ -86,7 +86,7 @@ class InfoNCE(PairCleaner):
         return InfoNCELoss(tau=self.tau)
 
     def _correspondence(self, n: int) -> Correspondence:
-        return Trusting(n)
+        return Trusting(n, self.epochs)
 
     def _default_threshold(self) -> float:
         return 0.1
