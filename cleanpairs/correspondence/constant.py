@@ -15,13 +15,13 @@ class Trusting:
     needs_probability = True
     epsilon = 0.0
 
-    def __init__(self, n: int, epochs: int) -> None:
+    def __init__(self, n: int, epochs: int | None = None) -> None:
         self.n, self.epochs = n, epochs
         self.p = np.ones(n, dtype=np.float32)
 
     def wants(self, piece: int, epoch: int) -> bool:
-        """The probability after the last epoch is the value; the others are not needed."""
-        return epoch == self.epochs
+        """The probability after the last epoch is the value; the others are not needed (all are when not told)."""
+        return self.epochs is None or epoch == self.epochs
 
     def update(self, piece: int, epoch: int, p: np.ndarray) -> None:
         """Record p (N,)."""
