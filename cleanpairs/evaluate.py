@@ -1,8 +1,8 @@
 """Retrieval recall and detection quality.
 
 R@K, image to text: an image is a hit if any of its captions is among its K most similar texts. Text to image: a
-caption is a hit if its image is among its K most similar images. Both in per cent; rSum is the sum of the six
-(R@1, R@5, R@10, both ways), 600 at most. Ties count against us: an equal similarity (to within float32's rounding, which
+caption is a hit if its image is among its K most similar images. Both in per cent; rSum is the sum of the six (R@1,
+R@5, R@10, both ways), 600 at most. Ties count against us: an equal similarity (to within float32's rounding, which
 depends on how it was summed) ranks before the right one, and so does anything that is not finite. A model that has
 collapsed to one vector or diverged thus finds nothing, instead of everything.
 """

@@ -231,6 +231,9 @@ class _Run:
             at = restored.position
             self.correspondence.load_state(restored.labels)
             self.best, self.best_rsum, self.history = restored.best, restored.best_rsum, restored.history
+            past = restored.partial or (self.history[-1] if self.history else {})
+            self.skipped = int(past.get("skipped_steps", 0))
+            self.skipped_in_row = int(past.get("skipped_in_row", 0))
         total = sum(p.epochs for p in pieces) * len(self.data)
         for number, piece in enumerate(pieces, start=1):
             if number < at.piece:
@@ -248,7 +251,10 @@ class _Run:
                 self.set_lr(piece, epoch, last)
                 self.epoch(number, epoch, first, partial, before * len(self.data), total, last)
                 done = last and epoch == piece.epochs
-                self.save(Position(number, epoch + 1, 0), force=done or epoch == piece.epochs)
+                stop = self.interrupts.received is not None  # while labels were made: no step noticed it
+                self.save(Position(number, epoch + 1, 0), force=done or stop or epoch == piece.epochs)
+                if stop:
+                    self.interrupts.raise_received()
             restored = None
         if self.best is not None:
             self.raw.load_state_dict(self.best)
@@ -279,6 +285,7 @@ class _Run:
         p = np.zeros(n, dtype=np.float32) if partial is None else np.array(partial["p"], dtype=np.float32)
         loss_sum = 0.0 if partial is None else float(partial["loss_sum"])
         done = 0 if partial is None else int(partial["done"])
+        counted = 0 if partial is None else int(partial["counted"])  # pairs whose step was taken
         started_at = done
         self.model.train()
         for step, rows in enumerate(batches):
@@ -286,12 +293,17 @@ class _Run:
                 continue
             loss, p_batch, order = self.step(rows, labels, step_seed(s.seed, piece, epoch, step))
             p[rows[order]] = p_batch
-            loss_sum += loss * len(rows)
             done += len(rows)
+            if np.isfinite(loss):
+                loss_sum += loss * len(rows)
+                counted += len(rows)
             if self.trainer.on_step is not None:
                 self.trainer.on_step(before + done, total, loss)
             if self.interrupts.received:
-                state = {"p": p, "loss_sum": loss_sum, "done": done}
+                state = {
+                    "p": p, "loss_sum": loss_sum, "done": done, "counted": counted, "skipped_steps": self.skipped,
+                    "skipped_in_row": self.skipped_in_row,
+                }  # fmt: skip
                 self.save(Position(piece, epoch, step + 1), force=True, partial=state)
                 self.interrupts.raise_received()
         trained = time.perf_counter() - began
@@ -299,6 +311,8 @@ class _Run:
         if self.correspondence.wants(piece, epoch):
             if s.label_pass == "eval":
                 p = self.label_pass(step_seed(s.seed, piece, epoch))
+            else:  # a batch that diverged says nothing about its pairs: they keep what they have
+                p = np.where(np.isfinite(p), p, self.correspondence.value())
             self.correspondence.update(piece, epoch, p)
             mean_p = float(p.mean())
         rsum = None
@@ -309,7 +323,7 @@ class _Run:
                 self.best = {k: v.detach().cpu().clone() for k, v in self.raw.state_dict().items()}
         y = self.correspondence.value()
         record = EpochRecord(
-            piece=piece, epoch=epoch, loss=loss_sum / max(done, 1),
+            piece=piece, epoch=epoch, loss=loss_sum / max(counted, 1),
             pairs_per_second=(done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
             lr=float(self.optimizer.param_groups[0]["lr"]), mean_probability=mean_p,
             flagged=float((self.correspondence.labels() == 0).mean()), val_rsum=rsum, skipped_steps=self.skipped,
@@ -363,22 +377,25 @@ class _Run:
         value = float(loss.detach())
         if not np.isfinite(value):
             self.skip(rows)
-            return 0.0, p, order
+            return float("nan"), p, order
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
-        self.fabric.clip_gradients(self.model, self.optimizer, max_norm=s.grad_clip, error_if_nonfinite=False)  # type: ignore[arg-type]
+        norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=s.grad_clip, error_if_nonfinite=False)  # type: ignore[arg-type]
+        if norm is not None and not bool(torch.isfinite(norm)):  # a finite loss may have a gradient that is not
+            self.skip(rows)
+            return float("nan"), p, order
         self.optimizer.step()
         self.skipped_in_row = 0
         return value, p, order
 
     def skip(self, rows: np.ndarray) -> None:
-        """A non-finite loss is not applied; ten in a row end the run."""
+        """A step whose loss or gradient is not finite is not taken; ten in a row end the run."""
         self.skipped += 1
         self.skipped_in_row += 1
         if self.skipped_in_row >= MAX_NON_FINITE:
             raise RefusedError(
-                f"the loss was not finite in {MAX_NON_FINITE} steps in a row; the last batch held the pairs "
-                f"{sorted(rows.tolist())[:16]} ...; lower --set method.lr, or check the vectors of these rows"
+                f"the loss or its gradient was not finite in {MAX_NON_FINITE} steps in a row; the last batch held the "
+                f"pairs {sorted(rows.tolist())[:16]} ...; lower --set method.lr, or check the vectors of these rows"
             )
 
     def label_pass(self, seed: int) -> np.ndarray:

@@ -125,11 +125,12 @@ class Checkpoint:
             with safe_open(self.path, framework="pt") as f:
                 head = json.loads((f.metadata() or {})["state"])
                 tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            fingerprint, position = head["fingerprint"], Position(*head["position"])
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(
                 f"the checkpoint {self.path} cannot be read ({error}); start again with --overwrite"
             ) from error
-        if head["fingerprint"] != self.fingerprint:
+        if fingerprint != self.fingerprint:
             raise DataError(
                 f"the checkpoint {self.path} belongs to other data or settings; resume with the same ones, "
                 "or start again with --overwrite"
@@ -143,7 +144,7 @@ class Checkpoint:
         labels = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in part("labels").items()}
         partial = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in part("partial").items()}
         return Restored(
-            position=Position(*head["position"]),
+            position=position,
             model=part("model"),
             optimizer=part("optimizer"),
             labels=labels,

@@ -1,0 +1,382 @@
+"""The training loop: what an epoch covers, what is skipped, and that a resumed training is the same to the bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.momentum import MomentumCorrection
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.encoders.vse_inf import VSEInf
+from cleanpairs.errors import DataError, RefusedError
+from cleanpairs.interrupt import Interrupts, Terminated
+from cleanpairs.objectives.acl import ActiveComplementaryLoss
+from cleanpairs.objectives.base import Objective
+from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.trainer import MAX_NON_FINITE, Piece, Trained, Trainer, TrainingData, TrainingSettings, _Run
+from cleanpairs.training_state import Checkpoint
+
+WORDS = "red blue green cat dog bird big small old new".split()
+SETTINGS = TrainingSettings(batch_size=8, lr=2e-3, label_group=8, label_rounds=2, bucket=2, seed=3)
+PIECES = [Piece(2), Piece(3, lr_update=2)]
+
+
+def corpus(n: int = 44, regions: int = 3, seed: int = 0) -> tuple[TrainingData, Tokenizer]:
+    """Captions of 1 to 5 words, whose vectors are the words' (a sum, with noise)."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(len(WORDS), 16))
+    captions, images = [], []
+    for _ in range(n):
+        chosen = rng.choice(len(WORDS), rng.integers(1, 6), replace=False)
+        captions.append(" ".join(WORDS[k] for k in chosen))
+        images.append(vectors[chosen].sum(0) + 0.1 * rng.normal(size=(regions, 16)))
+    tokenizer = Tokenizer.fit(captions)
+    array = np.array(images, dtype=np.float32).reshape(n, regions, 16)
+    ids = np.arange(n)
+    _, text_group = np.unique([" ".join(sorted(c.split())) for c in captions], return_inverse=True)
+    return TrainingData(array, tokenizer.encode(captions), ids, ids, text_group.astype(np.int64)), tokenizer
+
+
+def builder(tokenizer: Tokenizer) -> Callable[[], VSEInf]:
+    return lambda: VSEInf(len(tokenizer), 16, dim=16, dim_word=8)
+
+
+def validate(model: Any) -> float:
+    """Some figure that differs from epoch to epoch, up and down."""
+    total = sum(float(v.double().abs().sum()) for v in model.state_dict().values())
+    return float(np.sin(1e4 * total))
+
+
+def train(
+    checkpoint: Checkpoint | None = None,
+    *,
+    resume: bool = False,
+    on_step: Callable[[int, int, float], None] | None = None,
+    on_epoch: Callable[[Any, np.ndarray], None] | None = None,
+    settings: TrainingSettings = SETTINGS,
+    with_val: bool = True,
+    n: int = 44,
+) -> Trained:
+    data, tokenizer = corpus(n)
+    labels = MomentumCorrection(len(data), freeze=1, guard=False)
+    trainer = Trainer(settings, checkpoint=checkpoint, on_step=on_step, on_epoch=on_epoch)
+    return trainer.fit(
+        data,
+        PIECES,
+        ActiveComplementaryLoss(tau=0.1),
+        labels,
+        builder(tokenizer),
+        validate if with_val else None,
+        resume,
+    )
+
+
+def assert_same(a: Trained, b: Trained) -> None:
+    """Weights, labels and what was found on the way, to the bit."""
+    first, second = a.model.state_dict(), b.model.state_dict()
+    assert first.keys() == second.keys() and len(first) > 10
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    assert np.array_equal(a.correspondence.value(), b.correspondence.value())
+    assert a.best_val_rsum == b.best_val_rsum
+    timeless = [[{k: v for k, v in line.items() if "second" not in k} for line in t.history] for t in (a, b)]
+    assert timeless[0] == timeless[1]
+
+
+class StopAt:
+    """Sends this process a signal after some steps."""
+
+    def __init__(self, step: int, number: int = signal.SIGINT) -> None:
+        self.step, self.number, self.seen = step, number, 0
+
+    def __call__(self, done: int, total: int, loss: float) -> None:
+        self.seen += 1
+        if self.seen == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> dict[str, Trained]:
+    return {
+        "eval": train(),
+        "batch": train(settings=replace(SETTINGS, label_pass="batch")),
+    }
+
+
+# 44 pairs in batches of 8: 6 steps an epoch, 12 in the first piece, 30 in all
+@pytest.mark.parametrize("label_pass", ["eval", "batch"])
+@pytest.mark.parametrize("step", [1, 3, 6, 7, 12, 14, 24, 30])
+def test_resume_is_the_same_to_the_bit(
+    step: int, label_pass: str, tmp_path: Path, uninterrupted: dict[str, Trained]
+) -> None:
+    """Within the first epoch, at an epoch's end (6), at a piece's (12), inside the second piece, at the last step."""
+    settings = replace(SETTINGS, label_pass=label_pass)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        train(Checkpoint(tmp_path, "f"), on_step=StopAt(step), settings=settings)
+    assert not isinstance(stop.value, Terminated)
+    assert_same(train(Checkpoint(tmp_path, "f"), resume=True, settings=settings), uninterrupted[label_pass])
+
+
+def test_a_run_stopped_at_every_few_steps(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
+    stops = 0
+    while True:
+        try:
+            trained = train(Checkpoint(tmp_path, "f"), resume=stops > 0, on_step=StopAt(4))
+            break
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops == 7
+    assert_same(trained, uninterrupted["eval"])
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3, 5])
+def test_a_signal_between_two_epochs_stops_too(epoch: int, tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
+    """During the label pass or the validation: also behind the last epoch, where no step would notice any more."""
+    seen = []
+
+    def on_epoch(record: Any, y: np.ndarray) -> None:
+        seen.append(record)
+        if len(seen) == epoch:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Checkpoint(tmp_path, "f"), on_epoch=on_epoch)
+    assert len(seen) == epoch
+    assert_same(train(Checkpoint(tmp_path, "f"), resume=True), uninterrupted["eval"])
+
+
+def test_sigterm_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(Terminated):
+        train(Checkpoint(tmp_path, "f"), on_step=StopAt(2, signal.SIGTERM))
+    assert Checkpoint(tmp_path, "f").exists()
+
+
+def test_handlers_are_put_back_and_a_second_sigint_does_not_wait() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    with Interrupts(enabled=False):
+        assert signal.getsignal(signal.SIGINT) == before[0]
+
+
+def test_resume_without_a_checkpoint_begins(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
+    assert_same(train(Checkpoint(tmp_path, "f"), resume=True), uninterrupted["eval"])
+
+
+def test_a_finished_training_resumes_to_itself(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
+    train(Checkpoint(tmp_path, "f"))
+    steps: list[int] = []
+    again = train(Checkpoint(tmp_path, "f"), resume=True, on_step=lambda done, total, loss: steps.append(done))
+    assert steps == []
+    assert_same(again, uninterrupted["eval"])
+
+
+def test_seeds_differ_and_repeat(uninterrupted: dict[str, Trained]) -> None:
+    assert_same(train(), uninterrupted["eval"])
+    other = train(settings=replace(SETTINGS, seed=4))
+    assert not np.array_equal(other.correspondence.value(), uninterrupted["eval"].correspondence.value())
+
+
+def test_the_callers_random_state_is_left_alone() -> None:
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    train(with_val=False)
+    assert torch.equal(torch.rand(3), want)
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [0, 7, 0.5, -1])
+def test_a_truncated_checkpoint_is_named(keep: float, tmp_path: Path) -> None:
+    train(Checkpoint(tmp_path, "f"), with_val=False)
+    file = tmp_path / "last.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * keep) if keep == 0.5 else int(keep)])
+    with pytest.raises(DataError, match=r"last\.safetensors.*--overwrite"):
+        train(Checkpoint(tmp_path, "f"), resume=True)
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
+    train(Checkpoint(tmp_path, "one"), with_val=False)
+    with pytest.raises(DataError, match="other data or settings"):
+        train(Checkpoint(tmp_path, "two"), resume=True)
+
+
+def test_a_safetensors_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(2)}, tmp_path / "last.safetensors")
+    with pytest.raises(DataError, match=r"last\.safetensors"):
+        Checkpoint(tmp_path, "f").load()
+    save_file({"x": torch.zeros(2)}, tmp_path / "last.safetensors", metadata={"state": "[1, 2]"})
+    with pytest.raises(DataError, match=r"last\.safetensors"):
+        Checkpoint(tmp_path, "f").load()
+
+
+# -- losses that are not finite -------------------------------------------------------------------------------------
+
+
+class Faulty:
+    """An objective whose calls in ``bad`` (from 0) give NaN, or a finite loss with an infinite gradient."""
+
+    tau = 0.1
+
+    def __init__(self, bad: set[int], gradient: bool = False) -> None:
+        self.bad, self.gradient, self.calls = bad, gradient, 0
+
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        loss = ActiveComplementaryLoss(tau=self.tau)(S, labels, excluded)
+        bad = self.calls in self.bad
+        self.calls += 1
+        if bad and self.gradient:
+            return loss + torch.sqrt((S.diagonal() - S.diagonal().detach()).abs())  # + 0, whose gradient is not finite
+        return loss * float("nan") if bad else loss
+
+
+def train_with(objective: Objective, settings: TrainingSettings = SETTINGS) -> Trained:
+    data, tokenizer = corpus()
+    labels = Trusting(len(data))
+    return Trainer(settings).fit(data, [Piece(3)], objective, labels, builder(tokenizer))
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
+def test_a_step_that_is_not_finite_is_not_applied(gradient: bool) -> None:
+    trained = train_with(Faulty({2, 6, 7}, gradient))
+    for name, value in trained.model.state_dict().items():
+        assert bool(torch.isfinite(value.float()).all()), name
+    assert trained.history[-1]["skipped_steps"] == 3
+    assert all(np.isfinite(line["loss"]) for line in trained.history)
+    assert np.isfinite(trained.correspondence.value()).all()
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
+def test_ten_in_a_row_are_refused(gradient: bool) -> None:
+    with pytest.raises(RefusedError, match=r"10 steps in a row.*pairs"):
+        train_with(Faulty(set(range(3, 3 + MAX_NON_FINITE)), gradient))
+    train_with(Faulty({*range(MAX_NON_FINITE - 1), *range(MAX_NON_FINITE, MAX_NON_FINITE + 4)}, gradient))
+
+
+def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
+    data, tokenizer = corpus()
+
+    class Seven:
+        tau = 0.1
+        calls = 0
+
+        def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+            self.calls += 1
+            return S.diagonal() * 0 + (float("nan") if self.calls == 2 else 7.0)
+
+    trained = Trainer(SETTINGS).fit(data, [Piece(1)], Seven(), Trusting(len(data)), builder(tokenizer))
+    assert trained.history[0]["loss"] == pytest.approx(7.0)
+
+
+def test_labels_of_a_diverged_batch_are_refused_or_finite() -> None:
+    """A vector of infinities makes the whole batch's probabilities NaN; none of them may become a label."""
+    data, tokenizer = corpus()
+    images = data.images.copy()
+    images[5] = np.inf
+    broken = replace(data, images=images)
+    labels = MomentumCorrection(len(data), freeze=1, guard=False)
+    settings = replace(SETTINGS, label_pass="batch")
+    trained = Trainer(settings).fit(broken, [Piece(3)], ActiveComplementaryLoss(tau=0.1), labels, builder(tokenizer))
+    assert np.isfinite(np.delete(trained.correspondence.value(), 5)).all()
+
+
+# -- epochs ---------------------------------------------------------------------------------------------------------
+
+
+def a_run(n: int, settings: TrainingSettings) -> _Run:
+    data, tokenizer = corpus(n)
+    trainer = Trainer(settings)
+    return _Run(
+        trainer, data, ActiveComplementaryLoss(), Trusting(n), builder(tokenizer), None, Interrupts(enabled=False)
+    )
+
+
+@pytest.mark.parametrize("bucket", [0, 1, 3, 8])
+@pytest.mark.parametrize("n", [2, 3, 7, 8, 9, 16, 17, 44, 100])
+def test_an_epoch_covers_every_pair_once(n: int, bucket: int) -> None:
+    run = a_run(n, replace(SETTINGS, bucket=bucket))
+    orders = set()
+    for epoch in (1, 2, 3):
+        batches = run.batches(1, epoch)
+        rows = np.concatenate(batches)
+        assert np.array_equal(np.sort(rows), np.arange(n))
+        assert min(len(b) for b in batches) >= 2  # a pair alone has no negative
+        assert max(len(b) for b in batches) <= 8 + 2
+        assert all(np.array_equal(a, b) for a, b in zip(batches, run.batches(1, epoch), strict=True))
+        orders.add(tuple(rows.tolist()))
+    assert len(orders) == 3 or n < 4
+
+
+def test_buckets_hold_captions_of_like_length() -> None:
+    n = 400
+    lengths = a_run(n, SETTINGS).data.tokens.lengths
+
+    def padding(bucket: int) -> float:
+        batches = a_run(n, replace(SETTINGS, bucket=bucket)).batches(1, 1)
+        return sum(lengths[b].max() * len(b) - lengths[b].sum() for b in batches) / float(lengths.sum())
+
+    assert padding(8) < 0.5 * padding(1)
+
+
+def test_the_rate_falls_in_the_last_piece_only() -> None:
+    trained = train(with_val=False)
+    assert [line["lr"] for line in trained.history] == pytest.approx([2e-3, 2e-3, 2e-3, 2e-3, 2e-4])
+    assert [(line["piece"], line["epoch"]) for line in trained.history] == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+
+
+def test_the_best_epoch_of_the_last_piece_is_kept() -> None:
+    data, tokenizer = corpus()
+    kept: list[tuple[float, dict[str, Tensor]]] = []
+    figures = iter([3.0, 9.0, 5.0])
+
+    def judge(model: Any) -> float:
+        kept.append((next(figures), {k: v.clone() for k, v in model.state_dict().items()}))
+        return kept[-1][0]
+
+    trained = Trainer(SETTINGS).fit(
+        data, PIECES, ActiveComplementaryLoss(tau=0.1), Trusting(len(data)), builder(tokenizer), judge
+    )
+    assert len(kept) == 3 and trained.best_val_rsum == 9.0
+    for name, value in trained.model.state_dict().items():
+        assert torch.equal(value, kept[1][1][name])
+    assert [line["val_rsum"] for line in trained.history] == [None, None, 3.0, 9.0, 5.0]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_too_few_pairs_are_refused(n: int) -> None:
+    data, tokenizer = corpus(n)
+    with pytest.raises(RefusedError, match="at least 2"):
+        Trainer(SETTINGS).fit(data, PIECES, ActiveComplementaryLoss(), Trusting(n), builder(tokenizer))
+
+
+def test_two_pairs_train() -> None:
+    trained = train(n=2, with_val=False)
+    assert np.isfinite(trained.correspondence.value()).all()
+
+
+def test_it_learns() -> None:
+    data, tokenizer = corpus()
+    trainer = Trainer(replace(SETTINGS, lr=5e-3))
+    history = trainer.fit(data, [Piece(12)], InfoNCELoss(tau=0.1), Trusting(len(data)), builder(tokenizer)).history
+    assert history[-1]["loss"] < 0.6 * history[0]["loss"]
+    assert history[-1]["mean_probability"] > 0.5
