@@ -51,7 +51,9 @@ def embed_texts(
 
 def as_input(images: np.ndarray, device: torch.device | str) -> Tensor:
     """A batch of images as the encoders take it: float32 regions, or uint8 pixels."""
-    x = torch.from_numpy(np.ascontiguousarray(images)).to(device, non_blocking=True)
+    array = np.ascontiguousarray(images)
+    array = array if array.flags.writeable else array.copy()  # a batch of a mapped file
+    x = torch.from_numpy(array).to(device, non_blocking=True)
     return x if x.dtype == torch.uint8 else x.float()
 
 
