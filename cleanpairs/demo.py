@@ -35,9 +35,8 @@ class DemoResult:
     wronged: int
     found: Detection
     flagged: int
-    restored: int
-    new_captions: int
-    right_captions: int
+    repaired: int
+    right: int
     rsum_noisy: float
     rsum_cleaned: float
     rsum_crcl: float
@@ -47,7 +46,7 @@ class DemoResult:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         plain = {k: v for k, v in self.__dict__.items() if isinstance(v, int | float)}
-        return {**plain, **self.found.to_dict(), "wronged_restored": self.restored / max(self.wronged, 1)}
+        return {**plain, **self.found.to_dict(), "restored_share": self.right / max(self.wronged, 1)}
 
 
 def run_demo(
@@ -75,7 +74,7 @@ def run_demo(
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     noisy = out / "noisy.parquet"
-    column = {"image_column": "image"} if images else {}
+    column: dict[str, Any] = {"image_column": "image"} if images else {}
     truth = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=overwrite, **column)
     wronged = int(truth.mismatched.sum())
     say(
@@ -98,8 +97,8 @@ def run_demo(
     found = detection(model.correspondence_, mask, model.threshold_)
     flagged = int((model.correspondence_ < model.threshold_).sum())
     say(
-        f"   found: AUROC {found.auroc:.3f}; of {flagged:,} flagged pairs {found.precision:.0%} are wrong, and {found.recall:.0%} "
-        f"of the wrong ones are flagged (F1 {found.f1:.2f})"
+        f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs are flagged (correspondence below {model.threshold_:g}): "
+        f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
     )
 
     plan = model.rematch(pairs)
@@ -112,15 +111,15 @@ def run_demo(
         ledger=out / "ledger.parquet",
         overwrite=overwrite,
     )
-    new, right, restored = _restored(pairs, plan.table, mask)
+    repaired, right = _right(pairs, plan.table)
     say(
-        f"3. repaired: {new:,} images have a new caption, {right / max(new, 1):.0%} of them their own one; "
-        f"{restored / max(wronged, 1):.0%} of the wronged images have their own caption back (top-1 of {len(pairs):,})"
+        f"3. repaired: {repaired:,} pairs have a new caption or image; {right:,} of them ({right / max(repaired, 1):.0%}) are "
+        f"the true pair again (top-1 of {len(pairs):,}): {right / max(wronged, 1):.1%} of all that were wronged"
     )
     say("   " + str(summary).splitlines()[0])
 
     say("4. what it does for retrieval: a plain contrastive model, trained three ways, on 500 untouched test images")
-    plain = {"random_state": seed, "epochs": 10, "dim": model.dim, "batch_size": model.batch_size}
+    plain: dict[str, Any] = {"random_state": seed, "epochs": 10, "dim": model.dim, "batch_size": model.batch_size}
     if images:
         plain |= {"image_encoder": "cnn", "image_size": 64}
     val, test = (load_pairs(clipart_path(s), **column) for s in ("val", "test"))
@@ -135,9 +134,8 @@ def run_demo(
         wronged=wronged,
         found=found,
         flagged=flagged,
-        restored=restored,
-        new_captions=new,
-        right_captions=right,
+        repaired=repaired,
+        right=right,
         rsum_noisy=before,
         rsum_cleaned=after,
         rsum_crcl=own,
@@ -150,18 +148,17 @@ def run_demo(
     return result
 
 
-def _restored(pairs: Pairs, table: Any, wrong: np.ndarray) -> tuple[int, int, int]:
-    """New captions, those of them that are the image's own, and those of a truly wronged image."""
+def _right(pairs: Pairs, table: Any) -> tuple[int, int]:
+    """Repaired pairs, and those of them whose image and caption truly belong together."""
     assert pairs.true_key is not None
-    new = right = restored = 0
+    repaired = right = 0
     for row in table.select(["pair_id", "action", "donor_pair_id"]).to_pylist():
-        if row["action"] != "rematch_text":
-            continue
-        new += 1
-        if pairs.true_key[row["donor_pair_id"]] == pairs.keys[row["pair_id"]]:
-            right += 1
-            restored += int(wrong[row["pair_id"]])
-    return new, right, restored
+        text_of = row["donor_pair_id"] if row["action"] == "rematch_text" else row["pair_id"]
+        image_of = row["donor_pair_id"] if row["action"] == "rematch_image" else row["pair_id"]
+        if row["action"] in ("rematch_text", "rematch_image"):
+            repaired += 1
+            right += int(pairs.true_key[text_of] == pairs.keys[image_of])
+    return repaired, right
 
 
 def _write_pages(
@@ -184,6 +181,6 @@ def _write_pages(
         },
         overwrite=overwrite,
     )
-    if result.new_captions:
+    if result.repaired:
         before_after_figure(pairs, plan, out / "before_after.png", overwrite=overwrite)
     (out / "result.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
