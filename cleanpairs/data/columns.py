@@ -9,7 +9,7 @@ import pyarrow as pa
 from cleanpairs.errors import DataError
 from cleanpairs.registry import nearest
 
-__all__ = ["USUAL_NAMES", "find_columns", "is_list"]
+__all__ = ["USUAL_NAMES", "check_truth", "find_columns", "is_list"]
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "text": ("caption", "text", "title", "captions", "texts"),
@@ -27,7 +27,12 @@ def is_list(kind: pa.DataType) -> bool:
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):  # a pandas category
         kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return bool(plain or pa.types.is_fixed_size_binary(kind))
 
 
 def _fits(role: str, kind: pa.DataType) -> bool:
@@ -39,10 +44,9 @@ def _fits(role: str, kind: pa.DataType) -> bool:
         inner = kind.value_type if is_list(kind) else kind
         inner = inner.value_type if is_list(inner) else inner
         return is_list(kind) and bool(pa.types.is_floating(inner))
-    binary = bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
     if pa.types.is_struct(kind):
         return any(kind.field(i).name in ("bytes", "path") for i in range(kind.num_fields))
-    return binary or _is_text(kind)
+    return _is_bytes(kind) or _is_text(kind)
 
 
 _WANTED = {
@@ -69,7 +73,6 @@ def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str)
         A named column is missing or of a wrong type, or there are no captions or no images; it lists the columns.
     """
     names = list(schema.names)
-    lower = {n.lower(): n for n in reversed(names)}
     listed = ", ".join(f"{f.name} ({f.type})" for f in schema) or "none"
     found: dict[str, str] = {}
     for role, usual in USUAL_NAMES.items():
@@ -85,9 +88,11 @@ def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str)
             else:
                 found[role] = asked
             continue
-        for name in usual:
-            if name in lower and role not in found and _fits(role, schema.field(lower[name]).type):
-                found[role] = lower[name]
+        for want in usual:
+            alike = sorted((n for n in names if n.lower() == want), key=lambda n: n != want)  # the exact one first
+            for name in alike:
+                if role not in found and _fits(role, schema.field(name).type):
+                    found[role] = name
     if "text" not in found:
         raise DataError(f"{where} has no column of captions; name one with --text-column (columns: {listed})")
     if "image" not in found and "features" not in found:
@@ -95,3 +100,12 @@ def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str)
     if given.get("image") is not None and "image" in found:
         found.pop("features", None)  # asked for the images, so the vectors beside them are not used
     return found
+
+
+def check_truth(schema: pa.Schema, where: str) -> None:
+    """DataError where the column ``true_mismatch`` holds no booleans: the text "False" would pass for true."""
+    if "true_mismatch" in schema.names:
+        kind = schema.field("true_mismatch").type
+        inner = kind.value_type if is_list(kind) else kind
+        if not (pa.types.is_boolean(inner) or pa.types.is_null(inner)):
+            raise DataError(f"column 'true_mismatch' of {where} is {kind}; it must be bool, or a list of bool")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ __all__ = [
     "FeatureImages",
     "ImageSource",
     "ParquetImages",
+    "image_cells",
     "read_image",
     "resolve_path",
     "vector_groups",
@@ -132,7 +134,7 @@ class ParquetImages:
             yield first, self._bytes(column, path)
 
     def _bytes(self, column: Any, path: str) -> list[bytes | None]:
-        return [encoded_bytes(value, path, self._root) for value in column.to_pylist()]
+        return [encoded_bytes(value, path, self._root) for value in image_cells(column)]
 
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
         """See :class:`ImageSource`."""
@@ -162,11 +164,30 @@ def resolve_path(path: str, root: Path) -> Path:
     try:
         base = root.resolve()
         file = (base / path).resolve()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise DataError(f"the image path {path[:120]!r} is not valid: {error}") from error
     if not file.is_relative_to(base):
         raise DataError(f"the image path {path[:120]!r} leaves the image root {root}")
     return file
+
+
+def image_cells(column: Any) -> list[Any]:
+    """The cells of an Arrow column of images; a path that is not UTF-8 comes as Python names such files."""
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return [_cell(scalar) for scalar in column]
+
+
+def _cell(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        if hasattr(scalar, "as_buffer"):
+            return os.fsdecode(scalar.as_buffer().to_pybytes())
+        if hasattr(scalar, "keys"):  # struct<bytes, path>
+            return {name: _cell(scalar[name]) for name in ("bytes", "path") if name in scalar}
+        return _cell(scalar.value)  # of a dictionary
 
 
 def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.columns import find_columns, is_list
+from cleanpairs.data.columns import check_truth, find_columns, is_list
 from cleanpairs.data.images import FeatureImages, ImageSource, ParquetImages
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import common_schema, count_rows, expand, iter_batches
@@ -37,7 +37,7 @@ class ParquetReader:
         """Whether ``data`` looks like Parquet: a file or glob, or a directory with ``*.parquet``."""
         path = Path(data)
         if path.is_dir():
-            return any(path.glob("*.parquet")) and not any(path.glob("*_ims.npy"))  # beside those lies their truth
+            return any(path.glob("[!.]*.parquet")) and not any(path.glob("*_ims.npy"))  # beside those lies their truth
         return path.is_file() or any(c in data for c in "*?[")
 
     def open(
@@ -49,6 +49,7 @@ class ParquetReader:
         paths = expand(data)
         schema = common_schema(paths)
         found = find_columns(schema, columns, data)
+        check_truth(schema, data)
         total = sum(count_rows(paths))
         source = Source(
             kind=self.kind,
@@ -101,7 +102,11 @@ class ParquetReader:
 
     def load(self, source: Source) -> Pairs:
         """All pairs; vectors above 256 MiB are mapped from a file in the cache directory."""
-        return load_rows(self.iter_rows(source), source, self._encoded(source))
+        pairs = load_rows(self.iter_rows(source), source, self._encoded(source))
+        shape = self._vector_shape(source) if not source.n_rows else None
+        if shape is None:
+            return pairs
+        return replace(pairs, images=FeatureImages(np.empty((0, *shape[:2]), shape[2]), self._encoded(source)))
 
     def _encoded(self, source: Source) -> ImageSource | None:
         if "image" not in source.columns:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.data.images import rows_by_file
+from cleanpairs.data.images import image_cells, rows_by_file
 from cleanpairs.errors import DataError
 
 __all__ = ["common_schema", "count_rows", "expand", "iter_batches", "open_parquet", "read_rows"]
@@ -31,7 +31,7 @@ def expand(data: str) -> list[str]:
     """
     path = Path(data)
     if path.is_dir():
-        found = sorted(str(p) for p in path.glob("*.parquet"))
+        found = sorted(str(p) for p in path.glob("[!.]*.parquet"))  # hidden ones are somebody's staging
     elif path.exists():
         found = [str(path)]
     else:
@@ -156,7 +156,7 @@ def read_rows(paths: Sequence[str], column: str, wanted: np.ndarray) -> Iterator
                     for batch in file.iter_batches(batch_size=256, row_groups=[group], columns=[column]):
                         inside = local[(local >= at) & (local < at + len(batch))]
                         if len(inside):
-                            values = batch.column(0).take(pa.array(inside - at)).to_pylist()
-                            for row, value in zip(inside.tolist(), values, strict=True):
+                            for row in inside.tolist():
+                                value = image_cells(batch.column(0).slice(row - at, 1))[0]
                                 yield int(starts[number]) + before + row, value, path
                         at += len(batch)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import Source, cache_dir
-from cleanpairs.errors import DataError
+from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.registry import READERS
 
 __all__ = ["iter_tables", "load_pairs", "open_source", "sniff"]
@@ -26,11 +26,14 @@ def sniff(data: str) -> str:
     DataError
         None does.
     """
-    for entry in READERS:
-        if entry.load().recognises(data):
-            return entry.name
-    path = Path(data)
-    if not path.exists():
+    try:
+        for entry in READERS:
+            if entry.load().recognises(data):
+                return entry.name
+        there = Path(data).exists()
+    except OSError as error:  # a name too long, a folder closed to us
+        raise DataError(f"{data[:300]} cannot be read: {error.strerror or error}") from error
+    if not there:
         raise DataError(f"no such input: {data}")
     raise DataError(
         f"{data} is a directory without *.parquet and without {{split}}_ims.npy + {{split}}_caps.txt: not a known input"
@@ -48,6 +51,8 @@ def open_source(
     limit: int | None = None,
 ) -> Source:
     """Where ``data`` is and what its columns are, without reading it; parameters as in :func:`load_pairs`."""
+    if limit is not None and limit < 0:
+        raise ConfigError(f"limit is a number of rows, 0 or more; found {limit}")
     columns = {"image": image_column, "text": text_column, "key": key_column}
     root = None if image_root is None else str(image_root)
     reader = READERS.load(sniff(str(data)))()
@@ -112,11 +117,13 @@ def _written(data: Any) -> Path:
     """A DataFrame or Table as a Parquet file in the cache directory, named by its content."""
     from cleanpairs.data.writing import ParquetSink
 
-    if hasattr(data, "columns") and hasattr(data, "dtypes"):
+    if hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):
         try:
-            data = pa.Table.from_pandas(data, preserve_index=False)
-        except pa.ArrowException as error:
+            data = pa.Table.from_pandas(_regions_as_lists(data), preserve_index=False)
+        except (pa.ArrowException, ValueError, TypeError) as error:
             raise DataError(f"the DataFrame cannot be taken as a table: {error}") from error
+    elif hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch):  # a frame of another library
+        data = pa.table(data)
     if not isinstance(data, pa.Table):
         raise DataError(
             f"pairs are read from a path, a DataFrame, a pyarrow Table or Pairs, not from {type(data).__name__}"
@@ -132,6 +139,15 @@ def _written(data: Any) -> Path:
         with staged_file(path, overwrite=True) as staged, ParquetSink(staged, data.schema) as out:
             out.write(data)
     return path
+
+
+def _regions_as_lists(frame: Any) -> Any:
+    """The frame with matrices (R, D) in its cells as lists of vectors: Arrow takes no other."""
+    found = {}
+    for name, kind in frame.dtypes.items():
+        if kind == "object" and any(getattr(cell, "ndim", 0) == 2 for cell in frame[name].head(100)):
+            found[name] = [list(cell) if getattr(cell, "ndim", 0) == 2 else cell for cell in frame[name]]
+    return frame.assign(**found) if found else frame
 
 
 def iter_tables(

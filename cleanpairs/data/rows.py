@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.data.columns import is_list
-from cleanpairs.data.images import cell_bytes, vector_groups
+from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import caption_fault, content_hash
 from cleanpairs.errors import DataError
 
@@ -61,6 +61,8 @@ def vector_shape(kind: pa.DataType, column: pa.Array | None) -> tuple[int, int, 
         sizes.append(size)
         column = column.flatten() if column is not None else None
     dtype = np.dtype(np.float16 if pa.types.is_float16(inner) else np.float32)
+    if 0 in sizes:  # of no numbers
+        return None
     return (1, sizes[0], dtype) if len(sizes) == 1 else (sizes[0], sizes[1], dtype)
 
 
@@ -209,7 +211,7 @@ def _image_groups(
     root = Path(image_root) if image_root is not None else Path(path).parent
     groups = np.empty(len(column), dtype=np.int64)
     faults: dict[int, str] = {}
-    for i, value in enumerate(column.to_pylist()):
+    for i, value in enumerate(image_cells(column)):
         try:
             groups[i] = content_hash(cell_bytes(value, root))
         except DataError as error:

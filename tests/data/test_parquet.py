@@ -18,12 +18,6 @@ from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.errors import DataError
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def png(number: int, size: int = 4) -> bytes:
     stream = io.BytesIO()
     Image.new("RGB", (size, size), (number % 256, number // 256, 7)).save(stream, "PNG")

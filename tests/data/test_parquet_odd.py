@@ -1,0 +1,253 @@
+"""Parquet that strangers write: odd column names and types, odd paths, odd frames, files that changed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs.data import ParquetSink, fingerprint_of, load_pairs
+from cleanpairs.errors import ConfigError, DataError
+
+
+def png(number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4), (number % 256, number // 256, 7)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def not_utf8(*raw: bytes) -> pa.Array:
+    """A string column whose bytes nobody has checked, as other writers leave it."""
+    return pa.Array.from_buffers(pa.string(), len(raw), pa.array(list(raw)).buffers())
+
+
+def test_a_column_name_that_occurs_twice(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays(
+        [pa.array(["a"]), pa.array(["b"]), pa.array([png(0)])], ["caption", "caption", "image"]
+    )
+    pq.write_table(table, tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match=r"twice\.parquet has the column 'caption' more than once"):
+        load_pairs(tmp_path / "twice.parquet")
+    frame = pd.DataFrame([["a", "b", png(0)]], columns=["caption", "caption", "image"])
+    with pytest.raises(DataError, match="caption"):
+        load_pairs(frame)
+
+
+def test_of_names_that_differ_in_case_the_exact_one_or_the_fitting_one_is_taken(tmp_path: Path) -> None:
+    image = [png(0)]
+    both = write(tmp_path / "both.parquet", {"CAPTION": ["shout"], "caption": ["say"], "image": image})
+    assert load_pairs(both).captions == ["say"]
+    other = write(tmp_path / "other.parquet", {"Caption": [1], "CAPTION": ["shout"], "image": image})
+    assert load_pairs(other).captions == ["shout"]
+
+
+def test_named_columns_go_before_the_usual_ones(tmp_path: Path) -> None:
+    columns = {"caption": ["a"], "alt": ["b"], "image": [png(0)], "thumb": [png(1)], "key": ["k"], "sha": ["s"]}
+    path = write(tmp_path / "in.parquet", columns)
+    pairs = load_pairs(path, image_column="thumb", text_column="alt", key_column="sha")
+    assert pairs.captions == ["b"] and pairs.keys == ["s"] and pairs.images.read([0]) == [png(1)]
+    for option in ({"image_column": "thunb"}, {"text_column": "allt"}, {"key_column": "shaa"}):
+        with pytest.raises(DataError, match=r"did you mean '(thumb|alt|sha)'\?.*columns: caption \(string\)"):
+            load_pairs(path, **option)
+
+
+@pytest.mark.parametrize(
+    ("text", "image"),
+    [
+        (pa.large_string(), pa.large_binary()),
+        (pa.string_view(), pa.binary_view()),
+        (pa.string(), pa.binary(len(png(0)))),
+    ],
+)
+def test_types_of_text_and_bytes(tmp_path: Path, text: pa.DataType, image: pa.DataType) -> None:
+    columns = {"caption": pa.array(["a", "b"], text), "image": pa.array([png(0), png(1)], image)}
+    pairs = load_pairs(write(tmp_path / "in.parquet", columns))
+    assert pairs.captions == ["a", "b"] and pairs.reasons == {} and pairs.images.read([1, 0]) == [png(1), png(0)]
+
+
+def test_a_truth_column_that_is_no_truth(tmp_path: Path) -> None:
+    columns = {"caption": ["a", "b"], "image": [png(0), png(1)], "true_mismatch": ["False", "True"]}
+    with pytest.raises(DataError, match=r"'true_mismatch' .*in\.parquet is string"):
+        load_pairs(write(tmp_path / "in.parquet", columns))
+
+
+def test_paths_that_cannot_be_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.png").symlink_to("b.png")
+    (tmp_path / "b.png").symlink_to("a.png")
+    paths = ["a.png", "x" * 5000, "\ud800".encode("utf-8", "replace").decode(), "good.png"]
+    (tmp_path / "good.png").write_bytes(png(1))
+    pairs = load_pairs(write(tmp_path / "in.parquet", {"caption": list("abcd"), "image_path": paths}))
+    assert set(pairs.reasons) == {0, 1, 2} and pairs.images.read(range(4)) == [None, None, None, png(1)]
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_paths_that_are_not_utf8(tmp_path: Path, dictionary: bool) -> None:
+    raw = not_utf8(b"\xff.png", b"good.png")
+    (tmp_path / "good.png").write_bytes(png(1))
+    paths = raw.dictionary_encode() if dictionary else raw
+    flat = load_pairs(write(tmp_path / "flat.parquet", {"caption": ["a", "b"], "image_path": paths}))
+    assert set(flat.reasons) == {0} and "missing" in flat.reasons[0]
+    assert flat.images.read([0, 1]) == [None, png(1)]
+    flat.reasons[0].encode()  # can be printed and written
+    cells = pa.StructArray.from_arrays([pa.array([png(0), None], pa.binary()), raw], ["bytes", "path"])
+    nested = load_pairs(write(tmp_path / "nested.parquet", {"caption": ["a", "b"], "image": cells}))
+    assert nested.reasons == {} and nested.images.read([0, 1]) == [png(0), png(1)]
+    assert [x for _, chunk in nested.images.iter_encoded(1) for x in chunk] == [png(0), png(1)]
+
+
+def test_images_are_read_across_row_groups_files_and_batches(tmp_path: Path) -> None:
+    n, at = 1300, 0
+    for name, size in (("a", 700), ("b", 0), ("c", 1), ("d", 599)):
+        table = pa.table(
+            {"caption": [str(i) for i in range(at, at + size)], "image": [png(i) for i in range(at, at + size)]}
+        )
+        schema = pa.schema([("caption", pa.string()), ("image", pa.binary())])
+        pq.write_table(table.cast(schema), tmp_path / f"{name}.parquet", row_group_size=300)
+        at += size
+    pairs = load_pairs(tmp_path)
+    assert pairs.captions == [str(i) for i in range(n)]
+    indices = [*np.random.default_rng(0).integers(0, n, 60).tolist(), 0, 255, 256, 299, 300, 699, 700, 701, n - 1]
+    assert pairs.images.read(indices) == [png(i) for i in indices]
+    assert [x for _, chunk in pairs.images.iter_encoded(7) for x in chunk] == [png(i) for i in range(n)]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5, 6, 7, 99])
+def test_limit(tmp_path: Path, limit: int) -> None:
+    for k in range(2):
+        columns = {"caption": list("abc"), "image": [png(i) for i in range(3)], "image_features": [[float(k)]] * 3}
+        write(tmp_path / f"{k}.parquet", columns, row_group_size=2)
+    pairs = load_pairs(tmp_path, limit=limit)
+    array = pairs.images.array()
+    assert len(pairs) == len(pairs.images) == pairs.source.n_rows == min(limit, 6)
+    assert array is not None and len(array) == min(limit, 6)
+
+
+def test_a_negative_limit(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", {"caption": ["a"], "image": [png(0)]})
+    with pytest.raises(ConfigError, match="-1"):
+        load_pairs(path, limit=-1)
+
+
+def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
+    path, other = tmp_path / "in.parquet", tmp_path / "copy.parquet"
+    write(path, {"caption": ["a", "b"], "image": [png(0), png(1)], "alt": ["x", "y"]})
+    other.write_bytes(path.read_bytes())
+    first = load_pairs(path).source
+    assert load_pairs(other).source.fingerprint == first.fingerprint == fingerprint_of(first)
+    prints = {load_pairs(path, **o).source.fingerprint for o in ({}, {"limit": 1}, {"text_column": "alt"})}
+    assert len(prints) == 3
+    write(path, {"caption": ["a", "c"], "image": [png(0), png(1)], "alt": ["x", "y"]})
+    assert fingerprint_of(first) != first.fingerprint
+    path.unlink()
+    with pytest.raises(DataError, match=r"in\.parquet"):
+        fingerprint_of(first)
+
+
+def test_hidden_files_of_a_directory_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write(folder / "a.parquet", {"caption": ["a"], "image": [png(0)]})
+    (folder / "._a.parquet").write_bytes(b"a resource fork")
+    assert load_pairs(folder).captions == ["a"]
+    (folder / "a.parquet").rename(folder / ".a.parquet")
+    with pytest.raises(DataError, match="data"):
+        load_pairs(folder)
+
+
+def test_every_flipped_bit_in_a_page_is_found_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "flipped.parquet"
+    rng = np.random.default_rng(0)
+    table = pa.table({"caption": [f"caption {i}" for i in range(300)], "image": [rng.bytes(200) for _ in range(300)]})
+    with ParquetSink(path, table.schema) as sink:
+        sink.write(table)
+    raw = path.read_bytes()
+    for at in range(200, len(raw) - 2000, 6007):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 16]) + raw[at + 1 :])
+        with pytest.raises(DataError, match=r"flipped\.parquet"):
+            load_pairs(path)
+    path.write_bytes(raw)
+    assert len(load_pairs(path)) == 300
+
+
+def test_a_file_that_breaks_after_it_was_read_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", {"caption": ["a", "b"], "image": [png(0), png(1)]})
+    pairs = load_pairs(path)
+    path.write_bytes(path.read_bytes()[:-30])
+    for use in (lambda: pairs.images.read([0]), lambda: list(pairs.images.iter_encoded(8))):
+        with pytest.raises(DataError, match=r"in\.parquet"):
+            use()
+
+
+def test_a_path_too_long_to_be_one() -> None:
+    with pytest.raises(DataError, match="xxx"):
+        load_pairs("x" * 5000)
+
+
+@pytest.mark.parametrize("regions", [1, 2])
+def test_vectors_in_a_frame(regions: int) -> None:
+    want = np.random.default_rng(0).normal(size=(3, regions, 4)).astype(np.float32)
+    cells = [v[0] if regions == 1 else v for v in want]
+    pairs = load_pairs(pd.DataFrame({"caption": list("abc"), "image_features": cells}))
+    got = pairs.images.array()
+    assert got is not None and pairs.reasons == {}
+    np.testing.assert_array_equal(got, want)
+
+
+def test_an_empty_frame_and_an_empty_table() -> None:
+    schema = pa.schema([("caption", pa.string()), ("image_features", pa.list_(pa.float32(), 3))])
+    pairs = load_pairs(schema.empty_table())
+    array = pairs.images.array()
+    assert len(pairs) == 0 and array is not None and array.shape == (0, 1, 3)
+    with pytest.raises(DataError, match="no column of captions"):
+        load_pairs(pd.DataFrame())
+
+
+def test_a_batch_and_any_arrow_stream() -> None:
+    batch = pa.RecordBatch.from_pydict({"caption": ["a"], "image": [png(0)]})
+
+    class Frame:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return pa.Table.from_batches([batch]).__arrow_c_stream__(requested_schema)
+
+    for data in (batch, Frame()):
+        assert load_pairs(data).captions == ["a"]
+
+
+def test_vectors_without_numbers(tmp_path: Path) -> None:
+    columns = {"caption": ["a", "b"], "image_features": pa.array([[], []], pa.list_(pa.float32()))}
+    assert set(load_pairs(write(tmp_path / "in.parquet", columns)).reasons) == {0, 1}
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_nulls_among_vectors(tmp_path: Path, fixed: bool) -> None:
+    size = 2 if fixed else -1
+    rows = [[1.0, 2.0], None, [3.0, 4.0], [5.0, None]]
+    pairs = load_pairs(
+        write(
+            tmp_path / "a.parquet",
+            {"caption": list("abcd"), "image_features": pa.array(rows, pa.list_(pa.float32(), size))},
+        )
+    )
+    array = pairs.images.array()
+    assert set(pairs.reasons) == {1, 3} and array is not None
+    np.testing.assert_array_equal(array[:, 0], [[1, 2], [0, 0], [3, 4], [0, 0]])
+    kind = pa.list_(pa.list_(pa.float32(), size), size)
+    nested = [[[1.0, 2.0], None], None, [[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, None]]]
+    pairs = load_pairs(
+        write(tmp_path / "b.parquet", {"caption": list("abcd"), "image_features": pa.array(nested, kind)})
+    )
+    array = pairs.images.array()
+    assert set(pairs.reasons) == {0, 1, 3} and array is not None and array[2].tolist() == [[1, 2], [3, 4]]
+    assert not array[[0, 1, 3]].any()
