@@ -20,7 +20,8 @@ from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedErr
 from cleanpairs.evaluate import Recall, recall
 from cleanpairs.features import ImageMatrix, image_matrix
 from cleanpairs.objectives.base import Objective
-from cleanpairs.registry import BACKBONES
+from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.registry import BACKBONES, IMAGE_ENCODERS
 from cleanpairs.repair import RepairPlan, plan_repairs
 from cleanpairs.scoring import Bank, embed_images, embed_texts
 from cleanpairs.trainer import (
@@ -108,6 +109,8 @@ class PairCleaner(BaseEstimator):
             Fewer than two pairs, or a loss that stays non-finite.
         """
         self._validate()
+        for name in [n for n in vars(self) if n.endswith("_")]:
+            delattr(self, name)  # a fit that fails half-way must not leave the words of one with the weights of another
         pairs = load_pairs(pairs)
         matrix = image_matrix(pairs, self.image_encoder, image_size=self.image_size, progress=on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
@@ -170,35 +173,33 @@ class PairCleaner(BaseEstimator):
 
     def _validate(self) -> None:
         """Every parameter in its range; ConfigError names the first that is not."""
-        at_least: dict[str, float] = {
-            "epochs": 1, "batch_size": 2, "dim": 2, "dim_word": 1, "min_count": 1, "max_length": 1, "label_group": 2,
-            "random_state": 0,
-        }  # fmt: skip
-        for name, least in at_least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ConfigError(f"{name} of {self.method_name} must be a whole number >= {least:g}, found {value!r}")
-        for name in ("lr", "tau", "grad_clip"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not value > 0:
-                raise ConfigError(f"{name} of {self.method_name} must be a number > 0, found {value!r}")
-        for name in ("image_drop", "text_drop"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < 1:
-                raise ConfigError(f"{name} of {self.method_name} must be in [0, 1), found {value!r}")
-        choices = {
-            "label_pass": ("eval", "batch"),
-            "device": ("auto", "cpu", "cuda"),
-            "precision": ("auto", "fp32", "bf16"),
+        whole = {
+            "epochs": 1,
+            "batch_size": 2,
+            "dim": 2,
+            "dim_word": 1,
+            "min_count": 1,
+            "max_length": 1,
+            "label_group": 2,
         }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"{name} of {self.method_name} must be one of {', '.join(allowed)}, found {getattr(self, name)!r}"
-                )
-        t = self.threshold
-        if t not in (None, "auto") and not (isinstance(t, int | float) and 0 <= t <= 1):
-            raise ConfigError(f"threshold of {self.method_name} must be in [0, 1], 'auto' or None, found {t!r}")
+        for name, least in {**whole, "random_state": 0}.items():
+            check_whole(self.method_name, name, getattr(self, name), least)
+        for name in ("lr_update", "image_size"):
+            check_whole(self.method_name, name, getattr(self, name), 1, none=True)
+        for name in ("lr", "tau", "grad_clip"):
+            check_number(self.method_name, name, getattr(self, name), above=0)
+        for name in ("image_drop", "text_drop"):
+            check_number(self.method_name, name, getattr(self, name), least=0, below=1)
+        check_number(self.method_name, "label_tau", self.label_tau, above=0, also=(None,))
+        check_number(self.method_name, "weight_decay", self.weight_decay, least=0)
+        check_number(self.method_name, "threshold", self.threshold, least=0, most=1, also=("auto", None))
+        for name in ("exclude_duplicates", "standardise"):
+            check_flag(self.method_name, name, getattr(self, name))
+        check_choice(self.method_name, "label_pass", self.label_pass, ("eval", "batch"))
+        check_choice(self.method_name, "device", self.device, ("auto", "cpu", "cuda"))
+        check_choice(self.method_name, "precision", self.precision, ("auto", "fp32", "bf16"))
+        if self.image_encoder not in ("auto", "features"):
+            IMAGE_ENCODERS.entry(self.image_encoder)
         BACKBONES.entry(self.backbone)
         self._device()
 
@@ -284,7 +285,7 @@ class PairCleaner(BaseEstimator):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit, or from_pretrained")
 
     def _prepare(self, pairs: Pairs) -> tuple[Pairs, ImageMatrix]:
-        encoder: str = getattr(self, "image_encoder_", self.image_encoder)
+        encoder: Any = getattr(self, "image_encoder_", self.image_encoder)
         if encoder == "features" and pairs.images.kind != "features":
             raise DataError("the model was trained on precomputed vectors, and this data has none")
         if encoder == "auto" or (encoder != "features" and pairs.images.kind == "features"):
@@ -299,8 +300,8 @@ class PairCleaner(BaseEstimator):
         z_text = embed_texts(self.model_, self.tokenizer_.encode(pairs.captions), device=self._device())
         return pairs, z_image, z_text, self._quarantine(pairs, matrix)
 
-    def _checked(self, array: np.ndarray) -> np.ndarray:
-        expected = self.model_.config["dim_image"]
+    def _checked(self, array: np.ndarray, model: Any = None) -> np.ndarray:
+        expected = (self.model_ if model is None else model).config["dim_image"]
         if array.ndim == 3 and array.shape[-1] != expected:
             raise DataError(
                 f"the model takes image vectors of {expected} dimensions, and this data has {array.shape[-1]}"
@@ -390,6 +391,8 @@ class PairCleaner(BaseEstimator):
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, d) float32 of n captions."""
         self._fitted()
+        if isinstance(texts, str):
+            raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
         return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self._device())
 
     def evaluate(self, pairs: Any) -> Recall:
@@ -402,7 +405,7 @@ class PairCleaner(BaseEstimator):
         usable = np.array([i not in self._quarantine(pairs, matrix) for i in range(len(pairs))], dtype=bool)
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
         rows = pairs.image_index[usable][first]
-        z_image = embed_images(model, matrix.array[rows], device=self._device())
+        z_image = embed_images(model, self._checked(matrix.array, model)[rows], device=self._device())
         captions = [c for c, ok in zip(pairs.captions, usable, strict=True) if ok]
         return recall(z_image, embed_texts(model, self.tokenizer_.encode(captions), device=self._device()), owner)
 

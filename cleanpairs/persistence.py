@@ -49,7 +49,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         weights = {k: v.detach().cpu().contiguous() for k, v in estimator.model_.state_dict().items()}
         save_file(weights, folder / "model.safetensors")
         save_arrays({name: np.ascontiguousarray(getattr(bank, name)) for name in _BANK}, folder / "bank.safetensors")
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps(config, indent=2, default=_plain) + "\n", encoding="utf-8")
         vocabulary = json.dumps(estimator.tokenizer_.to_dict(), ensure_ascii=False)
         (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
     return path
@@ -80,9 +80,11 @@ def load_estimator(path: Path) -> PairCleaner:
         raise DataError(f"{path / 'config.json'} has format {config.get('format')!r}; this version reads {FORMAT}")
     file = path
     try:
-        estimator: PairCleaner = METHODS.load(config["method"])(**config["parameters"])
+        parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in config["parameters"].items()}
+        estimator: PairCleaner = METHODS.load(config["method"])(**parameters)
         backbone = dict(config["backbone"])
         model = BACKBONES.load(backbone.pop("name"))(**backbone)
+        state = dict(config["state"])
         file = path / "model.safetensors"
         model.load_state_dict(load_file(file))
         model.eval()
@@ -95,8 +97,13 @@ def load_estimator(path: Path) -> PairCleaner:
         raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
     estimator.model_, estimator.bank_ = model.to(estimator._device()), bank
     estimator.tokenizer_ = Tokenizer.from_dict(_json(path / "vocabulary.json"))
+    if len(estimator.tokenizer_) != model.config["vocabulary"]:
+        raise DataError(
+            f"{path / 'vocabulary.json'} makes {len(estimator.tokenizer_)} tokens, and the model takes "
+            f"{model.config['vocabulary']}: the files are not of one model"
+        )
     for name in _STATE:
-        value = config["state"].get(name)
+        value = state.get(name)
         setattr(estimator, name, float("nan") if name == "noise_rate_" and value is None else value)
     estimator.correspondence_ = np.empty(0, dtype=np.float32)
     estimator.quarantined_ = {}
@@ -109,8 +116,8 @@ def _json(file: Path) -> dict[str, Any]:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{file.parent} is not a model of cleanpairs: {file.name} is missing") from error
-    except ValueError as error:
-        raise DataError(f"{file} is not JSON: {error}") from error
+    except (ValueError, OSError) as error:
+        raise DataError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(data, dict):
         raise DataError(f"{file} does not hold a JSON object")
     return data

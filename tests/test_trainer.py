@@ -23,7 +23,6 @@ from cleanpairs.interrupt import Interrupts, Terminated
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.objectives.base import Objective
 from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.trainer import MAX_NON_FINITE, Piece, Trained, Trainer, TrainingData, TrainingSettings, _Run
 from cleanpairs.training_state import Checkpoint
 

@@ -26,6 +26,7 @@ from cleanpairs.errors import ConfigError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.objectives.base import Objective
+from cleanpairs.parameters import check_number, check_whole
 from cleanpairs.trainer import Correspondence, Piece
 
 __all__ = ["CRCL"]
@@ -168,8 +169,16 @@ class CRCL(PairCleaner):
 
     def _validate(self) -> None:
         super()._validate()
-        if any(not isinstance(e, int) or e < 1 for e in self.refine_epochs):
-            raise ConfigError(f"refine_epochs of crcl must be whole numbers >= 1, found {self.refine_epochs!r}")
+        check_whole("crcl", "freeze", self.freeze, 1)
+        check_number("crcl", "beta", self.beta, least=0, most=1)
+        check_number("crcl", "epsilon", self.epsilon, least=0, most=1)
+        check_number("crcl", "lam", self.lam, least=0)
+        if isinstance(self.refine_epochs, str) or not isinstance(self.refine_epochs, Sequence):
+            raise ConfigError(
+                f"refine_epochs of crcl must be a sequence of whole numbers, found {self.refine_epochs!r}"
+            )
+        for epochs in self.refine_epochs:
+            check_whole("crcl", f"every number of refine_epochs {self.refine_epochs!r}", epochs, 1)
         if self.horizon not in (None, "auto") and (not isinstance(self.horizon, int) or self.horizon < self.freeze):
             raise ConfigError(
                 f"horizon of crcl must be 'auto', None or a whole number >= freeze ({self.freeze}), "

@@ -1,0 +1,481 @@
+"""What every method, objective and backbone owes its users. A registered one is tested by being registered."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from cleanpairs import Pairs
+from cleanpairs.encoders.tokenizer import Tokenizer, pack
+from cleanpairs.errors import ConfigError, DataError, NotFittedError, OutputExistsError, RefusedError
+from cleanpairs.registry import BACKBONES, METHODS, OBJECTIVES
+
+WORDS = [f"word{k}" for k in range(24)]
+TINY = {
+    "dim": 16, "dim_word": 8, "epochs": 3, "refine_epochs": (2,), "batch_size": 16, "label_group": 16, "lr": 1e-2,
+    "tau": 0.1, "freeze": 1, "device": "cpu", "random_state": 1,
+}  # fmt: skip
+FITTED = {"epochs": 8}  # enough to know something about pairs never seen
+
+
+def corpus(n: int = 60, wrong: int = 0, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    captions, features = [], []
+    for _ in range(n):
+        chosen = rng.choice(len(WORDS), 3, replace=False)
+        captions.append(" ".join(WORDS[k] for k in chosen))
+        features.append(vectors[chosen].sum(0))
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array(features, np.float32).reshape(n, 16))
+
+
+def tiny(method: type, **changes: Any) -> Any:
+    """A method at a size that trains in a moment."""
+    known = inspect.signature(method).parameters
+    return method(**{k: v for k, v in {**TINY, **changes}.items() if k in known})
+
+
+@pytest.fixture(params=METHODS.names())
+def method(request: pytest.FixtureRequest) -> type:
+    loaded: type = METHODS.load(request.param)
+    assert loaded.method_name == request.param  # type: ignore[attr-defined]
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Any:
+    """Method name -> (pairs, fitted estimator), each made once."""
+    made: dict[str, tuple[Pairs, Any]] = {}
+
+    def get(method: Any) -> tuple[Pairs, Any]:
+        if method.method_name not in made:
+            pairs = corpus(160)
+            pairs.reasons[7] = "set aside by the test"
+            made[method.method_name] = (pairs, tiny(method, **FITTED).fit(pairs))
+        return made[method.method_name]
+
+    return get
+
+
+# -- methods: the constructor ---------------------------------------------------------------------------------------
+
+
+def test_the_constructor_only_stores(method: Any) -> None:
+    odd = object()
+    for name in inspect.signature(method).parameters:
+        assert getattr(method(**{name: odd}), name) is odd  # not checked, not copied, not converted
+
+
+def test_every_parameter_is_by_keyword_with_a_default(method: Any) -> None:
+    for parameter in inspect.signature(method).parameters.values():
+        assert parameter.kind is parameter.KEYWORD_ONLY
+        assert parameter.default is not parameter.empty
+
+
+def test_params_clone_repr(method: Any) -> None:
+    model = tiny(method)
+    copied = clone(model)
+    assert copied is not model and copied.get_params() == model.get_params()
+    assert set(model.get_params()) == set(inspect.signature(method).parameters)
+    assert copied.set_params(epochs=9) is copied
+    assert (copied.epochs, model.epochs) == (9, TINY["epochs"])
+    with pytest.raises(ValueError, match="nonsense"):
+        model.set_params(nonsense=1)
+    assert repr(model).startswith(method.__name__ + "(") and "dim_word=8" in repr(model)
+
+
+def test_before_fit_everything_says_so(method: Any, tmp_path: Path) -> None:
+    model, pairs = tiny(method), corpus(4)
+    calls = [
+        lambda: model.score_pairs(pairs),
+        lambda: model.rematch(pairs),
+        lambda: model.encode_images(pairs),
+        lambda: model.encode_texts(["a"]),
+        lambda: model.evaluate(pairs),
+        lambda: model.save_pretrained(tmp_path / "m"),
+    ]
+    for call in calls:
+        with pytest.raises(NotFittedError, match=method.__name__):
+            call()
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD: dict[str, list[Any]] = {
+    "backbone": ["vse_inv"], "image_encoder": ["efficient"],
+    "image_size": [0, -3, "big", 2.5], "dim": [0, 2.5, "a", True],
+    "dim_word": [0], "epochs": [0, -1, 1.5, None], "refine_epochs": [(0,), (2, "a"), 3, (True,)],
+    "freeze": [0, "a", 1.5], "horizon": [0, "always", 1.5], "beta": [-0.1, 1.1, "a", float("nan")],
+    "epsilon": [-0.1, 2, None], "lam": [-1, "a", float("nan"), float("inf")], "tau": [0, -1, "a", float("inf"), True],
+    "lr": [0, -1, "fast", float("nan"), float("inf"), True], "lr_update": [0, -1, 1.5, "a"],
+    "weight_decay": [-1, "a", float("nan")], "grad_clip": [0, "a"], "batch_size": [1, 0, 2.5],
+    "label_pass": ["train", None], "label_group": [1, "a"], "label_tau": [0, -1, "a"],
+    "threshold": [-0.1, 1.1, "otto", float("nan"), True], "exclude_duplicates": ["no", 2], "standardise": ["no", None],
+    "image_drop": [-0.1, 1, "a"], "text_drop": [-0.1, 1.0, None], "min_count": [0],
+    "max_length": [0], "device": ["gpu", None], "precision": ["fp16"], "random_state": [-1, None, 0.5],
+}  # fmt: skip
+
+
+def test_a_bad_parameter_is_named_before_any_work(method: Any) -> None:
+    class NotRead:
+        """Input that must not be looked at before the parameters are."""
+
+    tried = 0
+    for name in inspect.signature(method).parameters:
+        assert name in BAD, f"no bad value of {name} is known here: add one"
+        for value in BAD[name]:
+            with pytest.raises(ConfigError) as caught:
+                tiny(method, **{name: value}).fit(NotRead())
+            message = str(caught.value)
+            assert name.replace("_", " ") in message.replace("_", " "), (name, value, message)
+            assert repr(value) in message or str(value) in message, (name, value, message)
+            tried += 1
+    assert tried > 40
+
+
+# -- methods: fit and what follows ----------------------------------------------------------------------------------
+
+
+def test_fitted_state(method: Any, fitted: Any) -> None:
+    pairs, model = fitted(method)
+    y = model.correspondence_
+    assert y.shape == (len(pairs),) and y.dtype == np.float32
+    assert np.flatnonzero(np.isnan(y)).tolist() == [7]
+    known = y[np.isfinite(y)]
+    assert ((known >= 0) & (known <= 1)).all() and len(set(known.tolist())) > 10
+    assert 0 <= model.threshold_ <= 1
+    assert np.isnan(model.noise_rate_) or 0 <= model.noise_rate_ <= 1
+    assert model.quarantined_ == {7: "set aside by the test"}
+    assert len(model.history_) >= FITTED["epochs"]
+    assert [line["epoch"] for line in model.history_][-1] == FITTED["epochs"]
+
+
+def test_scores(method: Any, fitted: Any) -> None:
+    pairs, model = fitted(method)
+    scores = model.score_pairs(pairs)
+    assert scores.shape == (len(pairs),) and scores.dtype == np.float32
+    assert np.flatnonzero(np.isnan(scores)).tolist() == [7]
+    known = scores[np.isfinite(scores)]
+    assert ((known >= 0) & (known <= 1)).all()
+    some = np.array([30, 2, 45])
+    np.testing.assert_allclose(model.score_pairs(pairs.select(some)), scores[some], rtol=1e-4)
+    new = corpus(20, seed=5)
+    wrong = new.with_captions(new.captions[1:] + new.captions[:1])
+    assert model.score_pairs(new).mean() > model.score_pairs(wrong).mean() + 0.1  # unseen pairs
+
+
+def test_encodings_are_unit_vectors(method: Any, fitted: Any) -> None:
+    pairs, model = fitted(method)
+    z_image, z_text = model.encode_images(pairs), model.encode_texts(pairs.captions)
+    assert z_image.shape == z_text.shape == (len(pairs), 16)
+    for z in (z_image, z_text):
+        np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1, rtol=1e-4)
+    np.testing.assert_array_equal(model.encode_images(pairs.images.array()), z_image)
+    np.testing.assert_array_equal(model.encode_images(pairs.images.array()[:, 0]), z_image)
+    assert model.encode_texts([]).shape == (0, 16)
+    with pytest.raises(ConfigError, match="list"):
+        model.encode_texts("a single caption is not a list of captions")
+    assert 0 <= model.evaluate(pairs).rsum <= 600
+
+
+def test_vectors_of_another_size_are_refused(method: Any, fitted: Any) -> None:
+    _, model = fitted(method)
+    other = Pairs.from_arrays(["a", "b"], features=np.zeros((2, 5), np.float32))
+    for call in (model.score_pairs, model.rematch, model.evaluate, model.encode_images):
+        with pytest.raises(DataError, match=r"16.*5"):
+            call(other)
+
+
+def test_rematch_plans_and_changes_nothing(method: Any, fitted: Any) -> None:
+    pairs, model = fitted(method)
+    before = model.correspondence_.copy(), list(pairs.captions), pairs.images.array().copy()
+    plan = model.rematch(pairs, threshold=0.5)
+    assert len(plan.to_pandas()) == len(pairs)
+    assert sum(plan.summary().values()) if isinstance(plan.summary(), dict) else str(plan.summary())
+    np.testing.assert_array_equal(model.correspondence_, before[0])
+    assert pairs.captions == before[1]
+    np.testing.assert_array_equal(pairs.images.array(), before[2])
+
+
+def test_saved_and_loaded_it_is_the_same(method: Any, fitted: Any, tmp_path: Path) -> None:
+    pairs, model = fitted(method)
+    path = model.save_pretrained(tmp_path / "model")
+    assert sorted(p.suffix for p in path.iterdir()) == [".json", ".json", ".safetensors", ".safetensors"]
+    loaded = method.from_pretrained(path)
+    np.testing.assert_array_equal(
+        loaded.score_pairs(pairs.select([3, 1, 4])), model.score_pairs(pairs.select([3, 1, 4]))
+    )
+    np.testing.assert_array_equal(loaded.score_pairs(pairs), model.score_pairs(pairs))
+    assert loaded.get_params() == model.get_params()
+    assert loaded.threshold_ == model.threshold_
+    assert loaded.evaluate(pairs) == model.evaluate(pairs)
+    assert len(loaded.rematch(pairs).to_pandas()) == len(pairs)
+    assert not loaded.model_.training
+    with pytest.raises(OutputExistsError):
+        model.save_pretrained(path)
+    assert loaded.save_pretrained(path, overwrite=True) == path
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_numpy_numbers_are_numbers(method: Any, tmp_path: Path) -> None:
+    """As a parameter search hands them over."""
+    model = tiny(method, epochs=np.int64(1), lr=np.float64(5e-3), random_state=np.int64(3)).fit(corpus(20))
+    loaded = method.from_pretrained(model.save_pretrained(tmp_path / "model"))
+    assert loaded.epochs == 1 and loaded.lr == 5e-3
+
+
+def test_same_seed_same_result(method: Any, fitted: Any) -> None:
+    pairs, model = fitted(method)
+    again = tiny(method, **FITTED).fit(pairs)
+    np.testing.assert_array_equal(again.correspondence_, model.correspondence_)
+    np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
+    other = tiny(method, **FITTED, random_state=2).fit(pairs)
+    assert not np.array_equal(other.correspondence_, model.correspondence_)
+
+
+def test_a_failed_refit_leaves_nothing_half_fitted(method: Any) -> None:
+    model = tiny(method).fit(corpus(20))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(corpus(24, seed=3), on_step=interrupt)
+    with pytest.raises(NotFittedError):
+        model.encode_texts(["word1"])
+
+
+def interrupt(done: int, total: int, loss: float) -> None:
+    raise KeyboardInterrupt
+
+
+# -- methods: odd input ---------------------------------------------------------------------------------------------
+
+
+def test_no_pair_is_refused(method: Any) -> None:
+    with pytest.raises(DataError, match="no pair"):
+        tiny(method).fit(corpus(0))
+
+
+def test_one_pair_is_refused(method: Any) -> None:
+    with pytest.raises(RefusedError, match="at least 2"):
+        tiny(method).fit(corpus(1))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_few_pairs(method: Any, n: int, tmp_path: Path) -> None:
+    pairs = corpus(n)
+    model = tiny(method).fit(pairs)
+    assert np.isfinite(model.correspondence_).all()
+    assert np.isnan(model.noise_rate_)
+    loaded = method.from_pretrained(model.save_pretrained(tmp_path / "m"))
+    assert np.isfinite(loaded.score_pairs(pairs)).all()
+    assert np.isnan(loaded.noise_rate_)
+    assert len(model.rematch(pairs).to_pandas()) == n
+
+
+def test_few_pairs_of_use(method: Any, fitted: Any) -> None:
+    _, model = fitted(method)
+    assert model.score_pairs(corpus(0)).shape == (0,)
+    assert np.isfinite(model.score_pairs(corpus(1, seed=8))).all()
+    with pytest.raises(DataError, match="at least one"):
+        model.evaluate(corpus(0))
+
+
+@pytest.mark.parametrize("exclude_duplicates", [True, False])
+def test_all_rows_alike(method: Any, exclude_duplicates: bool) -> None:
+    pairs = Pairs.from_arrays(["one word"] * 40, features=np.ones((40, 16), np.float32))
+    model = tiny(method, exclude_duplicates=exclude_duplicates).fit(pairs)
+    assert np.isfinite(model.correspondence_).all()
+    assert np.ptp(model.correspondence_) < 1e-3  # nobody is singled out
+    assert np.isnan(model.noise_rate_) or model.noise_rate_ == 0
+    assert np.isfinite(model.score_pairs(pairs)).all()
+
+
+@pytest.mark.parametrize("constant", ["captions", "vectors"])
+def test_one_side_alike(method: Any, constant: str) -> None:
+    pairs = corpus(40)
+    if constant == "captions":
+        pairs = pairs.with_captions(["the same"] * 40)
+    else:
+        pairs = Pairs.from_arrays(pairs.captions, features=np.ones((40, 16), np.float32))
+    model = tiny(method).fit(pairs)
+    assert np.isfinite(model.correspondence_).all()
+    assert np.isnan(model.noise_rate_) or model.noise_rate_ < 0.05
+
+
+def test_more_than_a_fifth_bad_is_refused(method: Any) -> None:
+    pairs = corpus(20)
+    features = pairs.images.array().copy()  # type: ignore[union-attr]
+    features[:4] = np.nan
+    model = tiny(method).fit(Pairs.from_arrays(pairs.captions, features=features))
+    assert np.isnan(model.correspondence_[:4]).all() and np.isfinite(model.correspondence_[4:]).all()
+    features[4] = np.inf
+    with pytest.raises(DataError, match=r"5 of 20.*20%.*pair 0.*finite"):
+        tiny(method).fit(Pairs.from_arrays(pairs.captions, features=features))
+
+
+def test_five_captions_an_image(method: Any) -> None:
+    base = corpus(16)
+    captions = [" ".join(np.random.default_rng(k).permutation(c.split())) for c in base.captions for k in range(5)]
+    pairs = Pairs.from_arrays(captions, features=base.images.array(), image_index=np.repeat(np.arange(16), 5))
+    model = tiny(method).fit(pairs)
+    assert model.correspondence_.shape == (80,) and np.isfinite(model.correspondence_).all()
+    assert 0 <= model.evaluate(pairs).rsum <= 600
+
+
+def test_a_resumed_fit_is_the_same(method: Any, tmp_path: Path) -> None:
+    import os
+    import signal
+
+    pairs = corpus(40)
+    whole = tiny(method).fit(pairs)
+    count = 0
+
+    def stop(done: int, total: int, loss: float) -> None:
+        nonlocal count
+        count += 1
+        if count == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        tiny(method).fit(pairs, run_dir=tmp_path, on_step=stop)
+    resumed = tiny(method).fit(pairs, run_dir=tmp_path, resume=True)
+    np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
+    np.testing.assert_array_equal(resumed.score_pairs(pairs), whole.score_pairs(pairs))
+    with pytest.raises(DataError, match="other data or settings"):
+        tiny(method, lr=1e-3).fit(pairs, run_dir=tmp_path, resume=True)
+    with pytest.raises(DataError, match="other data or settings"):
+        tiny(method).fit(corpus(40, seed=2), run_dir=tmp_path, resume=True)
+
+
+# -- objectives -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=OBJECTIVES.names())
+def objective(request: pytest.FixtureRequest) -> Any:
+    return OBJECTIVES.load(request.param)(tau=0.1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_objective_forward_and_backward(objective: Any, n: int) -> None:
+    g = torch.Generator().manual_seed(n)
+    S = (torch.rand(n, n, generator=g) * 2 - 1).requires_grad_()
+    labels = torch.rand(n, generator=g).requires_grad_()
+    loss = objective(S, labels.detach())
+    assert loss.shape == (n,) and loss.dtype == S.dtype
+    assert bool(torch.isfinite(loss).all()) and bool((loss >= 0).all())
+    loss.sum().backward()
+    assert S.grad is not None and bool(torch.isfinite(S.grad).all())
+    assert n == 1 or bool((S.grad != 0).any())
+
+
+@pytest.mark.parametrize("label", [0.0, 0.5, 1.0])
+def test_objective_of_degenerate_batches(objective: Any, label: float) -> None:
+    y = torch.full((4,), label)
+    nothing_left = ~torch.eye(4, dtype=torch.bool)
+    for S in (torch.zeros(4, 4), torch.ones(4, 4), 20 * torch.eye(4), -20 * torch.eye(4), torch.eye(4).flip(0)):
+        for excluded in (None, nothing_left):
+            x = S.clone().requires_grad_()
+            loss = objective(x, y, excluded)
+            loss.mean().backward()
+            assert bool(torch.isfinite(loss).all()) and x.grad is not None
+            assert bool(torch.isfinite(x.grad).all())
+
+
+def test_objective_is_equivariant(objective: Any) -> None:
+    """The order of the pairs does not matter, and a pair's own loss falls as its similarity rises."""
+    g = torch.Generator().manual_seed(0)
+    S, y = torch.rand(6, 6, generator=g, dtype=torch.float64), torch.rand(6, generator=g, dtype=torch.float64)
+    order = torch.randperm(6, generator=g)
+    torch.testing.assert_close(objective(S[order][:, order], y[order]), objective(S, y)[order])
+    raised = S.clone()
+    raised[2, 2] += 0.2
+    assert float(objective(raised, y)[2]) < float(objective(S, y)[2])
+
+
+# -- backbones ------------------------------------------------------------------------------------------------------
+
+
+def backbones() -> Iterator[tuple[Any, dict[str, Any]]]:
+    for entry in BACKBONES:
+        for changes in ({}, {"pixels": True}):
+            yield entry.load(), changes
+
+
+@pytest.fixture(params=list(backbones()), ids=lambda p: f"{p[0].__name__}-{'pixels' if p[1] else 'regions'}")
+def backbone(request: pytest.FixtureRequest) -> Any:
+    cls, changes = request.param
+    torch.manual_seed(0)
+    dim_image = 256 if changes else 6
+    return cls(len(WORDS) + 1, dim_image, dim=16, dim_word=8, **changes)
+
+
+def batch_of(model: Any, n: int) -> tuple[torch.Tensor, Any]:
+    g = torch.Generator().manual_seed(n)
+    if model.config["pixels"]:
+        images = torch.randint(0, 256, (n, 3, 32, 32), generator=g, dtype=torch.uint8)
+    else:
+        images = torch.randn(n, 3, 6, generator=g)
+    table = Tokenizer(WORDS).encode([" ".join(WORDS[k : k + 1 + k % 3]) for k in range(n)])
+    return images, pack(table, np.arange(n))[0]
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_backbone_forward_and_backward(backbone: Any, n: int) -> None:
+    images, tokens = batch_of(backbone, n)
+    backbone.train()
+    z_image, z_text = backbone(images, None, tokens)
+    assert z_image.shape == z_text.shape == (n, backbone.dim)
+    S = backbone.similarity(z_image, z_text)
+    assert S.shape == (n, n)
+    (S.diagonal().sum() - S.sum() / n).backward()
+    without = [name for name, p in backbone.named_parameters() if p.grad is None]
+    assert all("pool" in name for name in without), without  # one-word captions and one region need no pooling
+    assert all(bool(torch.isfinite(p.grad).all()) for p in backbone.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_backbone_in_evaluation(backbone: Any, n: int) -> None:
+    images, tokens = batch_of(backbone, n)
+    backbone.eval()
+    with torch.no_grad():
+        z_image, z_text = backbone.encode_images(images), backbone.encode_texts(tokens)
+        again = backbone.encode_images(images[:1])
+    for z in (z_image, z_text):
+        torch.testing.assert_close(z.norm(dim=1), torch.ones(n), atol=1e-5, rtol=0)
+    torch.testing.assert_close(again[0], z_image[0], atol=1e-5, rtol=0)  # whatever it is embedded beside
+    S = backbone.similarity(z_image, z_text)
+    assert bool((S.abs() <= 1 + 1e-5).all())
+
+
+def test_backbone_is_rebuilt_from_its_config(backbone: Any) -> None:
+    import json
+
+    if not backbone.config["pixels"]:
+        backbone.fit_input(torch.arange(6.0), torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0, 1.0]))
+    other = type(backbone)(**json.loads(json.dumps(backbone.config)))
+    other.load_state_dict(backbone.state_dict())
+    images, tokens = batch_of(backbone, 4)
+    with torch.no_grad():
+        for a, b in zip(backbone.eval()(images, None, tokens), other.eval()(images, None, tokens), strict=True):
+            assert torch.equal(a, b) and bool(torch.isfinite(a).all())
+
+
+def test_backbone_ignores_the_regions_that_are_left_out(backbone: Any) -> None:
+    if backbone.config["pixels"]:
+        pytest.skip("pixels have their own regions")
+    images, _ = batch_of(backbone, 5)
+    keep = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 1, 0], [1, 1, 0]], dtype=torch.bool)
+    other = images.clone()
+    other[~keep] = 1e3
+    backbone.eval()
+    with torch.no_grad():
+        z = backbone.encode_images(images, keep)
+        torch.testing.assert_close(backbone.encode_images(other, keep), z)
+        torch.testing.assert_close(z[2], backbone.encode_images(images[2:3, 2:])[0])  # one region left: that region
+        torch.testing.assert_close(z[0], backbone.encode_images(images[:1])[0])
