@@ -267,7 +267,7 @@ class PairCleaner(BaseEstimator):
     def _set_threshold(self, y: np.ndarray) -> None:
         valley = find_valley(y)
         self.separated_ = valley.separated
-        self.noise_rate_ = valley.low if valley.separated else float("nan")
+        self.noise_rate_ = valley.noise_rate if valley.separated else float("nan")
         if self.threshold == "auto":
             if not valley.separated:
                 raise RefusedError(

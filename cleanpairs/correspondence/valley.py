@@ -1,8 +1,12 @@
-"""A threshold between two heaps of soft correspondences: the valley of their density.
+"""A threshold between two heaps of soft correspondences, and the size of the lower one.
 
-A trained method piles wrong pairs up near 0 and spreads right ones over the upper half, with a long lower tail that no
-simple mixture fits (a two-component beta mixture takes that tail for noise and overestimates it by .07 to .2 on
-photographs; docs/log.md). The lowest point between the two heaps needs no family of distributions.
+A trained method piles wrong pairs up near 0 and spreads right ones over the upper half, with a long and flat lower tail
+that no simple mixture fits (a two-component beta mixture takes that tail for noise and overestimates it by .07 to .2 on
+photographs; docs/log.md). So no family of distributions is assumed, but for one thing: the right pairs are about as
+dense left of the valley between the heaps as they are in it. Then
+
+    threshold     where the density falls to twice that of the valley: a pair there is as likely right as wrong
+    noise rate    what the lower heap holds above the level of the valley
 """
 
 from __future__ import annotations
@@ -17,25 +21,25 @@ from cleanpairs.errors import DataError
 __all__ = ["Valley", "find_valley"]
 
 BINS = 100
-BANDWIDTH = 4.0  # bins: the smoothing of the density, 0.04
+WIDE, NARROW = 4.0, 1.5  # bins: smoothing of the density that finds the valley, and of the one that finds the crossing
 DEPTH = 0.7  # the valley is at most this share of the lower heap, else there are no two heaps
 LEAST_HEAP = 0.005  # share of the pairs that each heap holds at least
 
 
 @dataclass(frozen=True)
 class Valley:
-    """``threshold`` in (0, 1): the lowest density between the heaps; ``low``: share of pairs below it.
+    """``threshold`` in (0, 1); ``noise_rate``: estimated share of wrong pairs.
 
-    ``separated``: there are two heaps with a valley between. Otherwise the threshold means nothing, and ``low`` is 0.
+    ``separated``: there are two heaps with a valley between. Otherwise the threshold and the rate mean nothing.
     """
 
     threshold: float
-    low: float
+    noise_rate: float
     separated: bool
 
 
 def find_valley(values: ArrayLike) -> Valley:
-    """The valley of N soft correspondences in [0, 1].
+    """The two heaps of N soft correspondences in [0, 1]; see the module's head.
 
     Raises
     ------
@@ -48,24 +52,27 @@ def find_valley(values: ArrayLike) -> Valley:
     none = Valley(0.5, 0.0, False)
     if len(x) < 20:
         return none
-    density = _density(x)
-    low_peak = int(density[: BINS // 2].argmax())
-    high_peak = BINS // 2 + int(density[BINS // 2 :].argmax())
-    between = density[low_peak : high_peak + 1]
-    at = low_peak + int(between.argmin())
-    threshold = (at + 0.5) / BINS
-    low = float((x < threshold).mean())
-    deep = density[at] <= DEPTH * min(density[low_peak], density[high_peak])
-    if not deep or not LEAST_HEAP <= low <= 1 - LEAST_HEAP:
+    wide = _density(x, WIDE)
+    low_peak = int(wide[: BINS // 2].argmax())
+    high_peak = BINS // 2 + int(wide[BINS // 2 :].argmax())
+    bottom = low_peak + int(wide[low_peak : high_peak + 1].argmin())
+    level = float(wide[bottom])
+    if level > DEPTH * min(wide[low_peak], wide[high_peak]):
         return none
-    return Valley(threshold, low, True)
+    narrow = _density(x, NARROW)
+    falls = np.flatnonzero(narrow[low_peak : bottom + 1] <= 2 * level)
+    threshold = (low_peak + (int(falls[0]) if len(falls) else bottom - low_peak) + 0.5) / BINS
+    noise_rate = float(np.maximum(wide[: bottom + 1] - level, 0).sum() / len(x))
+    if not LEAST_HEAP <= noise_rate <= 1 - LEAST_HEAP:
+        return none
+    return Valley(threshold, noise_rate, True)
 
 
-def _density(x: np.ndarray) -> np.ndarray:
-    """Smoothed histogram (BINS,) of values in [0, 1], mirrored at both ends so that the heaps there keep their mass."""
+def _density(x: np.ndarray, bandwidth: float) -> np.ndarray:
+    """Smoothed counts (BINS,) of values in [0, 1], mirrored at both ends so that the heaps there keep their mass."""
     count = np.histogram(x, bins=BINS, range=(0.0, 1.0))[0].astype(np.float64)
     mirrored = np.concatenate([count[::-1], count, count[::-1]])
-    offsets = np.arange(-3 * int(BANDWIDTH), 3 * int(BANDWIDTH) + 1)
-    kernel = np.exp(-0.5 * (offsets / BANDWIDTH) ** 2)
+    offsets = np.arange(-int(4 * bandwidth), int(4 * bandwidth) + 1)
+    kernel = np.exp(-0.5 * (offsets / bandwidth) ** 2)
     smooth = np.convolve(mirrored, kernel / kernel.sum(), mode="same")
     return np.asarray(smooth[BINS : 2 * BINS])
