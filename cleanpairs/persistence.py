@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,11 @@ import cleanpairs
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import DataError
-from cleanpairs.estimators import PairCleaner
 from cleanpairs.registry import BACKBONES, METHODS
 from cleanpairs.scoring import Bank
+
+if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
+    from cleanpairs.estimators import PairCleaner
 
 __all__ = ["FORMAT", "load_estimator", "save_estimator"]
 

@@ -1,0 +1,126 @@
+"""Imports go down only: the table of docs/architecture.md against the source, by its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import cleanpairs
+
+REPO = Path(__file__).resolve().parents[1]
+PACKAGE = Path(cleanpairs.__file__).resolve().parent
+
+
+def levels() -> dict[str, int]:
+    """Room -> level, of the table in docs/architecture.md."""
+    text = (REPO / "docs" / "architecture.md").read_text(encoding="utf-8")
+    found: dict[str, int] = {}
+    for level, rooms in re.findall(r"^\| (\d+) \| ([^|]+) \|", text, flags=re.MULTILINE):
+        for room in re.findall(r"`([\w]+)(?:\.py|/)`", rooms):
+            assert room not in found, f"{room} stands in the table twice"
+            found[room] = int(level)
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in PACKAGE.rglob("*.py") if "_recipes" not in p.parts and p != PACKAGE / "__init__.py")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[tuple[int, str]]:
+    """(Line, imported room) of every import of the package, inside functions too, but not for type checkers only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    unseen: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            unseen.update(inner for statement in node.body for inner in ast.walk(statement))
+    found: set[tuple[int, str]] = set()
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if node in unseen:
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "cleanpairs" and len(parts) > 1 and not parts[1].startswith("__version"):
+                found.add((getattr(node, "lineno", 0), parts[1]))
+    return found
+
+
+def test_every_room_has_a_level() -> None:
+    assert {room_of(p) for p in modules()} == set(levels())
+
+
+def test_imports_go_down_only() -> None:
+    level, seen, wrong = levels(), 0, []
+    for path in modules():
+        mine = room_of(path)
+        for line, theirs in imports(path):
+            if theirs == mine:
+                continue
+            if theirs not in level:
+                home = {"CRCL", "InfoNCE", "PairCleaner", "Pairs", "RepairPlan", "CleanpairsError", "load_pairs"}
+                assert theirs not in home, f"{path}:{line}: import {theirs} from its own module"
+            seen += 1
+            if level[theirs] >= level[mine]:
+                wrong.append(f"{path.relative_to(REPO)}:{line}: {mine} ({level[mine]}) -> {theirs} ({level[theirs]})")
+    assert wrong == []
+    assert seen > 100  # it did sweep the package
+
+
+def test_the_package_itself_imports_nothing_of_its_own() -> None:
+    assert imports(PACKAGE / "__init__.py") == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "rooms"),
+    [
+        ("def f():\n    from cleanpairs.trainer import Trainer", {"trainer"}),
+        ("from cleanpairs import trainer", {"trainer"}),
+        ("import cleanpairs.cli.fit as f", {"cli"}),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from cleanpairs.cli import main", set()),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    from cleanpairs.cli import main", {"cli"}),
+        ("import importlib\nimportlib.import_module('cleanpairs.run')", {"run"}),
+        ("from cleanpairs import __version__\nimport cleanpairs", set()),
+    ],
+)
+def test_the_reader_of_imports(source: str, rooms: set[str], tmp_path: Path) -> None:
+    file = tmp_path / "m.py"
+    file.write_text(source, encoding="utf-8")
+    assert {room for _, room in imports(file)} == rooms
+
+
+def test_one_caller_of_the_optimizer_and_no_pickle() -> None:
+    """The trainer alone steps an optimizer; nothing reads or writes what could run code."""
+    steps, forbidden = [], []
+    for path in modules():
+        text = path.read_text(encoding="utf-8")
+        if re.search(r"optimizer\.step\(", text):
+            steps.append(room_of(path))
+        for bad in ("import pickle", "import joblib", "allow_pickle=True", "torch.save(", "torch.load("):
+            if bad in text:
+                forbidden.append(f"{path.name}: {bad}")
+    assert steps == ["trainer"]
+    assert [f for f in forbidden if not f.startswith("efficientnet_lite.py: torch.load(")] == []
+    weights = (PACKAGE / "encoders" / "efficientnet_lite.py").read_text(encoding="utf-8")
+    assert weights.count("torch.load(") == weights.count("weights_only=True")
+
+
+def test_only_atomic_renames() -> None:
+    for path in modules():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        calls = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+        if path != PACKAGE / "data" / "atomic.py":
+            assert not calls & {"os.rename", "os.replace", "shutil.move"}, path
