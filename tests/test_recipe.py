@@ -231,5 +231,5 @@ def test_every_shipped_recipe_resolves_and_says_what_to_expect(monkeypatch: pyte
         header = recipe_header(path)
         assert not set(HEADER_KEYS) - set(header), f"{path}: its header lacks some of {HEADER_KEYS}"
         assert header["command"].startswith(("cleanpairs ", "make ", "python ")), path
-        assert float(header["minutes"]) > 0, path
+        assert header["minutes"] == "not measured" or float(header["minutes"]) > 0, path
         assert load_recipe(name).method in METHODS
