@@ -119,8 +119,10 @@ def one(
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Mean and spread (standard deviation over seeds) of every figure, a line a method and rate."""
-    names = ("auroc", "auroc_best_epoch", "f1", "f1_auto", "precision", "recall", "rsum", "flagged", "noise_rate_estimate",
-             "repair_precision", "repair_random", "wronged_restored")  # fmt: skip
+    names = (
+        "auroc", "auroc_best_epoch", "f1", "f1_auto", "precision", "recall", "rsum", "flagged", "noise_rate_estimate",
+        "repair_precision", "repair_random", "wronged_restored",
+    )  # fmt: skip
     lines = [
         "| corpus | encoder | noise | method | seeds | " + " | ".join(names) + " |",
         "|---" * (5 + len(names)) + "|",

@@ -1,4 +1,4 @@
-"""CRCL on a corpus in the research layout, at the reference run's dimensions, batch and epochs; speed beside the machine's.
+"""CRCL on a corpus in the research layout, at the dimensions, batch and epochs of a reference run; and its speed.
 
     OMP_NUM_THREADS=1 python benchmarks/bench_precomp.py DIR --noise-file DIR/noise_index_0.4.npy --seeds 3
 

@@ -24,7 +24,8 @@ def write_rows(path: Path, rows: int, dim: int, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
     words = rng.normal(size=(2000, dim)).astype(np.float32)
     names = np.array([f"word{i}" for i in range(2000)], object)
-    schema = pa.schema([("key", pa.string()), ("caption", pa.string()), ("image_features", pa.list_(pa.float32(), dim))])
+    vector = pa.list_(pa.float32(), dim)
+    schema = pa.schema([("key", pa.string()), ("caption", pa.string()), ("image_features", vector)])
     with pq.ParquetWriter(path, schema, compression="none") as writer:
         for start in range(0, rows, 20_000):
             n = min(20_000, rows - start)
@@ -56,7 +57,8 @@ def main() -> None:
     small = args.work / f"small-{args.dim}.parquet"
     if not small.exists():
         write_rows(small, 2000, args.dim)
-    cleanpairs("fit", str(small), "--out", str(run), "--overwrite", "--quiet", "--epochs", "2", "--set", "refine_epochs=[2]")
+    short = ("--epochs", "2", "--set", "refine_epochs=[2]")
+    cleanpairs("fit", str(small), "--out", str(run), "--overwrite", "--quiet", *short)
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     began = time.perf_counter()
     cleanpairs("score", str(run), str(data), "--out", str(out), "--overwrite")

@@ -77,9 +77,8 @@ def run_demo(
     column: dict[str, Any] = {"image_column": "image"} if images else {}
     truth = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=overwrite, **column)
     wronged = int(truth.mismatched.sum())
-    say(
-        f"1. {len(truth.mismatched):,} clip art images with captions; the captions of {wronged:,} are permuted -> {noisy}"
-    )
+    n = len(truth.mismatched)
+    say(f"1. {n:,} clip art images with captions; the captions of {wronged:,} are permuted -> {noisy}")
 
     options: dict[str, Any] = {
         "train": str(noisy), "val": str(clipart_path("val")), "out": str(out / "run"), "seed": seed,
@@ -97,7 +96,7 @@ def run_demo(
     found = detection(model.correspondence_, mask, model.threshold_)
     flagged = int((model.correspondence_ < model.threshold_).sum())
     say(
-        f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs are flagged (correspondence below {model.threshold_:g}): "
+        f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs flagged (correspondence below {model.threshold_:g}): "
         f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
     )
 
@@ -113,8 +112,8 @@ def run_demo(
     )
     repaired, right = _right(pairs, plan.table)
     say(
-        f"3. repaired: {repaired:,} pairs have a new caption or image; {right:,} of them ({right / max(repaired, 1):.0%}) are "
-        f"the true pair again (top-1 of {len(pairs):,}): {right / max(wronged, 1):.1%} of all that were wronged"
+        f"3. repaired: {repaired:,} pairs have a new caption or image; {right:,} of them are the true pair again "
+        f"(top-1 of {n:,}): {right / max(repaired, 1):.0%} of the repairs, {right / max(wronged, 1):.1%} of the wronged pairs"
     )
     say("   " + str(summary).splitlines()[0])
 
