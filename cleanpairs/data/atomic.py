@@ -12,6 +12,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -63,6 +64,8 @@ def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Sequence[str
     """OutputExistsError where ``target`` must not be written."""
     if any(Path(os.path.abspath(i)) == target or _same(Path(i), target) for i in inputs):
         raise OutputExistsError(f"{target} is the input, which is never written; name another output")
+    if directory and overwrite and any(Path(i).resolve().is_relative_to(target.resolve()) for i in inputs):
+        raise OutputExistsError(f"{target} holds the input, which is never written; name another output")
     try:
         mode = os.lstat(target).st_mode
     except FileNotFoundError:
@@ -77,9 +80,14 @@ def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Sequence[str
         raise OutputExistsError(f"{target} exists; --overwrite (overwrite=True) replaces it")
 
 
-def _collect_stale(parent: Path, prefix: str) -> None:
-    """Remove staging directories of this target whose writer is dead: its lock is free."""
-    for folder in parent.glob(f"{prefix}*"):
+def _prefix(name: str) -> str:
+    return f".cleanpairs-{name}-"
+
+
+def _collect_stale(parent: Path, name: str) -> None:
+    """Remove staging directories of the target ``name`` whose writer is dead: its lock is free."""
+    ours = re.compile(re.escape(_prefix(name)) + r"[a-z0-9_]{8}")  # as mkdtemp has it; "out" is not "out-2"
+    for folder in [p for p in parent.iterdir() if ours.fullmatch(p.name)]:
         try:
             fd = os.open(folder / ".lock", os.O_RDWR)
         except OSError:
@@ -131,16 +139,16 @@ def _staging(
 ) -> Iterator[Path]:
     target = Path(os.path.abspath(target))
     _refuse(target, overwrite, directory, inputs)
-    prefix = f".cleanpairs-{target.name}-"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _collect_stale(target.parent, prefix)
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        _collect_stale(target.parent, target.name)
+        folder = Path(tempfile.mkdtemp(prefix=_prefix(target.name), dir=target.parent))
+        lock = os.open(folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
+        with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(folder / ".locking", folder / ".lock")  # seen only when it is held
     except OSError as error:
         raise OutputError(f"{target} cannot be written: {error.strerror or error}") from error
-    with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
-        fcntl.flock(lock, fcntl.LOCK_EX)
     staged = folder / target.name
     try:
         try:

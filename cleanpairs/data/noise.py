@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_directory, staged_file
+from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
 from cleanpairs.data.writing import ParquetSink
@@ -90,10 +91,7 @@ def load_noise_file(path: str | Path, n: int) -> np.ndarray:
     DataError
         It is no permutation of n numbers.
     """
-    try:
-        values = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} cannot be read as an array: {error}") from error
+    values = read_npy(path)
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) != n:
         raise DataError(f"{path} must hold {n} whole numbers, one a caption; found {values.dtype} {values.shape}")
     if not np.array_equal(np.sort(values), np.arange(n)):
@@ -135,6 +133,8 @@ def corrupt(
         ``.parquet``: a directory in that layout with ``{split}_truth.parquet``; its other splits are copied unharmed.
     """
     pairs = load_pairs(data, **options)
+    if pairs.true_mismatch is not None and pairs.true_mismatch.any():
+        raise DataError(f"{data} holds wronged pairs already, by its column 'true_mismatch'; corrupt the clean data")
     if noise_file is not None:
         noise = noise_of(pairs, load_noise_file(noise_file, len(pairs)))
     elif rate is not None:
@@ -147,7 +147,7 @@ def corrupt(
             _write_research(wronged, Path(pairs.source.paths[0]), folder)
         return noise
     with staged_file(out, overwrite=overwrite, inputs=pairs.source.paths) as file:
-        tables = _wronged_tables(pairs, wronged)
+        tables = _wronged_tables(pairs, wronged, noise)
         first = next(tables)
         with ParquetSink(file, first.schema) as sink:
             sink.write(first)
@@ -168,8 +168,9 @@ def _write_research(wronged: Pairs, images: Path, folder: Path) -> None:
         sink.write(truth)
 
 
-def _wronged_tables(pairs: Pairs, wronged: Pairs) -> Iterator[pa.Table]:
-    """The input's rows with the new captions and the truth."""
+def _wronged_tables(pairs: Pairs, wronged: Pairs, noise: Noise) -> Iterator[pa.Table]:
+    """The input's rows with the new captions and the truth; rows whose captions stay keep their cell as it is."""
+    moved = noise.permutation != pairs.pair_id
     text = pairs.source.columns["text"]
     assert wronged.true_mismatch is not None and wronged.true_key is not None
     first = 0
@@ -185,10 +186,22 @@ def _wronged_tables(pairs: Pairs, wronged: Pairs) -> Iterator[pa.Table]:
         if pairs.source.explicit_lists:
             cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(table) + 1)).tolist()
             columns = [[c[a:b] for a, b in pairwise(cuts)] for c in columns]
-        field = table.schema.field(text)
-        table = table.set_column(table.schema.get_field_index(text), field, pa.array(columns[0], field.type))
+        changed = np.unique(pairs.row[lo:hi][moved[lo:hi]]) - first
+        field, at = table.schema.field(text), table.schema.get_field_index(text)
+        table = table.set_column(at, field, _with_cells(table[text], changed, columns[0]))
         list_of = pa.list_ if pairs.source.explicit_lists else (lambda kind: kind)
         table = table.append_column(TRUTH[0], pa.array(columns[1], list_of(pa.bool_())))
         table = table.append_column(TRUTH[1], pa.array(columns[2], list_of(pa.string())))
         yield table
         first += len(table)
+
+
+def _with_cells(column: pa.ChunkedArray, rows: np.ndarray, cells: list[Any]) -> pa.ChunkedArray:
+    """The column with ``cells[r]`` at each of the sorted ``rows``; by slices: views have no kernel that takes."""
+    old, parts, start = column.combine_chunks(), [], 0
+    old = pa.concat_arrays(old.chunks) if isinstance(old, pa.ChunkedArray) else old
+    fresh = pa.array([cells[r] for r in rows.tolist()], old.type)
+    for k, r in enumerate(rows.tolist()):
+        parts += [old.slice(start, r - start), fresh.slice(k, 1)]
+        start = r + 1
+    return pa.chunked_array([*parts, old.slice(start)], old.type)

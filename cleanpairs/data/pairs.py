@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import EncodedList, FeatureImages, ImageSource, vector_groups
+from cleanpairs.data.npy import read_npy
 from cleanpairs.data.source import Source
-from cleanpairs.data.text import caption_fault, content_hash, text_groups
+from cleanpairs.data.text import caption_fault, concerns_caption, content_hash, text_groups
 from cleanpairs.errors import DataError
 
 __all__ = ["Pairs"]
@@ -109,6 +110,8 @@ class Pairs:
             array = array[:, None, :] if array.ndim == 2 else array
             if array.ndim != 3 or array.dtype.kind != "f":
                 raise DataError(f"features must be floats (M, D) or (M, R, D), found {array.dtype} {array.shape}")
+            if len(array) and not array.size:
+                raise DataError(f"features hold no numbers: their shape is {array.shape}")
             source_images, groups = FeatureImages(array), vector_groups(array)
             bad = {i: "its vector is not finite" for i in np.flatnonzero(~_finite_rows(array)).tolist()}
         else:
@@ -130,7 +133,7 @@ class Pairs:
             array[list(bad)] = 0
             source_images = FeatureImages(array)
         reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
-        reasons.update({i: fault for i, c in enumerate(captions) if (fault := caption_fault(c))})
+        reasons |= {i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))}
         digest = hashlib.sha256("\0".join(captions).encode("utf-8", "surrogatepass"))
         digest.update(groups.tobytes() + index.tobytes())
         n = len(captions)
@@ -169,14 +172,20 @@ class Pairs:
         )
 
     def with_captions(self, captions: Sequence[str]) -> Pairs:
-        """The same pairs with other captions (N,), in memory."""
+        """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes."""
         captions = list(captions)
         if len(captions) != len(self):
             raise DataError(f"{len(self)} pairs need {len(self)} captions, found {len(captions)}")
         digest = hashlib.sha256((self.source.fingerprint + "\0".join(captions)).encode("utf-8", "surrogatepass"))
+        changed = {i for i, (a, b) in enumerate(zip(self.captions, captions, strict=True)) if a != b}
+        reasons = {i: why for i, why in self.reasons.items() if not (i in changed and concerns_caption(why))}
+        for i in changed - reasons.keys():
+            if fault := caption_fault(captions[i]):
+                reasons[i] = fault
         return replace(
             self,
             captions=captions,
+            reasons=reasons,
             text_group=text_groups(captions),
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest.hexdigest()),
         )
@@ -222,10 +231,7 @@ def _finite_rows(array: np.ndarray) -> np.ndarray:
 
 def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:
     if file.suffix == ".npy":
-        try:
-            values: Any = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{file} cannot be read as an array: {error}") from error
+        values = read_npy(file)
         if values.dtype == bool:
             return np.asarray(values)
         if values.dtype.kind in "iu" and np.array_equal(np.sort(values.ravel()), np.arange(len(pairs))):
@@ -238,7 +244,9 @@ def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:
     import pyarrow.parquet as pq
 
     try:
-        column = pq.read_table(file, columns=["true_mismatch"])["true_mismatch"].combine_chunks()
+        table = pq.read_table(file, columns=["true_mismatch"], page_checksum_verification=True)
+        check_truth(table.schema, str(file))
+        column = table["true_mismatch"].combine_chunks()
         if pa.types.is_list(column.type):
             column = column.flatten()
         return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)

@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import FeatureImages, vector_groups
+from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.text import caption_fault, text_groups
@@ -86,7 +88,7 @@ class PrecompReader:
         wrong = set(bad.tolist())
         reasons = {i: "its vector is not finite" for i in range(n) if int(row[i]) in wrong}
         reasons.update({i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))})
-        mismatch, true_key = self._truth(source, n)
+        mismatch, true_key = self._truth(source, len(lines), n)
         split = _split_of(source)
         return Pairs(
             captions=captions,
@@ -104,19 +106,19 @@ class PrecompReader:
         )
 
     @staticmethod
-    def _truth(source: Source, n: int) -> tuple[np.ndarray | None, list[str] | None]:
-        """What ``corrupt`` left beside the captions."""
+    def _truth(source: Source, total: int, n: int) -> tuple[np.ndarray | None, list[str] | None]:
+        """What ``corrupt`` left beside the captions, of the first ``n`` of ``total``."""
         if len(source.paths) < 3:
             return None, None
         try:
             table = pq.read_table(source.paths[2], page_checksum_verification=True)
-            mismatch = table["true_mismatch"].to_numpy()[:n]
-            keys = table["true_key"].to_pylist()[:n]
+            check_truth(table.schema, source.paths[2])
+            mismatch, keys = table["true_mismatch"].to_numpy(), table["true_key"].to_pylist()
         except (OSError, pa.ArrowException, KeyError) as error:
             raise DataError(f"{source.paths[2]} cannot be read: {error}") from error
-        if len(mismatch) != n:
-            raise DataError(f"{source.paths[2]} has {len(mismatch)} rows for {n} captions")
-        return np.asarray(mismatch, dtype=bool), [str(k) for k in keys]
+        if len(mismatch) != total:
+            raise DataError(f"{source.paths[2]} has {len(mismatch)} rows for {total} captions")
+        return np.asarray(mismatch[:n], dtype=bool), [str(k) for k in keys[:n]]
 
     def iter_tables(
         self, source: Source, batch_rows: int, columns: Sequence[str] | None = None
@@ -154,15 +156,12 @@ def _regions(path: str) -> np.ndarray:
 
 
 def _arrays(path: str) -> np.ndarray:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} cannot be read as an array: {error}") from error
-    if array.ndim not in (2, 3) or array.dtype not in _FLOATS:
+    array = read_npy(path)
+    if array.ndim not in (2, 3) or array.dtype not in _FLOATS or 0 in array.shape[1:]:
         raise DataError(
             f"{path} must hold floats of 16, 32 or 64 bits, (n, D) or (n, R, D); found {array.dtype} {array.shape}"
         )
-    return np.asarray(array) if array.size == 0 else array
+    return array
 
 
 def _lines(path: str) -> list[str]:

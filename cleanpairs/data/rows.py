@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.data.columns import is_list
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
-from cleanpairs.data.text import caption_fault, content_hash
+from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash
 from cleanpairs.errors import DataError
 
 __all__ = ["RowBatch", "Vectors", "convert", "vector_shape", "vectors_of"]
@@ -181,7 +181,7 @@ def convert(
         for position, text in enumerate(texts):
             pair = len(out.captions)
             fault = row_faults.get(i)
-            fault = fault or ("the caption is not UTF-8" if isinstance(text, bytes) else caption_fault(text))
+            fault = fault or (NOT_UTF8 if isinstance(text, bytes) else caption_fault(text))
             if fault:
                 out.faults[pair] = fault
             out.captions.append(_readable(text))

@@ -8,9 +8,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
-__all__ = ["MAX_CAPTION_BYTES", "caption_fault", "content_hash", "normalise_text", "text_groups"]
+__all__ = [
+    "MAX_CAPTION_BYTES",
+    "NOT_UTF8",
+    "caption_fault",
+    "concerns_caption",
+    "content_hash",
+    "normalise_text",
+    "text_groups",
+]
 
 MAX_CAPTION_BYTES = 65_536
+NOT_UTF8 = "the caption is not UTF-8"
 
 
 def normalise_text(text: str) -> str:
@@ -39,3 +48,8 @@ def caption_fault(caption: str | None) -> str | None:
     if len(caption) > MAX_CAPTION_BYTES // 4 and len(caption.encode("utf-8", "surrogatepass")) > MAX_CAPTION_BYTES:
         return f"the caption is longer than {MAX_CAPTION_BYTES} bytes"
     return None
+
+
+def concerns_caption(reason: str) -> bool:
+    """Whether a reason speaks of the caption: one of :func:`caption_fault`, or :data:`NOT_UTF8`."""
+    return reason.startswith(("the caption ", "there is no caption"))

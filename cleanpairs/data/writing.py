@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,7 +43,10 @@ def with_image_feature(schema: pa.Schema) -> pa.Schema:
         if pa.types.is_null(kind.field("path").type):
             parts = [f.with_type(pa.string()) if f.name == "path" else f for f in kind]
             schema = schema.set(at, schema.field(at).with_type(pa.struct(parts)))
-    found = Features.from_arrow_schema(schema.remove_metadata())
+    try:
+        found = Features.from_arrow_schema(schema.remove_metadata())
+    except (ValueError, NotImplementedError):  # a type that `datasets` cannot open whatever we note: a map, a view
+        return schema
     for name in schema.names:
         if name in images:
             found[name] = Image()
@@ -101,8 +105,11 @@ class ParquetSink:
         table = table.cast(self.schema) if not table.schema.equals(self.schema) else table
         table = table.replace_schema_metadata(self.schema.metadata)
         self.rows += len(table)
-        for start in range(0, len(table), GROUP_ROWS):
-            part = table.slice(start, GROUP_ROWS)
+        step = max(1, min(GROUP_ROWS, int(GROUP_BYTES * len(table) / max(table.nbytes, 1))))
+        for start in range(0, len(table), step):
+            part = table.slice(start, step)
+            if self._bytes + part.nbytes > GROUP_BYTES:
+                self._flush()
             self._pending.append(part)
             self._bytes += part.nbytes
             self._count += len(part)
@@ -138,4 +145,5 @@ class ParquetSink:
             self._flush()
             self._guard(self._writer.close)
         else:
-            self._writer.close()  # the staging around it throws the file away
+            with suppress(OSError, pa.ArrowException):  # the staging around it throws the file away
+                self._writer.close()

@@ -126,6 +126,53 @@ def test_a_full_disk_is_an_output_error_that_names_the_target(
         raise AssertionError("never entered")
 
 
+def test_a_directory_that_holds_the_input_is_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "sub").mkdir(parents=True)
+    source = folder / "sub" / "in.parquet"
+    source.write_text("precious")
+    (tmp_path / "alias").symlink_to(source)
+    for given in (source, folder / "sub", tmp_path / "alias", str(source)):
+        with pytest.raises(OutputExistsError, match="input"), staged_directory(folder, overwrite=True, inputs=[given]):
+            raise AssertionError("never entered")
+    assert source.read_text() == "precious"
+    with staged_directory(folder / "new", inputs=[source]) as path:  # beside the input is no harm
+        (path / "a").write_text("x")
+
+
+def test_only_dead_staging_of_the_same_target_is_collected(tmp_path: Path) -> None:
+    def dead(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / ".lock").touch()
+        return folder
+
+    own, other = dead(".cleanpairs-out[1]-abcdefgh"), dead(".cleanpairs-out[1]-2-abcdefgh")
+    strange = [dead(".cleanpairs-out1-abcdefgh"), other]
+    unlocked = tmp_path / ".cleanpairs-out[1]-ijklmnop"
+    unlocked.mkdir()
+    with staged_file(tmp_path / "out[1]") as path:
+        assert not own.exists()
+        path.touch()
+    assert all(folder.exists() for folder in (*strange, unlocked))
+
+
+def test_staging_is_locked_from_the_moment_that_its_lock_can_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = atomic.fcntl.flock
+
+    def look_first(fd: int, operation: int) -> None:
+        atomic._collect_stale(tmp_path, "out")  # as another writer does, at the worst moment
+        real(fd, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.fcntl, "flock", lambda fd, how: look_first(fd, how) if how == 2 else real(fd, how))
+        with staged_file(tmp_path / "out") as path:
+            path.write_text("x")
+    assert (tmp_path / "out").read_text() == "x"
+
+
 def test_without_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any) -> None:
         raise OSError(errno.ENOSYS, "missing")
@@ -199,3 +246,45 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(tmp_path: Path, kind: str, 
             (other / "a" if kind == "directory" else other).write_text("second")
         (path / "a" if kind == "directory" else path).write_text("third")
     assert inner.read_text() == "third" and names(tmp_path) == ["out"]
+
+
+_RACE = """
+import sys
+from cleanpairs.data import staged_directory, staged_file
+from cleanpairs.errors import OutputExistsError
+
+stage = staged_directory if sys.argv[2] == "directory" else staged_file
+try:
+    with stage(sys.argv[1]) as path:
+        (path / "a" if sys.argv[2] == "directory" else path).write_text(sys.argv[3])
+        print("ready", flush=True)
+        sys.stdin.readline()
+except OutputExistsError:
+    sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_of_two_processes_on_one_name_exactly_one_wins(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "out"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _RACE, str(target), kind, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    for writer in writers:  # both are inside the block, with everything written
+        assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate()
+    codes = [writer.returncode for writer in writers]
+    assert sorted(codes) == [0, 5]
+    written = target / "a" if kind == "directory" else target
+    assert written.read_text() == str(codes.index(0)) and names(tmp_path) == ["out"]

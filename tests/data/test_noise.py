@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
-from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import apply_noise, corrupt, inject_noise, load_noise_file
 from cleanpairs.errors import ConfigError, DataError, OutputExistsError
 
@@ -45,6 +47,52 @@ def test_rate_seed_and_truth(per: str, rate: float) -> None:
     again, other = inject_noise(pairs, rate, per=per, seed=3), inject_noise(pairs, rate, per=per, seed=4)
     np.testing.assert_array_equal(again.permutation, noise.permutation)
     assert rate == 0 or (other.permutation != noise.permutation).any()
+
+
+@pytest.mark.parametrize("per", ["caption", "image"])
+@pytest.mark.parametrize(("n", "rate", "chosen"), [(10, 0.5, 5), (7, 0.4, 3), (9, 0.15, 1), (6, 1.0, 6), (10, 0.04, 0)])
+def test_exactly_so_many_units_are_chosen(per: str, n: int, rate: float, chosen: int) -> None:
+    assert chosen == round(rate * n)
+    pairs = corpus(n)
+    moved = [(inject_noise(pairs, rate, per=per, seed=s).permutation != np.arange(n)).sum() for s in range(100)]
+    assert max(moved) == (chosen if chosen > 1 else 0)  # a permutation may leave some at home, but never adds one
+
+
+@st.composite
+def corpora(draw: st.DrawFn) -> Pairs:
+    """Small corpora full of images and texts that are the same as others."""
+    images = draw(st.integers(1, 8))
+    kinds = draw(st.lists(st.integers(0, 5), min_size=images, max_size=images))
+    index = draw(st.lists(st.integers(0, images - 1), max_size=25))
+    texts = draw(
+        st.lists(st.sampled_from(["A", "a ", "b", "c", "d", "", "B"]), min_size=len(index), max_size=len(index))
+    )
+    features = np.array(kinds, np.float32)[:, None]
+    return Pairs.from_arrays(texts, features=features, image_index=np.array(index, int))
+
+
+@given(corpora(), st.floats(0, 1), st.sampled_from(["caption", "image"]), st.integers(0, 9))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_truth_is_what_a_plain_recount_finds(pairs: Pairs, rate: float, per: str, seed: int) -> None:
+    noise = inject_noise(pairs, rate, per=per, seed=seed)
+    n, order = len(pairs), noise.permutation.tolist()
+    assert sorted(order) == list(range(n))
+    image, text = pairs.pair_image_group.tolist(), [normalise_text(c) for c in pairs.captions]
+    for i in range(n):
+        own = {text[j] for j in range(n) if image[j] == image[i]}
+        assert bool(noise.mismatched[i]) == (text[order[i]] not in own)
+    wronged = apply_noise(pairs, noise)
+    assert sorted(wronged.captions) == sorted(pairs.captions)
+    fresh = Pairs.from_arrays(wronged.captions, features=pairs.images.array(), image_index=pairs.image_index)
+    assert wronged.reasons == fresh.reasons
+    if per == "caption":
+        assert sum(i != j for i, j in enumerate(order)) <= round(rate * n)
+        return
+    givers: dict[int, set[int]] = {}
+    for i in range(n):
+        givers.setdefault(image[i], set()).add(image[order[i]])
+    assert all(len(g) == 1 for g in givers.values())  # an image shows the captions of one image, all of them
+    assert sum(g != {i} for i, g in givers.items()) <= round(rate * len(givers))
 
 
 def test_an_images_captions_move_together() -> None:
@@ -104,7 +152,12 @@ def test_noise_files(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=f"{name}.npy"):
             load_noise_file(tmp_path / f"{name}.npy", 3)
     (tmp_path / "empty.npy").write_bytes(b"")
-    for name in ("empty", "missing"):
+    (tmp_path / "zip.npy").write_bytes(b"PK\x03\x04 garbage")
+    (tmp_path / "html.npy").write_bytes(b"<html>")
+    np.savez(tmp_path / "archive.npz", np.arange(3))
+    (tmp_path / "archive.npz").rename(tmp_path / "archive.npy")
+    np.save(tmp_path / "objects.npy", np.array([None] * 3), allow_pickle=True)
+    for name in ("empty", "zip", "html", "archive", "objects", "missing"):
         with pytest.raises(DataError, match=f"{name}.npy"):
             load_noise_file(tmp_path / f"{name}.npy", 3)
 
@@ -147,8 +200,42 @@ def test_a_corrupted_parquet_file(tmp_path: Path, lists: bool, per: str) -> None
             corrupt(path, 0.4, out=target)
     with pytest.raises(OutputExistsError, match="input"):
         corrupt(path, 0.4, out=path, overwrite=True)
-    corrupt(out, 0.4, seed=6, out=tmp_path / "twice.parquet")
-    assert pq.read_schema(tmp_path / "twice.parquet").names == table.schema.names
+    with pytest.raises(DataError, match="already"):  # its truth would be of the wrong beginning
+        corrupt(out, 0.4, seed=6, out=tmp_path / "twice.parquet")
+    corrupt(path, 0.0, out=tmp_path / "clean.parquet")
+    corrupt(tmp_path / "clean.parquet", 0.4, seed=6, out=tmp_path / "again.parquet")
+    assert pq.read_schema(tmp_path / "again.parquet").names == table.schema.names
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_rows_that_noise_does_not_touch_stay_as_they_are(tmp_path: Path, kind: pa.DataType) -> None:
+    captions = ["a", None, "", "d", "e", None, "g", "h"] * 3
+    table = pa.table({"image": [png(i) for i in range(24)], "caption": pa.array(captions, kind)})
+    pq.write_table(table, tmp_path / "in.parquet")
+    for rate, name in ((0.0, "none"), (0.3, "some"), (1.0, "all")):
+        noise = corrupt(tmp_path / "in.parquet", rate, seed=1, out=tmp_path / name)
+        got = pq.read_table(tmp_path / name)["caption"]
+        assert got.type == kind
+        for i, j in enumerate(noise.permutation.tolist()):
+            assert got[i].as_py() == captions[j] if i == j else got[i].as_py() == (captions[j] or "")
+
+
+def test_lists_that_noise_does_not_touch_stay_as_they_are(tmp_path: Path) -> None:
+    captions = [["a", "b"], None, [], [None], ["c", None], ["d"]]
+    pq.write_table(pa.table({"image": [png(i) for i in range(6)], "captions": captions}), tmp_path / "in.parquet")
+    corrupt(tmp_path / "in.parquet", 0.0, out=tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet")["captions"].to_pylist() == captions
+    clean, wronged = load_pairs(tmp_path / "in.parquet"), load_pairs(tmp_path / "out.parquet")
+    assert clean.reasons == wronged.reasons and not wronged.true_mismatch_mask().any()
+
+
+def test_text_that_is_not_utf8_is_not_made_good_by_noise(tmp_path: Path) -> None:
+    raw = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xff", b"c"]).buffers())
+    pq.write_table(pa.table({"image": [png(i) for i in range(3)], "caption": raw}), tmp_path / "in.parquet")
+    corrupt(tmp_path / "in.parquet", 0.0, out=tmp_path / "out.parquet")
+    assert set(load_pairs(tmp_path / "out.parquet").reasons) == {1}
 
 
 def test_a_corrupted_research_directory(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,31 @@ def test_with_captions() -> None:
         pairs.with_captions(["a"])
 
 
+def test_reasons_go_with_the_captions_and_stay_with_the_images() -> None:
+    images = [b"1", None, b"3", None]
+    pairs = Pairs.from_arrays(["", "b", "c", " "], images=images)
+    assert set(pairs.reasons) == {0, 1, 3} and "image" in pairs.reasons[3]
+    moved = pairs.with_captions(["c", " ", "", "b"])
+    assert set(moved.reasons) == {1, 2, 3} and "empty" in moved.reasons[2]
+    assert all("image" in moved.reasons[i] for i in (1, 3)) and set(pairs.reasons) == {0, 1, 3}
+    features = np.array([[np.nan], [1.0]])
+    other = Pairs.from_arrays(["", ""], features=features).with_captions(["a", "b"])
+    assert set(other.reasons) == {0} and "finite" in other.reasons[0]
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (2, 3, 0), (2, 0, 3)])
+def test_vectors_without_numbers(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match="no numbers"):
+        Pairs.from_arrays(["a", "b"], features=np.zeros(shape))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0, 2, 3), (0, 0)])
+def test_no_vectors(shape: tuple[int, ...]) -> None:
+    pairs = Pairs.from_arrays([], features=np.zeros(shape, np.float32))
+    assert len(pairs) == len(pairs.images) == 0 and pairs.image_group.shape == pairs.pair_image_group.shape == (0,)
+    assert list(pairs.images.iter_encoded(4)) == []
+
+
 def test_mismatch_of_a_permutation_against_a_plain_loop() -> None:
     rng = np.random.default_rng(3)
     for n in (0, 1, 2, 60):
@@ -129,8 +155,12 @@ def test_truth_files_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "empty.npy").write_bytes(b"")
     (tmp_path / "text.parquet").write_text("no")
     pq.write_table(pa.table({"other": [1]}), tmp_path / "other.parquet")
+    with zipfile.ZipFile(tmp_path / "archive.npy", "w") as archive:  # what numpy.savez leaves
+        archive.writestr("arr_0.npy", b"")
+    (tmp_path / "zip.npy").write_bytes(b"PK\x03\x04 garbage")
+    pq.write_table(pa.table({"true_mismatch": ["False"] * 6}), tmp_path / "words.parquet")
     files = sorted(tmp_path.iterdir())
-    assert len(files) == 7
+    assert len(files) == 10
     for file in [*files, tmp_path / "missing.npy", tmp_path / "missing.parquet"]:
         with pytest.raises(DataError, match=file.name):
             some().true_mismatch_mask(file)

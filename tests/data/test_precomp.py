@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs
-from cleanpairs.errors import DataError
+from cleanpairs.errors import ConfigError, DataError
 
 
 def research(folder: Path, images: np.ndarray, per_image: int = 1, split: str = "train") -> Path:
@@ -100,10 +101,12 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     captions.write_bytes(b"a\n\xff\xfe\nc\nd\n")
     refused(r"train_caps\.txt is not UTF-8 \(byte 2\)")
     captions.write_bytes(b"a\n" * 4)
-    for raw in (whole[:-4], whole[:20], b"", b"<html>"):
+    np.savez(tmp_path / "archive.npz", np.ones((4, 3)))
+    archive = (tmp_path / "archive.npz").read_bytes()
+    for raw in (whole[:-4], whole[:20], b"", b"<html>", archive, b"PK\x03\x04 garbage"):
         images.write_bytes(raw)
         refused(r"train_ims\.npy cannot be read")
-    for array in (np.ones(4), np.ones((4, 3), int), np.ones((4, 3, 2, 2))):
+    for array in (np.ones(4), np.ones((4, 3), int), np.ones((4, 3, 2, 2)), np.ones((4, 0))):
         np.save(images, array)
         refused(r"train_ims\.npy must hold floats")
     np.save(images, np.array([[None]] * 4), allow_pickle=True)
@@ -114,3 +117,37 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
         load_pairs(folder, split="test")
     with pytest.raises(DataError, match="'caption'"):
         load_pairs(folder, text_column="caption")
+
+
+def test_limit_and_order_of_storage(tmp_path: Path) -> None:
+    images = np.asfortranarray(np.random.default_rng(0).normal(size=(5, 2, 3)).astype(np.float32))
+    folder = research(tmp_path / "data", images, 2)
+    for limit in (0, 1, 4, 5, 9):
+        pairs = load_pairs(folder, limit=limit)
+        assert len(pairs) == 2 * min(limit, 5)
+        np.testing.assert_array_equal(array_of(pairs), images[:limit])
+        assert sum(len(b) for b in iter_tables(pairs.source, batch_rows=2)) == min(limit, 5)
+    with pytest.raises(ConfigError, match="-1"):
+        load_pairs(folder, limit=-1)
+
+
+def test_truth_that_does_not_fit(tmp_path: Path) -> None:
+    folder = research(tmp_path / "data", np.ones((4, 3), np.float32))
+    truth = folder / "train_truth.parquet"
+
+    def write(n: int) -> None:
+        pq.write_table(pa.table({"true_mismatch": [True] * n, "true_key": ["k"] * n}), truth)
+
+    write(4)
+    assert load_pairs(folder).true_mismatch_mask().all() and len(load_pairs(folder, limit=2).true_mismatch_mask()) == 2
+    for n in (3, 5):
+        write(n)
+        with pytest.raises(DataError, match=rf"train_truth\.parquet has {n} rows for 4 captions"):
+            load_pairs(folder)
+    for columns in ({"true_mismatch": [True] * 4}, {"true_mismatch": ["False"] * 4, "true_key": ["k"] * 4}):
+        pq.write_table(pa.table(columns), truth)
+        with pytest.raises(DataError, match=r"train_truth\.parquet"):
+            load_pairs(folder)
+    truth.write_text("<html>")
+    with pytest.raises(DataError, match=r"train_truth\.parquet"):
+        load_pairs(folder)

@@ -47,11 +47,25 @@ def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: p
     meta = pq.read_metadata(tmp_path / "rows.parquet")
     sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
     assert sum(sizes) == 130 and max(sizes) <= 59
-    monkeypatch.setattr(writing, "GROUP_BYTES", 50)
-    with ParquetSink(tmp_path / "bytes.parquet", FLAT) as sink:
-        for first in range(0, 100, 10):
-            sink.write(rows(first, 10))
-    assert pq.read_metadata(tmp_path / "bytes.parquet").num_row_groups == 10
+
+
+def test_row_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "GROUP_BYTES", 1000)
+    whole, parts = tmp_path / "whole.parquet", tmp_path / "parts.parquet"
+    with ParquetSink(whole, FLAT) as sink:
+        sink.write(rows(0, 500))  # all at once, as a frame comes
+    with ParquetSink(parts, FLAT) as sink:
+        for first in range(0, 500, 20):
+            sink.write(rows(first, 20))
+    for path in (whole, parts):
+        file = pq.ParquetFile(path)
+        sizes = [file.read_row_group(i).nbytes for i in range(file.num_row_groups)]
+        assert max(sizes) <= 1100 and file.num_row_groups <= 25
+        assert file.read()["a"].to_pylist() == list(range(500))
+    blob = pa.schema([("blob", pa.binary())])
+    with ParquetSink(tmp_path / "huge.parquet", blob) as sink:
+        sink.write(pa.table({"blob": [bytes(5000)] * 3}))  # a row is never cut
+    assert pq.read_metadata(tmp_path / "huge.parquet").num_row_groups == 3
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -83,6 +97,39 @@ def test_an_exception_publishes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OutputError, match=r"nowhere.*cannot be written"):
         ParquetSink(tmp_path / "nowhere" / "out.parquet", FLAT)
+
+
+def test_the_first_error_is_the_one_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def close(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    def fail() -> None:
+        with ParquetSink(tmp_path / "out.parquet", FLAT) as sink:
+            sink._writer.close()
+            sink._writer = Broken()
+            raise DataError("the real reason")
+
+    with pytest.raises(DataError, match="the real reason"):
+        fail()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
+        pa.array(["a"]).dictionary_encode(),
+        pa.array([["a"]], pa.list_view(pa.string())),
+    ],
+    ids=["map", "category", "list_view"],
+)
+def test_columns_that_datasets_does_not_know_are_written_all_the_same(tmp_path: Path, column: pa.Array) -> None:
+    image = pa.array([{"bytes": b"1", "path": "a"}])
+    table = pa.table({"image": image, "odd": column})
+    with ParquetSink(tmp_path / "out.parquet", table.schema) as sink:
+        sink.write(table)
+    back = pq.read_table(tmp_path / "out.parquet")
+    assert back["odd"].to_pylist() == table["odd"].to_pylist() and back["image"].to_pylist() == image.to_pylist()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -1,0 +1,26 @@
+"""Arrays in ``.npy`` files: nothing else that numpy would open, no archives and no pickles."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from cleanpairs.errors import DataError
+
+__all__ = ["read_npy"]
+
+
+def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
+    """The array of a ``.npy`` file, memory-mapped, not to be written.
+
+    Raises
+    ------
+    DataError
+        It is no such file, is cut short, or holds Python objects.
+    """
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} cannot be read as an array: {error}") from error
+    return np.asarray(array) if array.size == 0 else array
