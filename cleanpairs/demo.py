@@ -113,7 +113,7 @@ def run_demo(
     repaired, right = _right(pairs, plan.table)
     say(
         f"3. repaired: {repaired:,} pairs have a new caption or image; {right:,} of them are the true pair again "
-        f"(top-1 of {n:,}): {right / max(repaired, 1):.0%} of the repairs, {right / max(wronged, 1):.1%} of the wronged pairs"
+        f"(top-1 of {n:,}): {right / max(repaired, 1):.0%} of the repairs, {right / max(wronged, 1):.1%} of the wronged"
     )
     say("   " + str(summary).splitlines()[0])
 

@@ -1,0 +1,37 @@
+"""The demonstration, whole: what a stranger runs first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.data import load_pairs
+from cleanpairs.demo import run_demo
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_demo_finds_and_repairs_and_leaves_what_it_says(tmp_path: Path) -> None:
+    said: list[str] = []
+    result = run_demo(tmp_path / "demo", say=said.append)
+    assert result.found.auroc > 0.8 and result.found.f1 > 0.6
+    assert result.right > 5, "repairs by chance would find less than one"
+    ledger = pq.read_table(tmp_path / "demo" / "ledger.parquet")
+    assert ledger["pair_id"].to_pylist() == list(range(result.pairs))
+    cleaned = load_pairs(tmp_path / "demo" / "cleaned.parquet")
+    assert len(cleaned) == result.summary.rows == result.summary.kept + result.repaired
+    before = result.wronged / result.pairs
+    assert cleaned.true_mismatch is not None
+    kept = (
+        np.array(pq.read_table(tmp_path / "demo" / "cleaned.parquet", columns=["action"])["action"].to_pylist())
+        == "keep"
+    )
+    assert cleaned.true_mismatch[kept].mean() < before / 2, "what is kept is cleaner than what came in"
+    assert json.loads((tmp_path / "demo" / "result.json").read_text())["auroc"] == result.found.auroc
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "") and "<script" not in page
+    assert any("rSum" in line for line in said) and any("report.html" in line for line in said)
