@@ -7,6 +7,7 @@ import os
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -257,7 +258,8 @@ def read_image(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Any:
             if image.width * image.height > max_pixels:
                 raise DataError(f"the image has {image.width}x{image.height} pixels, more than {max_pixels}")
             image.load()
-            image = ImageOps.exif_transpose(image)
+            with suppress(Exception):  # its pixels are whole: a broken note on how it was held does not cost the row
+                image = ImageOps.exif_transpose(image)
             if image.mode.startswith("I;16") or image.mode == "I":
                 image = Image.fromarray((np.asarray(image, dtype=np.int64) >> 8).clip(0, 255).astype(np.uint8))
             if image.has_transparency_data:

@@ -63,6 +63,14 @@ def test_exif_rotation() -> None:
     assert upright.shape == (8, 4, 3) and upright[:3].min() > 200 and upright[5:].max() < 55
 
 
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("exif", [b"garbage", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff", b""])
+def test_a_broken_exif_note_does_not_cost_the_image(form: str, exif: bytes) -> None:
+    data = encode(Image.new("RGB", (8, 4), (200, 40, 60)), form, exif=b"Exif\0\0" + exif)
+    image = read_image(data)
+    assert image.size == (8, 4) and near(image, (200, 40, 60))
+
+
 def test_every_truncation_is_refused() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (24, 24, 3), np.uint8)
     tried = 0
