@@ -127,14 +127,22 @@ def fit_run(
             "pairs": len(pairs),
         },
     }
-    run.write_info(info)
-    run.write_text("recipe.yaml", recipe.to_yaml())
+    begun = resume and (run.path / "recipe.yaml").exists()
+    if not begun:  # a resumed run keeps its own until it is known that these settings do not make it another training
+        run.write_info(info)
+        run.write_text("recipe.yaml", recipe.to_yaml())
     if progress is not None:
         progress.started(run.path)
-    history: list[dict[str, Any]] = []
+    history: list[dict[str, Any]] = run.metrics() if resume else []
+    resumed: list[bool] = []
 
     def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
-        history.append(record.to_dict())
+        # A run that was killed may have logged epochs behind its last checkpoint: they are trained again.
+        before = [m for m in history if (m["piece"], m["epoch"]) < (record.piece, record.epoch)]
+        if begun and not resumed:
+            resumed.append(True)
+            run.write_info(info)
+        history[:] = [*before, record.to_dict()]
         run.write_metrics(history)
         if progress is not None:
             progress.epoch(record)

@@ -190,11 +190,20 @@ class Run:
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{file} cannot be read: {error}") from error
 
-    def estimator(self) -> Any:
-        """The fitted estimator, with the correspondence of its training pairs."""
+    def model(self) -> Any:
+        """The fitted estimator, without its training pairs; DataError when the run did not finish."""
         from cleanpairs.persistence import load_estimator
 
-        estimator = load_estimator(self.path / "model")
+        if not (self.path / "model").exists():
+            raise DataError(
+                f"{self.path} has no model: the run did not finish; "
+                f"go on with `cleanpairs fit --resume --out {self.path}`"
+            )
+        return load_estimator(self.path / "model")
+
+    def estimator(self) -> Any:
+        """The fitted estimator, with the correspondence of its training pairs."""
+        estimator = self.model()
         scores = self.scores()
         estimator.correspondence_ = scores.correspondence
         estimator.quarantined_ = scores.reasons

@@ -114,8 +114,9 @@ def uninterrupted() -> dict[str, Trained]:
 
 
 # 44 pairs in batches of 8: 6 steps an epoch, 12 in the first piece, 30 in all
-@pytest.mark.parametrize("label_pass", ["eval", "batch"])
-@pytest.mark.parametrize("step", [1, 3, 6, 7, 12, 14, 24, 30])
+@pytest.mark.parametrize(
+    ("step", "label_pass"), [*((step, "eval") for step in (1, 6, 12, 14, 30)), *((step, "batch") for step in (3, 24))]
+)
 def test_resume_is_the_same_to_the_bit(
     step: int, label_pass: str, tmp_path: Path, uninterrupted: dict[str, Trained]
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from typing import Any
@@ -16,6 +17,7 @@ import click
 
 from cleanpairs import __version__
 from cleanpairs.errors import CleanpairsError, OutputError
+from cleanpairs.interrupt import Terminated
 
 __all__ = ["cli", "main"]
 
@@ -76,6 +78,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
 def main() -> None:
     """Entry point of the ``cleanpairs`` command; exits with the code of the error."""
     debug = "--debug" in sys.argv
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -83,24 +86,25 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(130)
+    except click.Abort as abort:  # what click makes of a KeyboardInterrupt
+        sys.exit(143 if isinstance(abort.__cause__, Terminated) else 130)
     except CleanpairsError as error:
         _complain(error, debug)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except KeyboardInterrupt as stop:
-        from cleanpairs.interrupt import Terminated
-
-        sys.exit(143 if isinstance(stop, Terminated) else 130)
     except OSError as error:
         _complain(error, debug)
         sys.exit(OutputError.exit_code)
     except Exception as error:
         _complain(error, debug, "this is a bug of cleanpairs; --debug shows where: ")
         sys.exit(1)
+
+
+def _terminate(number: int, frame: Any) -> None:
+    """SIGTERM as an exception: by itself it would run no ``finally``, and leave staging directories behind."""
+    raise Terminated
 
 
 def _complain(error: BaseException, debug: bool, prefix: str = "") -> None:

@@ -27,11 +27,10 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     """
     from cleanpairs.data import load_pairs
     from cleanpairs.evaluate import detection
-    from cleanpairs.persistence import load_estimator
 
     run_path, data = split_run_and_data(paths)
     run = existing_run(run_path)
-    model = load_estimator(run.path / "model")
+    model = run.model()
     pairs = load_pairs(data, **pick_columns(options))
     figures: dict[str, float | None] = dict(model.evaluate(pairs).to_dict())
     mask = pairs.true_mismatch_mask(truth) if truth is not None or pairs.true_mismatch is not None else None

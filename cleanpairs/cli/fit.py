@@ -53,15 +53,18 @@ def fit(**options: Any) -> None:
         "overwrite": True if options["overwrite"] else None, "quiet": True if quiet else None,
         **pick_columns(options),
     }  # fmt: skip
-    if resume and options["recipe"] is None and options["data"] is None:
+    out: str | None = None
+    if resume and (options["out"] is None or (options["recipe"] is None and options["data"] is None)):
         from cleanpairs.run import Run
 
-        run = Run.open(options["out"])
-        recipe = Recipe.resolve(run.path / "recipe.yaml", overrides=options["overrides"])
-        out: str | None = str(run.path)
+        out = str(Run.open(options["out"]).path)
+    if resume and options["recipe"] is None and options["data"] is None:
+        # Its own settings; what is given beside them counts, and is refused if it makes another training of it.
+        given["out"] = None
+        recipe = Recipe.resolve(f"{out}/recipe.yaml", overrides=options["overrides"], options=given)
     else:
         recipe = Recipe.resolve(options["recipe"], overrides=options["overrides"], options=given)
-        out = None
+        out = out if recipe.output.out is None else None
     if recipe.data.train is None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
     began = time.time()

@@ -20,14 +20,11 @@ __all__ = ["score"]
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def score(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest)."""
-    from cleanpairs.persistence import load_estimator
     from cleanpairs.streaming import score_stream
 
     run_path, data = split_run_and_data(paths)
-    run = existing_run(run_path)
-    result = score_stream(
-        load_estimator(run.path / "model"), data, out, overwrite=overwrite, columns=pick_columns(options)
-    )
+    model = existing_run(run_path).model()
+    result = score_stream(model, data, out, overwrite=overwrite, columns=pick_columns(options))
     if as_json:
         click.echo(json.dumps(result.to_dict()))
     else:

@@ -1,0 +1,357 @@
+"""The commands end to end: exit codes, messages, JSON, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.cli import COMMANDS, main
+
+WORDS = [f"word{k}" for k in range(24)]
+N, WRONG = 150, 30
+SMALL = (
+    "--batch-size 16 --device cpu --seed 1 --set epochs=8 --set dim=16 --set dim_word=8 --set refine_epochs=[3] "
+    "--set freeze=1 --set horizon=auto --set label_group=16 --set lr=0.01 --set tau=0.1 --set threshold=0.2"
+).split()
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left: exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
+
+
+def write_corpus(path: Path, n: int = N, wrong: int = WRONG, seed: int = 0) -> Path:
+    """Vectors are sums of their words' vectors; the captions of the first ``wrong`` pairs rotate by one."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    keys = [f"k{i}" for i in range(n)]
+    truth = [f"k{(i + 1) % wrong}" if i < wrong else f"k{i}" for i in range(n)]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    flat = pa.array(np.array([vectors[row].sum(0) for row in chosen], np.float32).ravel())
+    columns = {
+        "key": pa.array(keys), "image_features": pa.FixedSizeListArray.from_arrays(flat, 16),
+        "caption": pa.array(captions), "extra": pa.array(range(n)),
+    }  # fmt: skip
+    if wrong:
+        columns |= {"true_mismatch": pa.array([i < wrong for i in range(n)]), "true_key": pa.array(truth)}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Calls ``cleanpairs`` in this process, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / ".cache"))
+
+    def call(*argv: Any) -> Done:
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err, err
+        return Done(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_corpus(tmp_path / "data.parquet")
+
+
+# -- usage ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_arguments_is_help(command: Command) -> None:
+    done = command()
+    text = done.out + done.err
+    assert done.code in (0, 2)
+    assert all(name in text for name in COMMANDS)
+    assert command("--help").code == 0
+    assert command("--version").out.startswith("cleanpairs, version ")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help(command: Command, name: str) -> None:
+    done = command(name, "--help")
+    assert done.code == 0 and "Usage:" in done.out
+
+
+def test_an_unknown_command_suggests_the_nearest(command: Command) -> None:
+    done = command("fitt", "data.parquet")
+    assert done.code == 2
+    assert "'fitt'" in done.err and "did you mean 'fit'" in done.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (["fit"], 2, ["DATA"]),
+        (["fit", "nowhere.parquet"], 3, ["nowhere.parquet"]),
+        (["fit", "data.parquet", "--text-column", "captoin"], 3, ["captoin", "did you mean 'caption'", "extra"]),
+        (["fit", "data.parquet", "--set", "epoch=3"], 2, ["epoch", "did you mean 'epochs'"]),
+        (["fit", "data.parquet", "--set", "lr"], 2, ["key=value", "'lr'"]),
+        (["fit", "data.parquet", "--epochs", "0"], 2, ["epochs", "found 0"]),
+        (["fit", "data.parquet", "--method", "crlc"], 2, ["crlc", "did you mean 'crcl'"]),
+        (["fit", "data.parquet", "--recipe", "no.yaml"], 2, ["no.yaml"]),
+        (["fit", "data.parquet", "--epochs", "many"], 2, ["--epochs", "many"]),
+        (["fit", "data.parquet", "--nonsense"], 2, ["--nonsense"]),
+        (["fit", "--resume", "--out", "never"], 3, ["never", "run.json"]),
+        (["fit", "--resume"], 3, ["runs/latest", "cleanpairs fit"]),
+        (["score", "data.parquet", "--out", "s.parquet"], 3, ["runs/latest", "cleanpairs fit"]),
+        (["score", "a", "b", "c", "--out", "s.parquet"], 2, ["RUN and DATA"]),
+        (["score", "data.parquet"], 2, ["--out"]),
+        (["evaluate"], 2, ["DATA"]),
+        (["evaluate", "norun", "data.parquet"], 3, ["norun"]),
+        (["export", "--repaired", "o.parquet"], 3, ["runs/latest"]),
+        (["report", "norun"], 3, ["norun"]),
+    ],
+)
+def test_misuse(command: Command, data: Path, argv: list[str], code: int, words: list[str]) -> None:
+    before = sorted(p.name for p in Path().iterdir() if p.name != ".cache")
+    done = command(*argv)
+    assert done.code == code, done.err
+    assert all(word in done.err for word in words), done.err
+    assert done.out == ""
+    assert sorted(p.name for p in Path().iterdir() if p.name != ".cache") == before  # nothing was left behind
+
+
+def test_input_that_is_not_parquet_is_named(command: Command) -> None:
+    Path("broken.parquet").write_bytes(b"<html>not found</html>")
+    done = command("fit", "broken.parquet", *SMALL)
+    assert done.code == 3 and "broken.parquet" in done.err
+
+
+def test_an_error_of_ours_has_no_traceback_unless_asked(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cleanpairs.fitting.load_pairs", lambda *a, **k: 1 / 0)
+    done = command("fit", "data.parquet")
+    assert done.code == 1 and "bug" in done.err and "division by zero" in done.err
+    monkeypatch.setattr(sys, "argv", ["cleanpairs", "--debug", "fit", "data.parquet"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_lists(command: Command) -> None:
+    assert all(name in command("methods").out for name in ("crcl", "infonce"))
+    assert "epochs = " in command("methods", "--settings").out
+    assert command("recipes").code == 0
+
+
+# -- the main job ---------------------------------------------------------------------------------------------------
+
+
+def test_end_to_end(command: Command, data: Path) -> None:
+    before = data.read_bytes()
+    done = command("fit", data, "--out", "run", "--json", *SMALL)
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 1
+    fit = json.loads(done.out)  # exactly one object, and nothing beside it
+    assert (fit["pairs"], fit["quarantined"], fit["method"], fit["epochs"]) == (N, 0, "crcl", 11)
+    assert sum(fit["histogram"]) == N
+    run = Path("run")
+    assert sorted(p.name for p in run.iterdir()) == [
+        "checkpoints", "metrics.jsonl", "model", "recipe.yaml", "run.json", "scores.parquet",
+    ]  # fmt: skip
+    assert os.readlink("latest") == "run"
+    info = json.loads((run / "run.json").read_text())
+    assert info["status"] == "complete" and info["seed"] == 1 and info["result"]["pairs"] == N
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(m["piece"], m["epoch"]) for m in metrics] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 9)]
+    table = pq.read_table(run / "scores.parquet")
+    assert table["pair_id"].to_pylist() == list(range(N)) and table["key"].to_pylist()[3] == "k3"
+    y = table["correspondence"].to_numpy()
+    assert ((y >= 0) & (y <= 1)).all()
+    assert table["is_mismatch"].to_pylist() == (y < fit["threshold"]).tolist()
+    assert fit["flagged"] == int((y < fit["threshold"]).sum())
+
+    done = command("evaluate", "run", data, "--json")
+    assert done.code == 0, done.err
+    figures = json.loads(done.out)
+    assert list(figures) == [
+        "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum",
+        "auroc", "ap", "precision", "recall", "f1",
+    ]  # fmt: skip
+    assert figures["auroc"] > 0.9  # the labels of the run, on its own training data
+    assert figures["rsum"] == pytest.approx(sum(v for k, v in figures.items() if "_r" in k), abs=1e-3)
+    assert "AUROC".lower() in command("evaluate", "run", data).out.lower()
+
+    done = command("score", "run", data, "--out", "scores.parquet", "--json")
+    assert done.code == 0, done.err
+    counts = json.loads(done.out)
+    scores = pq.read_table("scores.parquet")
+    assert scores.schema.equals(table.schema) and counts["pairs"] == len(scores) == N
+    assert counts["flagged"] == sum(scores["is_mismatch"].to_pylist())
+
+    done = command(
+        "export", "--run", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet", "--dropped", "d.parquet",
+        "--min-repair-score", "0.1", "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    summary = json.loads(done.out)
+    assert summary["pairs"] == N == sum(summary[k] for k in (
+        "kept", "rematched_text", "rematched_image", "dropped", "quarantined",
+    ))  # fmt: skip
+    assert summary["rematched_text"] + summary["rematched_image"] > 0
+    assert len(pq.read_table("ledger.parquet")) == N
+    repaired = pq.read_table("out.parquet")
+    assert len(repaired) == summary["rows"] and {"extra", "correspondence", "action"} <= set(repaired.schema.names)
+
+    done = command("report", "run", "--out", "report.html")
+    assert done.code == 0, done.err
+    assert "<html" in Path("report.html").read_text(encoding="utf-8")
+
+    for argv in (
+        ["fit", data, "--out", "run", *SMALL],
+        ["score", "run", data, "--out", "scores.parquet"],
+        ["export", "--run", "run", "--repaired", "out.parquet"],
+        ["report", "run", "--out", "report.html"],
+    ):
+        done = command(*argv)
+        assert done.code == 5, (argv, done)
+        assert "--overwrite" in done.err
+    assert command("score", "run", data, "--out", "scores.parquet", "--overwrite").code == 0
+    assert command("score", "run", data, "--out", data, "--overwrite").code == 5  # the input is never an output
+    assert data.read_bytes() == before
+
+
+def test_a_directory_that_is_no_run_is_never_replaced(command: Command, data: Path) -> None:
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("years")
+    done = command("fit", data, "--out", "mine", "--overwrite", *SMALL)
+    assert done.code == 5 and Path("mine/thesis.txt").read_text() == "years"
+
+
+def test_a_run_is_replaced_only_by_a_fit_that_can_begin(command: Command, data: Path) -> None:
+    assert command("fit", data, "--out", "run", "--quiet", *SMALL).code == 0
+    before = Path("run/scores.parquet").read_bytes()
+    assert command("fit", "nowhere.parquet", "--out", "run", "--overwrite", *SMALL).code == 3
+    assert command("fit", data, "--out", "run", "--overwrite", *SMALL, "--set", "beta=7").code == 2
+    assert Path("run/scores.parquet").read_bytes() == before
+
+
+def test_default_run_directory_and_latest(command: Command, data: Path) -> None:
+    done = command("fit", data, *SMALL)
+    assert done.code == 0, done.err
+    (run,) = [p for p in Path("runs").iterdir() if not p.is_symlink()]
+    assert "crcl-data" in run.name and os.readlink("runs/latest") == run.name
+    assert str(run) in done.out and "correspondence" in done.out
+    assert "pairs" in done.err  # the bar
+    assert command("evaluate", data, "--json").code == 0  # runs/latest
+    assert command("export", "--repaired", "out.parquet").code == 0
+
+
+def test_corrupt_then_fit_knows_nothing_of_the_truth(command: Command) -> None:
+    clean = write_corpus(Path("clean.parquet"), wrong=0)
+    done = command("corrupt", clean, "--noise", "0.3", "--out", "noisy.parquet", "--seed", "3")
+    assert done.code == 0, done.err
+    assert command("corrupt", clean, "--out", "x.parquet").code == 2
+    hidden = pq.read_table("noisy.parquet")
+    assert 0.2 < np.mean(hidden["true_mismatch"].to_pylist()) <= 0.3
+    pq.write_table(hidden.drop_columns(["true_mismatch", "true_key"]), "blind.parquet")
+    for name in ("noisy", "blind"):
+        assert command("fit", f"{name}.parquet", "--out", f"run-{name}", "--quiet", *SMALL).code == 0
+    a, b = (pq.read_table(f"run-{name}/scores.parquet")["correspondence"] for name in ("noisy", "blind"))
+    assert a.equals(b)
+
+
+# -- signals --------------------------------------------------------------------------------------------------------
+
+
+def start(cwd: Path, *argv: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "CLEANPAIRS_CACHE": str(cwd / ".cache")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "cleanpairs", *argv], cwd=cwd, env=env, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Path, tmp_path: Path) -> None:
+    long = [*SMALL, "--set", "epochs=40"]
+    process = start(tmp_path, "fit", str(data), "--out", "stopped", *long)
+    wait_for(tmp_path / "stopped" / "metrics.jsonl", process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "cleanpairs fit --resume --out stopped" in err and "Traceback" not in err
+    assert out.strip() == ""
+    run = tmp_path / "stopped"
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    early = len((run / "metrics.jsonl").read_text().splitlines())
+    assert 1 <= early < 43
+    done = command("export", "--run", "stopped", "--repaired", "o.parquet")
+    assert done.code == 3 and "--resume" in done.err  # not finished: it says how to go on
+
+    done = command("fit", "--resume", "--out", "stopped", "--set", "lr=0.5")
+    assert done.code == 3 and "other data or settings" in done.err
+    done = command("fit", "--resume", "--out", "stopped", "--epochs", "41")
+    assert done.code == 3 and "other data or settings" in done.err
+    done = command("fit", "--resume", "--out", "stopped", "--json")
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 1
+    assert command("fit", data, "--out", "whole", "--quiet", *long).code == 0
+    a, b = (pq.read_table(tmp_path / name / "scores.parquet") for name in ("stopped", "whole"))
+    assert a.equals(b)
+    for file in ("model.safetensors", "bank.safetensors"):
+        assert (run / "model" / file).read_bytes() == (tmp_path / "whole" / "model" / file).read_bytes()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(m["piece"], m["epoch"]) for m in lines] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 41)]
+
+
+def test_resume_with_data_goes_on_with_the_latest_run(
+    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the help says: ``--resume`` without ``--out`` means the latest run, also where DATA is named again."""
+    assert command("fit", data, "--quiet", *SMALL).code == 0
+    assert command("fit", data, "--quiet", "--resume", *SMALL).code == 0
+    assert len([p for p in Path("runs").iterdir() if not p.is_symlink()]) == 1
+
+
+@pytest.mark.parametrize("there", ["run.json", "metrics.jsonl"], ids=["before training", "while training"])
+def test_sigterm_is_143(data: Path, tmp_path: Path, there: str) -> None:
+    process = start(tmp_path, "fit", str(data), "--out", "run", *SMALL, "--set", "epochs=200", "--json")
+    wait_for(tmp_path / "run" / there, process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert out.strip() == "" and "Traceback" not in err
+    if there == "metrics.jsonl":
+        assert "--resume" in err and (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
