@@ -73,6 +73,7 @@ def load_estimator(path: Path) -> PairCleaner:
     DataError
         Not such a directory, another format, or damaged files; the message names the file.
     """
+    import torch
     from safetensors import SafetensorError
     from safetensors.numpy import load_file as load_arrays
     from safetensors.torch import load_file
@@ -85,8 +86,9 @@ def load_estimator(path: Path) -> PairCleaner:
         parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in config["parameters"].items()}
         estimator: PairCleaner = METHODS.load(config["method"])(**parameters)
         backbone = dict(config["backbone"])
-        model = BACKBONES.load(backbone.pop("name"))(**backbone)
-        state = dict(config["state"])
+        with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
+            model = BACKBONES.load(backbone.pop("name"))(**backbone)
+        state = {name: config["state"][name] for name in _STATE}
         file = path / "model.safetensors"
         model.load_state_dict(load_file(file))
         model.eval()
@@ -95,7 +97,7 @@ def load_estimator(path: Path) -> PairCleaner:
         bank = Bank(
             **{name: arrays[name] for name in _BANK}, tau=config["bank"]["tau"], group_size=config["bank"]["group_size"]
         )
-    except (SafetensorError, OSError, KeyError, TypeError, RuntimeError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
     estimator.model_, estimator.bank_ = model.to(estimator._device()), bank
     estimator.tokenizer_ = Tokenizer.from_dict(_json(path / "vocabulary.json"))
@@ -105,7 +107,7 @@ def load_estimator(path: Path) -> PairCleaner:
             f"{model.config['vocabulary']}: the files are not of one model"
         )
     for name in _STATE:
-        value = state.get(name)
+        value = state[name]
         setattr(estimator, name, float("nan") if name == "noise_rate_" and value is None else value)
     estimator.correspondence_ = np.empty(0, dtype=np.float32)
     estimator.quarantined_ = {}
