@@ -6,6 +6,7 @@ the cache directory, keyed by the input's fingerprint and the encoder; ``cnn`` k
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,8 @@ def image_matrix(
         return _fill(pairs, name, size, np.zeros((len(pairs.images), *shape), np.uint8), _pixels, progress)
     network = IMAGE_ENCODERS.load(name)()
     shape = (network.regions, network.dim)
-    key = f"{pairs.source.fingerprint[:24]}-{name}-{size}-{network.weights_sha256[:8]}"
+    images = hashlib.sha256(pairs.image_group.tobytes()).hexdigest()  # also of files that the input only names
+    key = f"{pairs.source.fingerprint[:24]}-{images[:16]}-{name}-{size}-{network.weights_sha256[:8]}"
     folder = cache_dir() / "features" / key
     use_cache = cache and pairs.source.kind != "memory"
     if use_cache and (folder / "features.npy").exists():

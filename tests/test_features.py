@@ -52,6 +52,18 @@ def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second
         image_matrix(pairs, image_size=96)  # another size is another key
 
 
+def test_an_image_file_that_was_replaced_is_encoded_again(tmp_path: Path) -> None:
+    table = pa.table({"image_path": ["a.png", "b.png"], "caption": ["one thing", "another thing"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for name, seed in (("a.png", 0), ("b.png", 1)):
+        (tmp_path / name).write_bytes(picture(seed))
+    before = np.array(image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=32).array)
+    (tmp_path / "b.png").write_bytes(picture(2))
+    after = np.array(image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=32).array)
+    np.testing.assert_array_equal(after[0], before[0])
+    assert np.abs(after[1].astype(float) - before[1]).max() > 0.01
+
+
 def test_a_truncated_image_is_quarantined_with_its_reason_and_survives_the_cache(tmp_path: Path) -> None:
     images: list[bytes | None] = [picture(i) for i in range(8)]
     images[3] = images[3][:200]  # type: ignore[index]

@@ -11,6 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -55,9 +56,11 @@ class TokenTable:
         return np.diff(self.offsets)
 
 
-@dataclass(frozen=True)
-class PackedTokens:
-    """B sequences, longest first, laid out step by step as torch's PackedSequence has them."""
+class PackedTokens(NamedTuple):
+    """B sequences, longest first, laid out step by step as torch's PackedSequence has them.
+
+    A named tuple, since Fabric converts the inputs of a model to its precision and cannot do so in a frozen dataclass.
+    """
 
     ids: Tensor  # (total,) int64
     batch_sizes: Tensor  # (L,) int64 on the CPU
