@@ -241,6 +241,13 @@ def test_same_seed_same_result(method: Any, fitted: Any) -> None:
     assert not np.array_equal(other.correspondence_, model.correspondence_)
 
 
+def test_half_precision_trains(method: Any) -> None:
+    pairs = corpus(40)
+    model = tiny(method, precision="bf16").fit(pairs)
+    assert np.isfinite(model.correspondence_).all() and np.isfinite(model.score_pairs(pairs)).all()
+    assert all(p.dtype == torch.float32 for p in model.model_.parameters())
+
+
 def test_a_failed_refit_leaves_nothing_half_fitted(method: Any) -> None:
     model = tiny(method).fit(corpus(20))
     with pytest.raises(KeyboardInterrupt):

@@ -15,15 +15,26 @@ def test_two_heaps() -> None:
     valley = find_valley(x)
     assert valley.separated
     assert 0.1 < valley.threshold < 0.6
-    assert valley.low == pytest.approx(0.3, abs=0.03)
-    assert valley.low == (x < valley.threshold).mean()
+    assert valley.noise_rate == pytest.approx(0.3, abs=0.03)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.6, 0.9])
+def test_the_rate_is_that_of_the_lower_heap(share: float) -> None:
+    rng = np.random.default_rng(1)
+    wrong = int(20_000 * share)
+    x = np.concatenate([rng.beta(1, 40, wrong), rng.beta(12, 3, 20_000 - wrong)])
+    valley = find_valley(x)
+    assert valley.separated
+    assert valley.noise_rate == pytest.approx(share, abs=0.02)
+    flagged = x < valley.threshold
+    assert flagged[:wrong].mean() > 0.97 and flagged[wrong:].mean() < 0.01
 
 
 @pytest.mark.parametrize(("a", "b"), [(20, 2), (2, 20), (5, 5), (1, 1)])
 def test_one_heap_has_none(a: int, b: int) -> None:
     valley = find_valley(np.random.default_rng(0).beta(a, b, 5000))
     assert not valley.separated
-    assert valley.low == 0.0
+    assert valley.noise_rate == 0.0
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 0.5, 1.0])
