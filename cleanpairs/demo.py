@@ -88,7 +88,7 @@ def run_demo(
         options |= {"image_encoder": "cnn", "image_size": 64}
     recipe = Recipe.resolve("crcl-clipart", options=options)
     say("2. CRCL trains on them; it does not know which are wrong")
-    fit_run(recipe, progress=progress)
+    fit_run(recipe, latest=False, progress=progress)
     run = Run.open(out / "run")
     model = run.estimator()
     pairs = run.load_input()

@@ -7,6 +7,7 @@ input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -358,7 +359,7 @@ class PairCleaner(BaseEstimator):
                 )
         correspondence = np.array(correspondence, dtype=np.float32)
         correspondence[list(quarantined)] = np.nan
-        pairs.reasons.update(quarantined)
+        pairs = replace(pairs, reasons=quarantined)
         return plan_repairs(
             pairs,
             correspondence,

@@ -74,7 +74,12 @@ class FitResult:
 
 
 def fit_run(
-    recipe: Recipe, *, out: str | Path | None = None, resume: bool = False, progress: FitProgress | None = None
+    recipe: Recipe,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    latest: bool = True,
+    progress: FitProgress | None = None,
 ) -> FitResult:
     """Fit ``recipe`` on its data and leave a run directory.
 
@@ -84,6 +89,8 @@ def fit_run(
         The run directory; else the recipe's, else ``runs/<date>-<method>-<data>``.
     resume : bool
         Go on with the checkpoint of that directory.
+    latest : bool
+        Let ``runs/latest`` point to the run.
 
     Raises
     ------
@@ -108,7 +115,7 @@ def fit_run(
     elif pairs.source.kind == "precomp" and data.split in (None, "train"):
         val = _dev_split(data.train)
     path = out or recipe.output.out or default_run_path(recipe.method, data.train)
-    run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume)
+    run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
     info: dict[str, Any] = {
         "status": "running",
         "method": recipe.method,
@@ -160,6 +167,9 @@ def fit_run(
     except KeyboardInterrupt:
         run.write_info({**info, "status": "interrupted"})
         raise
+    except BaseException:
+        run.restore_replaced()
+        raise
     run.write_metrics(estimator.history_)
     estimator.save_pretrained(run.path / "model", overwrite=True)
     y = estimator.correspondence_
@@ -187,6 +197,7 @@ def fit_run(
     run.write_info(
         {**info, "status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()}
     )
+    run.forget_replaced()
     return result
 
 

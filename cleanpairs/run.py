@@ -7,7 +7,7 @@
     model/              save_pretrained
     checkpoints/        to resume from
 
-``runs/latest`` is a symbolic link to the newest run.
+``runs/latest``, in the working directory, is a symbolic link to the newest run, wherever that is.
 """
 
 from __future__ import annotations
@@ -114,8 +114,11 @@ class Run:
         self.path = path
 
     @classmethod
-    def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False) -> Run:
-        """A new directory, or the one to resume; ``runs/latest`` beside it will point to it."""
+    def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> Run:
+        """A new directory, or the one to resume; ``runs/latest`` will point to it (unless ``latest`` is False).
+
+        A run that is overwritten is set aside, until :meth:`forget_replaced` or :meth:`restore_replaced`.
+        """
         path = Path(path)
         if path.is_symlink() and not resume:
             raise OutputExistsError(f"{path} is a symbolic link; name the run directory itself")
@@ -124,21 +127,39 @@ class Run:
                 raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
             if not (path / "run.json").exists():
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
-            shutil.rmtree(path)
+            aside = cls(path)._aside
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"the run directory {path} cannot be made: {error.strerror}") from error
         run = cls(path)
-        run._point_latest()
+        if latest:
+            run._point_latest()
         return run
 
+    @property
+    def _aside(self) -> Path:
+        return self.path.parent / f".replaced-{self.path.name}"
+
+    def forget_replaced(self) -> None:
+        """The new run is complete: the one that it replaces goes."""
+        shutil.rmtree(self._aside, ignore_errors=True)
+
+    def restore_replaced(self) -> None:
+        """The new run has failed: the one that it was to replace comes back, if there was one."""
+        if self._aside.exists():
+            shutil.rmtree(self.path)
+            self._aside.rename(self.path)
+
     def _point_latest(self) -> None:
-        link = self.path.parent / "latest"
+        link = Path("runs/latest")
         if link.exists() and not link.is_symlink():
             return  # somebody's own file or directory: not ours to replace
-        temporary = self.path.parent / f".latest-{os.getpid()}"
-        temporary.symlink_to(self.path.name)
+        link.parent.mkdir(exist_ok=True)
+        temporary = link.parent / f".latest-{os.getpid()}"
+        temporary.symlink_to(os.path.relpath(self.path.absolute(), link.parent.absolute()))
         temporary.replace(link)
 
     @classmethod

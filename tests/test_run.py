@@ -14,20 +14,41 @@ from cleanpairs.exporting import resolve_threshold
 from cleanpairs.run import Run, default_run_path, write_scores
 
 
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``runs/latest`` is looked for in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 def test_a_new_run_is_the_latest(tmp_path: Path) -> None:
-    first, second = Run.create(tmp_path / "a"), Run.create(tmp_path / "b")
-    assert os.readlink(tmp_path / "latest") == "b"
+    first, second = Run.create(tmp_path / "a"), Run.create(tmp_path / "runs" / "b")
+    assert os.readlink(tmp_path / "runs" / "latest") == "b"
     assert first.path.is_dir() and second.path.is_dir()
     with pytest.raises(OutputExistsError, match=r"--overwrite.*--resume"):
         Run.create(tmp_path / "a")
     Run.create(tmp_path / "a", resume=True)
-    assert os.readlink(tmp_path / "latest") == "a"
+    assert os.readlink(tmp_path / "runs" / "latest") == os.path.join("..", "a")
+    Run.create(tmp_path / "c", latest=False)
+    assert os.readlink(tmp_path / "runs" / "latest") == os.path.join("..", "a")
+
+
+def test_a_run_that_is_to_be_replaced_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    old = Run.create(tmp_path / "a")
+    old.write_info({"x": 1})
+    failed = Run.create(tmp_path / "a", overwrite=True)
+    failed.restore_replaced()
+    assert Run.open(tmp_path / "a").info == {"x": 1}
+    new = Run.create(tmp_path / "a", overwrite=True)
+    new.write_info({"x": 2})
+    new.forget_replaced()
+    assert Run.open(tmp_path / "a").info == {"x": 2}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "runs"]
 
 
 def test_somebodys_own_latest_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "latest").mkdir()
+    (tmp_path / "runs" / "latest").mkdir(parents=True)
     Run.create(tmp_path / "a")
-    assert not (tmp_path / "latest").is_symlink()
+    assert not (tmp_path / "runs" / "latest").is_symlink()
 
 
 def test_only_a_run_is_overwritten(tmp_path: Path) -> None:
@@ -47,8 +68,7 @@ def test_only_a_run_is_overwritten(tmp_path: Path) -> None:
         Run.create(tmp_path / "file" / "run")
 
 
-def test_open_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_open_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"runs/latest.*cleanpairs fit"):
         Run.open(None)
     with pytest.raises(DataError, match=r"x is no run directory.*run\.json"):

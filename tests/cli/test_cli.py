@@ -183,7 +183,7 @@ def test_end_to_end(command: Command, data: Path) -> None:
     assert sorted(p.name for p in run.iterdir()) == [
         "checkpoints", "metrics.jsonl", "model", "recipe.yaml", "run.json", "scores.parquet",
     ]  # fmt: skip
-    assert os.readlink("latest") == "run"
+    assert os.readlink("runs/latest") == "../run"
     info = json.loads((run / "run.json").read_text())
     assert info["status"] == "complete" and info["seed"] == 1 and info["result"]["pairs"] == N
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
