@@ -89,6 +89,8 @@ def run_demo(
     recipe = Recipe.resolve("crcl-clipart", options=options)
     say("2. CRCL trains on them; it does not know which are wrong")
     fit_run(recipe, latest=False, progress=progress)
+    if progress is not None:
+        progress.close()
     run = Run.open(out / "run")
     model = run.estimator()
     pairs = run.load_input()

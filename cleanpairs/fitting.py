@@ -33,6 +33,9 @@ class FitProgress(Protocol):
     def epoch(self, record: EpochRecord) -> None:
         """An epoch has ended."""
 
+    def close(self) -> None:
+        """The fit has ended."""
+
 
 @dataclass(frozen=True)
 class FitResult:
