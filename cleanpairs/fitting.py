@@ -58,11 +58,13 @@ class FitResult:
 
     def table(self) -> str:
         """For a terminal: the counts, and the histogram of the correspondence."""
-        noise = "undetermined" if self.noise_rate is None else f"{self.noise_rate:.1%}"
+        noise = "undetermined: right and wrong pairs do not separate (train longer, or look at the data)"
+        if self.noise_rate is not None:
+            noise = f"{self.noise_rate:.1%}  (estimated)"
         lines = [
             f"method          {self.method}",
             f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
-            f"noise rate      {noise}  (estimated)",
+            f"noise rate      {noise}",
             f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
         ]
         if self.val_rsum is not None:
