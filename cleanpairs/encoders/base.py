@@ -1,35 +1,62 @@
-"""What every dual encoder is."""
+"""What every dual encoder is.
+
+Two kinds of similarity: the cosine of two unit vectors (VSE infinity, MLP), or a comparison of all words with all regions
+(SAF, SGR). What a model makes of a batch of images or captions is a *state*: a tensor (B, E) of unit vectors for the
+first kind, a :class:`Local` for the second.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["DualEncoder"]
+__all__ = ["DualEncoder", "Local", "State"]
+
+
+class Local(NamedTuple):
+    """B sets of local vectors: regions of images or words of captions.
+
+    A named tuple, since Fabric converts what a model returns and cannot do so in a frozen dataclass.
+    """
+
+    parts: Tensor  # (B, L, D); zero behind each length
+    lengths: Tensor  # (B,) int64, from 1 to L
+
+
+State = Tensor | Local
 
 
 class DualEncoder(Protocol):
-    """Two towers into one space of ``dim`` dimensions; also a torch module."""
+    """Two towers, and a similarity of what they make; also a torch module."""
 
     config: dict[str, Any]
     dim: int
     image_drop: float
     text_drop: float
+    local: bool  # states are Local
 
-    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """(B, E) unit vectors of regions (B, R, D) or pixels (B, 3, H, W)."""
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> State:
+        """State of B images: regions (B, R, D) or pixels (B, 3, H, W); ``keep`` (B, R) bool: region dropping."""
         ...
 
-    def encode_texts(self, tokens: PackedTokens) -> Tensor:
-        """(B, E) unit vectors of packed captions, in the packed order."""
+    def encode_texts(self, tokens: PackedTokens) -> State:
+        """State of B packed captions, in the packed order."""
         ...
 
-    def similarity(self, z_image: Tensor, z_text: Tensor) -> Tensor:
+    def vector(self, state: State) -> Tensor:
+        """(B, E) unit vectors of a state, for nearest neighbours and distances: itself, or its parts' mean."""
+        ...
+
+    def similarity(self, images: State, texts: State) -> Tensor:
         """(B_image, B_text) similarity."""
+        ...
+
+    def paired_similarity(self, images: State, texts: State) -> Tensor:
+        """(B,) similarity of each image with the caption beside it: the diagonal of :meth:`similarity`."""
         ...
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
@@ -60,6 +87,6 @@ class DualEncoder(Protocol):
         """Move to ``device``."""
         ...
 
-    def __call__(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
-        """``(z_image, z_text)``, each (B, E), for a training step."""
+    def __call__(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[State, State]:
+        """``(image state, text state)`` of B pairs, for a training step."""
         ...

@@ -31,6 +31,8 @@ class VSEInf(nn.Module):
         Size augmentation; ``text_drop`` is applied where the words are packed.
     """
 
+    local = False
+
     def __init__(
         self,
         vocabulary: int,
@@ -74,9 +76,17 @@ class VSEInf(nn.Module):
         """``(z_image, z_text)``, each (B, E): one call for a training step, so that a launcher can wrap it."""
         return self.encode_images(images, keep), self.encode_texts(tokens)
 
-    def similarity(self, z_image: Tensor, z_text: Tensor) -> Tensor:
+    def vector(self, state: Tensor) -> Tensor:
+        """The state itself, (B, E) unit vectors."""
+        return state
+
+    def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
         """Cosine (B_image, B_text)."""
-        return z_image @ z_text.T
+        return images @ texts.T
+
+    def paired_similarity(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Cosine (B,) of rows of like position."""
+        return (images * texts).sum(dim=1)
 
     @torch.no_grad()
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
