@@ -16,7 +16,7 @@ import torch
 
 from cleanpairs.errors import DataError
 
-__all__ = ["Detection", "Recall", "detection", "recall"]
+__all__ = ["Detection", "Recall", "detection", "recall", "recall_of_similarity"]
 
 ROUNDING = 1e-6  # of the similarity of two unit vectors in float32; a matrix product and a sum differ by less
 
@@ -99,6 +99,36 @@ def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, 
         sim[theirs] = float("-inf")
         rank_i[s : s + block] = (~(sim < best[s : s + block, None] - ROUNDING)).sum(1).numpy()
     rank_i = rank_i[has_caption]
+    i2t = [100.0 * float((rank_i < k).mean()) for k in (1, 5, 10)]
+    t2i = [100.0 * float((rank_t < k).mean()) for k in (1, 5, 10)]
+    return Recall(*i2t, *t2i)
+
+
+def recall_of_similarity(S: np.ndarray, image_index: np.ndarray) -> Recall:
+    """R@1, 5, 10 of M images and N captions, for models whose similarity is no dot product.
+
+    Parameters
+    ----------
+    S : (M, N) float32
+        Similarities.
+    image_index : (N,) int64
+        Image of each caption.
+
+    Raises
+    ------
+    DataError
+        Without any pair.
+    """
+    m, n = S.shape
+    if m == 0 or n == 0:
+        raise DataError("recall needs at least one image and one caption")
+    owner = np.asarray(image_index, dtype=np.int64)
+    own = S[owner, np.arange(n)]  # (N,)
+    best = np.full(m, -np.inf, dtype=S.dtype)
+    np.maximum.at(best, owner, own)
+    theirs = owner[None, :] == np.arange(m)[:, None]  # (M, N)
+    rank_t = (~(own[None, :] - ROUNDING > S) & ~theirs).sum(axis=0)
+    rank_i = (~(best[:, None] - ROUNDING > S) & ~theirs).sum(axis=1)[np.bincount(owner, minlength=m) > 0]
     i2t = [100.0 * float((rank_i < k).mean()) for k in (1, 5, 10)]
     t2i = [100.0 * float((rank_t < k).mean()) for k in (1, 5, 10)]
     return Recall(*i2t, *t2i)

@@ -16,10 +16,11 @@ import numpy as np
 
 import cleanpairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import DataError
 from cleanpairs.registry import BACKBONES, METHODS
-from cleanpairs.scoring import Bank
+from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
     from cleanpairs.estimators import PairCleaner
@@ -27,7 +28,7 @@ if TYPE_CHECKING:  # estimators stand above: they are found by their registered 
 __all__ = ["FORMAT", "load_estimator", "save_estimator"]
 
 FORMAT = 1
-_BANK = ("z_image", "z_text", "image_group", "text_group")
+_SIDES = ("images", "texts")  # of the bank
 _STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_size_", "tau_", "fingerprint_")
 
 
@@ -50,11 +51,25 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         folder = Path(staging)
         weights = {k: v.detach().cpu().contiguous() for k, v in estimator.model_.state_dict().items()}
         save_file(weights, folder / "model.safetensors")
-        save_arrays({name: np.ascontiguousarray(getattr(bank, name)) for name in _BANK}, folder / "bank.safetensors")
+        save_arrays(_bank_arrays(bank), folder / "bank.safetensors")
         (folder / "config.json").write_text(json.dumps(config, indent=2, default=_plain) + "\n", encoding="utf-8")
         vocabulary = json.dumps(estimator.tokenizer_.to_dict(), ensure_ascii=False)
         (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
     return path
+
+
+def _bank_arrays(bank: Bank) -> dict[str, np.ndarray]:
+    arrays = {"image_group": bank.image_group, "text_group": bank.text_group}
+    for side in _SIDES:
+        for name, array in vars(getattr(bank, side)).items():
+            if array is not None:
+                arrays[f"{side}.{name}"] = array
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def _side(arrays: dict[str, np.ndarray], side: str) -> Embeddings:
+    prefix = f"{side}."
+    return Embeddings(**{name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)})
 
 
 def _plain(value: Any) -> Any:
@@ -87,24 +102,29 @@ def load_estimator(path: Path) -> PairCleaner:
         estimator: PairCleaner = METHODS.load(config["method"])(**parameters)
         backbone = dict(config["backbone"])
         with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
-            model = BACKBONES.load(backbone.pop("name"))(**backbone)
+            build = BACKBONES.load(backbone.pop("name"))
+            members = backbone.get("members")
+            model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
         state = {name: config["state"][name] for name in _STATE}
         file = path / "model.safetensors"
         model.load_state_dict(load_file(file))
         model.eval()
         file = path / "bank.safetensors"
         arrays = load_arrays(file)
+        device = estimator._device()
         bank = Bank(
-            **{name: arrays[name] for name in _BANK}, tau=config["bank"]["tau"], group_size=config["bank"]["group_size"]
-        )
+            _side(arrays, "images"), _side(arrays, "texts"), arrays["image_group"], arrays["text_group"],
+            config["bank"]["tau"], config["bank"]["group_size"], model.to(device), device,
+        )  # fmt: skip
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
-    estimator.model_, estimator.bank_ = model.to(estimator._device()), bank
+    estimator.model_, estimator.bank_ = model, bank
     estimator.tokenizer_ = Tokenizer.from_dict(_json(path / "vocabulary.json"))
-    if len(estimator.tokenizer_) != model.config["vocabulary"]:
+    vocabulary = (members[0] if members else backbone)["vocabulary"]
+    if len(estimator.tokenizer_) != vocabulary:
         raise DataError(
             f"{path / 'vocabulary.json'} makes {len(estimator.tokenizer_)} tokens, and the model takes "
-            f"{model.config['vocabulary']}: the files are not of one model"
+            f"{vocabulary}: the files are not of one model"
         )
     for name in _STATE:
         value = state[name]

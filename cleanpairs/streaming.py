@@ -14,6 +14,7 @@ import numpy as np
 from cleanpairs.data import ParquetSink, load_pairs, open_source, staged_file
 from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.data.text import text_groups
+from cleanpairs.encoders.base import input_dim
 from cleanpairs.errors import DataError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.run import SCORES_SCHEMA, scores_table
@@ -80,21 +81,21 @@ def _chunks(model: PairCleaner, source: Any, data: str | Path, columns: dict[str
     """(Keys, scores with NaN where quarantined, reasons by pair_id) of consecutive pairs."""
     if source.kind != "parquet" or "features" not in source.columns or model.image_encoder_ != "features":
         pairs = load_pairs(data, **columns)
-        pairs, z_image, z_text, reasons = model._embed(pairs)
-        scores = model.bank_(z_image[pairs.image_index], z_text, pairs.pair_image_group, pairs.text_group)
+        pairs, images, texts, reasons = model._embed(pairs)
+        scores = model._bank_scores(pairs, images, texts)
         scores[list(reasons)] = np.nan
         yield pairs.keys, scores, reasons
         return
-    device, dim = model._device(), model.model_.config["dim_image"]
+    device, dim = model._device(), input_dim(model.model_)
     first = 0
     for batch in ParquetReader().iter_rows(source, ROWS):
         assert batch.vectors is not None
         if batch.vectors.shape[-1] != dim:
             raise DataError(f"the model takes image vectors of {dim} dimensions, {data} has {batch.vectors.shape[-1]}")
         rows = np.asarray(batch.row)
-        z_image = embed_images(model.model_, batch.vectors, device=device)[rows]
-        z_text = embed_texts(model.model_, model.tokenizer_.encode(batch.captions), device=device)
-        scores = model.bank_(z_image, z_text, batch.image_group[rows], text_groups(batch.captions))
+        images = embed_images(model.model_, batch.vectors, device=device).take(rows)
+        texts = embed_texts(model.model_, model.tokenizer_.encode(batch.captions), device=device)
+        scores = model.bank_(images, texts, batch.image_group[rows], text_groups(batch.captions))
         scores[list(batch.faults)] = np.nan
         yield batch.keys, scores, {first + i: why for i, why in batch.faults.items()}
         first += len(batch.captions)

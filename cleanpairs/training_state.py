@@ -6,6 +6,7 @@ What is not in it is derived: all random numbers come from (seed, piece, epoch, 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,19 +36,20 @@ class Restored:
 
     position: Position
     model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]  # "<parameter number>.<name>"
+    optimizer: dict[str, Tensor]  # "<network>.<parameter number>.<name>"
     labels: dict[str, Any]
     best: dict[str, Tensor] | None
     best_rsum: float | None
     history: list[dict[str, Any]]
     partial: dict[str, Any] | None
 
-    def load_optimizer(self, optimizer: Any) -> None:
-        """Put the moments back into ``optimizer``."""
+    def load_optimizer(self, optimizer: Any, network: int = 0) -> None:
+        """Put the moments of one network back into ``optimizer``."""
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in self.optimizer.items():
-            number, _, key = name.partition(".")
-            state.setdefault(int(number), {})[key] = value
+            owner, number, key = name.split(".", 2)
+            if int(owner) == network:
+                state.setdefault(int(number), {})[key] = value
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -75,7 +77,7 @@ class Checkpoint:
         *,
         position: Position,
         model: dict[str, Tensor],
-        optimizer: Any,
+        optimizers: Sequence[Any],
         labels: dict[str, Any],
         best: dict[str, Tensor] | None,
         best_rsum: float | None,
@@ -86,8 +88,9 @@ class Checkpoint:
         from safetensors.torch import save_file
 
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in model.items()}
-        for number, state in optimizer.state_dict()["state"].items():
-            tensors.update({f"optimizer.{number}.{k}": torch.as_tensor(v) for k, v in state.items()})
+        for network, optimizer in enumerate(optimizers):
+            for number, state in optimizer.state_dict()["state"].items():
+                tensors.update({f"optimizer.{network}.{number}.{k}": torch.as_tensor(v) for k, v in state.items()})
         if best is not None:
             tensors.update({f"best.{k}": v for k, v in best.items()})
         plain: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.encoders.vse_inf import VSEInf
 from cleanpairs.ops.matching import duplicate_mask, matching_probability
 from cleanpairs.scoring import Bank, embed_images, embed_texts, group_probability
+from cleanpairs.scoring import Embeddings as Rows
 
 TAU = 0.2
 
@@ -69,20 +70,27 @@ def test_all_duplicates_have_no_negative() -> None:
 
 
 def a_bank(rng: np.random.Generator, n: int = 20, group_size: int = 5) -> Bank:
-    return Bank(unit(rng, n), unit(rng, n), np.arange(100, 100 + n), np.arange(200, 200 + n), TAU, group_size)
+    return Bank(
+        Rows(unit(rng, n)),
+        Rows(unit(rng, n)),
+        np.arange(100, 100 + n),
+        np.arange(200, 200 + n),
+        TAU,
+        group_size,
+    )
 
 
 def direct(bank: Bank, zi: np.ndarray, zt: np.ndarray, gi: int, gt: int) -> float:
     """The pair put into each group of the bank in turn, its duplicates taken out; in float64, term by term."""
     own = math.exp(float(zi.astype(np.float64) @ zt) / TAU)
     values = []
-    for start in range(0, len(bank.z_image), bank.group_size):
+    for start in range(0, len(bank), bank.group_size):
         row = column = own
-        for j in range(start, min(start + bank.group_size, len(bank.z_image))):
+        for j in range(start, min(start + bank.group_size, len(bank))):
             if bank.image_group[j] == gi or bank.text_group[j] == gt:
                 continue
-            row += math.exp(float(zi.astype(np.float64) @ bank.z_text[j]) / TAU)
-            column += math.exp(float(bank.z_image[j].astype(np.float64) @ zt) / TAU)
+            row += math.exp(float(zi.astype(np.float64) @ bank.texts.vectors[j]) / TAU)
+            column += math.exp(float(bank.images.vectors[j].astype(np.float64) @ zt) / TAU)
         values.append((own / row + own / column) / 2)
     return float(np.mean(values))
 
@@ -91,11 +99,16 @@ def probes(bank: Bank, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray
     """Strangers, a pair of the bank itself, its image with another text, its text with another image, a wrong pair."""
     zi, zt = unit(rng, 9), unit(rng, 9)
     gi, gt = np.arange(9), np.arange(50, 59)
-    zi[1], zt[1], gi[1], gt[1] = bank.z_image[3], bank.z_text[3], bank.image_group[3], bank.text_group[3]
-    zi[2], gi[2] = bank.z_image[3], bank.image_group[3]
-    zt[3], gt[3] = bank.z_text[3], bank.text_group[3]
-    zi[4], zt[4], gi[4], gt[4] = bank.z_image[0], bank.z_text[17], bank.image_group[0], bank.text_group[17]
-    zi[5], zt[5], gi[5], gt[5] = bank.z_image[6], bank.z_text[7], bank.image_group[6], bank.text_group[7]
+    zi[1], zt[1], gi[1], gt[1] = bank.images.vectors[3], bank.texts.vectors[3], bank.image_group[3], bank.text_group[3]
+    zi[2], gi[2] = bank.images.vectors[3], bank.image_group[3]
+    zt[3], gt[3] = bank.texts.vectors[3], bank.text_group[3]
+    zi[4], zt[4], gi[4], gt[4] = (
+        bank.images.vectors[0],
+        bank.texts.vectors[17],
+        bank.image_group[0],
+        bank.text_group[17],
+    )
+    zi[5], zt[5], gi[5], gt[5] = bank.images.vectors[6], bank.texts.vectors[7], bank.image_group[6], bank.text_group[7]
     return zi, zt, gi, gt
 
 
@@ -103,7 +116,7 @@ def test_bank_is_the_direct_computation() -> None:
     rng = np.random.default_rng(4)
     bank = a_bank(rng, 22, 5)  # the last group is a small one
     zi, zt, gi, gt = probes(bank, rng)
-    got = bank(zi, zt, gi, gt)
+    got = bank(Rows(zi), Rows(zt), gi, gt)
     want = [direct(bank, zi[k], zt[k], gi[k], gt[k]) for k in range(len(zi))]
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, want, rtol=2e-5)
@@ -114,7 +127,7 @@ def test_edges_are_the_pairs_scored_one_by_one() -> None:
     bank = a_bank(rng)
     zi, zt, gi, gt = probes(bank, rng)
     image_of, text_of = rng.integers(0, 9, 60), rng.integers(0, 9, 60)
-    got = bank.edges(zi, zt, gi, gt, image_of, text_of)
+    got = bank.edges(Rows(zi), Rows(zt), gi, gt, image_of, text_of)
     want = [direct(bank, zi[a], zt[b], gi[a], gt[b]) for a, b in zip(image_of, text_of, strict=True)]
     np.testing.assert_allclose(got, want, rtol=2e-5)
 
@@ -123,25 +136,34 @@ def test_a_pair_has_one_score_whatever_it_is_scored_beside() -> None:
     rng = np.random.default_rng(6)
     bank = a_bank(rng)
     zi, zt, gi, gt = probes(bank, rng)
-    together = bank(zi, zt, gi, gt)
+    together = bank(Rows(zi), Rows(zt), gi, gt)
     order = rng.permutation(len(zi))
-    np.testing.assert_allclose(bank(zi[order], zt[order], gi[order], gt[order]), together[order], rtol=1e-5)
+    np.testing.assert_allclose(bank(Rows(zi[order]), Rows(zt[order]), gi[order], gt[order]), together[order], rtol=1e-5)
     for k in range(len(zi)):
-        alone = bank(zi[k : k + 1], zt[k : k + 1], gi[k : k + 1], gt[k : k + 1])
+        alone = bank(Rows(zi[k : k + 1]), Rows(zt[k : k + 1]), gi[k : k + 1], gt[k : k + 1])
         np.testing.assert_allclose(alone[0], together[k], rtol=1e-5)
 
 
 def test_an_empty_bank_and_no_pairs() -> None:
     rng = np.random.default_rng(7)
-    empty = Bank(unit(rng, 0), unit(rng, 0), np.empty(0, np.int64), np.empty(0, np.int64), TAU, 5)
-    assert empty(unit(rng, 3), unit(rng, 3), np.arange(3), np.arange(3)).tolist() == [1.0] * 3
-    assert a_bank(rng)(unit(rng, 0), unit(rng, 0), np.empty(0, np.int64), np.empty(0, np.int64)).shape == (0,)
+    empty = Bank(Rows(unit(rng, 0)), Rows(unit(rng, 0)), np.empty(0, np.int64), np.empty(0, np.int64), TAU, 5)
+    assert empty(Rows(unit(rng, 3)), Rows(unit(rng, 3)), np.arange(3), np.arange(3)).tolist() == [1.0] * 3
+    assert a_bank(rng)(Rows(unit(rng, 0)), Rows(unit(rng, 0)), np.empty(0, np.int64), np.empty(0, np.int64)).shape == (
+        0,
+    )
 
 
 def test_extreme_similarities_stay_finite() -> None:
-    bank = Bank(np.eye(3, dtype=np.float32), -np.eye(3, dtype=np.float32), np.arange(3), np.arange(3), 1e-3, 2)
+    bank = Bank(
+        Rows(np.eye(3, dtype=np.float32)),
+        Rows(-np.eye(3, dtype=np.float32)),
+        np.arange(3),
+        np.arange(3),
+        1e-3,
+        2,
+    )
     z = np.array([[1, 0, 0], [-1, 0, 0]], np.float32)
-    p = bank(z, z[::-1].copy(), np.array([7, 8]), np.array([7, 8]))
+    p = bank(Rows(z), Rows(z[::-1].copy()), np.array([7, 8]), np.array([7, 8]))
     assert np.isfinite(p).all() and ((p >= 0) & (p <= 1)).all()
 
 
@@ -151,22 +173,22 @@ def test_choose_takes_trusted_pairs_once_each() -> None:
     zi, zt = unit(rng, n), unit(rng, n)
     gi, gt = rng.integers(0, 60, n), rng.integers(0, 80, n)
     y = rng.random(n)
-    bank = Bank.choose(zi, zt, gi, gt, y, tau=TAU, group_size=7, groups=4)
-    assert len(bank.z_image) == 28
+    bank = Bank.choose(Rows(zi), Rows(zt), np.arange(n), gi, gt, y, tau=TAU, group_size=7, groups=4)
+    assert len(bank) == 28
     assert len(set(bank.image_group)) == len(set(bank.text_group)) == 28
     for k in range(28):
-        (row,) = np.flatnonzero((zi == bank.z_image[k]).all(axis=1))
+        (row,) = np.flatnonzero((zi == bank.images.vectors[k]).all(axis=1))
         assert y[row] >= np.median(y)
         assert (bank.text_group[k], bank.image_group[k]) == (gt[row], gi[row])
-        assert (bank.z_text[k] == zt[row]).all()
+        assert (bank.texts.vectors[k] == zt[row]).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 8])
 def test_choose_out_of_few(n: int) -> None:
     rng = np.random.default_rng(9)
     ids = np.arange(n)
-    bank = Bank.choose(unit(rng, n), unit(rng, n), ids, ids, np.ones(n), tau=TAU, group_size=5)
-    assert 1 <= len(bank.z_image) <= n
+    bank = Bank.choose(Rows(unit(rng, n)), Rows(unit(rng, n)), ids, ids, ids, np.ones(n), tau=TAU, group_size=5)
+    assert 1 <= len(bank) <= n
 
 
 def test_embeddings_are_unit_vectors_in_the_order_given_whatever_the_batch() -> None:
@@ -176,14 +198,16 @@ def test_embeddings_are_unit_vectors_in_the_order_given_whatever_the_batch() -> 
     model = VSEInf(len(tokenizer), 5, dim=16, dim_word=8)
     images = np.random.default_rng(0).normal(size=(18, 4, 5)).astype(np.float32)
     tokens = tokenizer.encode(captions)
-    z_image, z_text = embed_images(model, images), embed_texts(model, tokens)
+    z_image, z_text = embed_images(model, images).vectors, embed_texts(model, tokens).vectors
     np.testing.assert_allclose(np.linalg.norm(z_image, axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(z_text, axis=1), 1, rtol=1e-5)
     for batch_size in (1, 5):
-        np.testing.assert_allclose(embed_images(model, images, batch_size=batch_size), z_image, atol=1e-6)
-        np.testing.assert_allclose(embed_texts(model, tokens, batch_size=batch_size), z_text, atol=1e-6)
+        np.testing.assert_allclose(embed_images(model, images, batch_size=batch_size).vectors, z_image, atol=1e-6)
+        np.testing.assert_allclose(embed_texts(model, tokens, batch_size=batch_size).vectors, z_text, atol=1e-6)
     for k in range(6):  # equal captions, equal vectors; alone as in company
         np.testing.assert_allclose(z_text[k + 6], z_text[k], atol=1e-6)
-        np.testing.assert_allclose(embed_texts(model, tokenizer.encode(captions[k : k + 1]))[0], z_text[k], atol=1e-6)
-    assert embed_texts(model, tokenizer.encode([])).shape == (0, 16)
-    assert embed_images(model, images[:0]).shape == (0, 16)
+        np.testing.assert_allclose(
+            embed_texts(model, tokenizer.encode(captions[k : k + 1])).vectors[0], z_text[k], atol=1e-6
+        )
+    assert embed_texts(model, tokenizer.encode([])).vectors.shape == (0, 16)
+    assert embed_images(model, images[:0]).vectors.shape == (0, 16)

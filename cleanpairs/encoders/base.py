@@ -1,8 +1,8 @@
 """What every dual encoder is.
 
-Two kinds of similarity: the cosine of two unit vectors (VSE infinity, MLP), or a comparison of all words with all regions
-(SAF, SGR). What a model makes of a batch of images or captions is a *state*: a tensor (B, E) of unit vectors for the
-first kind, a :class:`Local` for the second.
+Two kinds of similarity: the cosine of two unit vectors (VSE infinity, MLP), or a comparison of all words with all
+regions (SAF, SGR). What a model makes of a batch of images or captions is a *state*: a tensor (B, E) of unit vectors
+for the first kind, a :class:`Local` for the second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["DualEncoder", "Local", "State"]
+__all__ = ["DualEncoder", "Local", "State", "input_dim", "take_state"]
 
 
 class Local(NamedTuple):
@@ -90,3 +90,15 @@ class DualEncoder(Protocol):
     def __call__(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[State, State]:
         """``(image state, text state)`` of B pairs, for a training step."""
         ...
+
+
+def take_state(state: State, rows: Tensor) -> State:
+    """Chosen rows (b,) int64 or bool of a state."""
+    if isinstance(state, Local):
+        return Local(state.parts[rows], state.lengths[rows])
+    return state[rows]
+
+
+def input_dim(model: DualEncoder) -> int:
+    """Dimensions D of the image vectors that a model, or each network of an ensemble, takes."""
+    return int((model.config.get("members") or [model.config])[0]["dim_image"])

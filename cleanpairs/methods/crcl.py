@@ -19,39 +19,29 @@ Where the defaults depart from the paper, measured in docs/log.md:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from cleanpairs.correspondence.momentum import MomentumCorrection
 from cleanpairs.errors import ConfigError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
-from cleanpairs.objectives.base import Objective
-from cleanpairs.parameters import check_number, check_whole
-from cleanpairs.trainer import Correspondence, Piece
+from cleanpairs.parameters import check_choice, check_number, check_whole
+from cleanpairs.trainer import Piece, Plain, TrainingData
 
 __all__ = ["CRCL"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CRCL(PairCleaner):
     """Robust dual encoder of CRCL.
 
+    Parameters beside those of :class:`cleanpairs.estimators.SharedParameters`:
+
     Parameters
     ----------
-    backbone : str
-        Dual encoder; see ``cleanpairs.registry.BACKBONES``.
-    image_encoder : str
-        ``auto`` (vectors of the data where it has them, else ``efficientnet_lite0``), ``efficientnet_lite0``
-        (frozen), ``cnn`` (trained from the pixels), ``features``.
-    image_size : int, optional
-        Side in pixels of the square that the image encoder sees; its own default when None.
-    dim, dim_word : int
-        Joint embedding and word embedding.
-    epochs : int
-        Epochs of the last piece, whose model is kept.
     refine_epochs : sequence of int
-        Epochs of the pieces before it, which only refine the labels; may be empty.
-    image_drop, text_drop : float in [0, 1)
-        Size augmentation: share of regions and of words left out at random in training.
+        Epochs of the pieces before the last, which only refine the labels; may be empty.
     freeze : int
         Epochs e_f at the start of a piece in which the labels stand still.
     horizon : int or "auto" or None
@@ -62,100 +52,20 @@ class CRCL(PairCleaner):
         Labels below it count as 0 in the loss; also the default threshold.
     lam : float
         Weight of the complementary loss.
-    tau : float
-        Temperature of the matching probability.
-    lr, lr_update, weight_decay, grad_clip, batch_size
-        AdamW; the rate falls to a tenth after ``lr_update`` epochs of the last piece (two thirds of them when None).
     label_pass : {"eval", "batch"}
         Where the label's probability comes from.
-    label_group : int
-        Pairs in a group of the evaluation pass: the more, the lower the probability of every pair.
-    label_tau : float, optional
-        Temperature of the label's probability; ``tau`` when None.
-    threshold : float, "auto" or None
-        Pairs with a correspondence below it are flagged; "auto" takes the valley between the two heaps; None is
-        ``epsilon``.
-    exclude_duplicates : bool
-        Pairs with the same image or text are no negatives of each other.
-    standardise : bool
-        Input vectors are centred and scaled per dimension.
-    min_count, max_length : int
-        Vocabulary: least occurrences of a word; words after which a caption is cut.
-    device : {"auto", "cpu", "cuda"}
-    precision : {"auto", "fp32", "bf16"}
-        auto: bf16 on a GPU, fp32 on a CPU.
-    random_state : int
-        Seed of everything.
     """
 
     method_name: ClassVar[str] = "crcl"
 
-    def __init__(
-        self,
-        *,
-        backbone: str = "vse_inf",
-        image_encoder: str = "auto",
-        image_size: int | None = None,
-        dim: int = 256,
-        dim_word: int = 300,
-        image_drop: float = 0.3,
-        text_drop: float = 0.2,
-        epochs: int = 8,
-        refine_epochs: Sequence[int] = (5, 5),
-        freeze: int = 2,
-        horizon: int | str | None = "auto",
-        beta: float = 0.8,
-        epsilon: float = 0.1,
-        lam: float = 5.0,
-        tau: float = 0.07,
-        lr: float = 5e-4,
-        lr_update: int | None = None,
-        weight_decay: float = 1e-4,
-        grad_clip: float = 2.0,
-        batch_size: int = 64,
-        label_pass: str = "eval",
-        label_group: int = 64,
-        label_tau: float | None = None,
-        threshold: float | str | None = None,
-        exclude_duplicates: bool = True,
-        standardise: bool = True,
-        min_count: int = 1,
-        max_length: int = 64,
-        device: str = "auto",
-        precision: str = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.backbone = backbone
-        self.image_encoder = image_encoder
-        self.image_size = image_size
-        self.dim = dim
-        self.dim_word = dim_word
-        self.image_drop = image_drop
-        self.text_drop = text_drop
-        self.epochs = epochs
-        self.refine_epochs = refine_epochs
-        self.freeze = freeze
-        self.horizon = horizon
-        self.beta = beta
-        self.epsilon = epsilon
-        self.lam = lam
-        self.tau = tau
-        self.lr = lr
-        self.lr_update = lr_update
-        self.weight_decay = weight_decay
-        self.grad_clip = grad_clip
-        self.batch_size = batch_size
-        self.label_pass = label_pass
-        self.label_group = label_group
-        self.label_tau = label_tau
-        self.threshold = threshold
-        self.exclude_duplicates = exclude_duplicates
-        self.standardise = standardise
-        self.min_count = min_count
-        self.max_length = max_length
-        self.device = device
-        self.precision = precision
-        self.random_state = random_state
+    epochs: int = 8
+    refine_epochs: Sequence[int] = (5, 5)
+    freeze: int = 2
+    horizon: int | str | None = "auto"
+    beta: float = 0.8
+    epsilon: float = 0.1
+    lam: float = 5.0
+    label_pass: str = "eval"
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -169,6 +79,7 @@ class CRCL(PairCleaner):
 
     def _validate(self) -> None:
         super()._validate()
+        check_choice("crcl", "label_pass", self.label_pass, ("eval", "batch"))
         check_whole("crcl", "freeze", self.freeze, 1)
         check_number("crcl", "beta", self.beta, least=0, most=1)
         check_number("crcl", "epsilon", self.epsilon, least=0, most=1)
@@ -186,25 +97,23 @@ class CRCL(PairCleaner):
             )
 
     def _pieces(self) -> list[Piece]:
-        last = Piece(self.epochs, self.lr_update or max(1, self.epochs * 2 // 3))
-        return [Piece(e) for e in self.refine_epochs] + [last]
+        return [*(Piece(e) for e in self.refine_epochs), Piece(self.epochs, self._lr_update())]
 
-    def _objective(self) -> Objective:
-        return ActiveComplementaryLoss(tau=self.tau, lam=self.lam)
-
-    def _correspondence(self, n: int) -> Correspondence:
+    def _procedure(self, data: TrainingData) -> Plain:
         horizon = self.horizon
         if horizon == "auto":
             horizon = max([*self.refine_epochs, self.freeze]) if self.refine_epochs else None
         assert horizon is None or isinstance(horizon, int)
-        return MomentumCorrection(
-            n,
+        labels = MomentumCorrection(
+            len(data),
             beta=self.beta,
             epsilon=self.epsilon,
             freeze=self.freeze,
             guard=self.label_pass == "eval",
             horizon=horizon,
         )
+        loss = ActiveComplementaryLoss(tau=self.tau, lam=self.lam)
+        return Plain(loss, labels, label_pass=self.label_pass, label_tau=self.label_tau)
 
     def _default_threshold(self) -> float:
         return self.epsilon

@@ -40,7 +40,7 @@ def test_the_papers_settings_are_those_of_its_table() -> None:
     assert (paper.dim, paper.dim_word, paper.batch_size, paper.lr) == (1024, 300, 128, 5e-4)
     assert (paper.label_pass, paper.horizon, paper.exclude_duplicates) == ("batch", None, False)
     assert paper.random_state == 7
-    labels = paper._correspondence(3)
+    labels = paper._procedure(range(3)).correspondence  # type: ignore[arg-type]
     assert labels.wants(1, 7) and labels.wants(4, 32) and not labels.wants(1, 1)
 
 

@@ -6,34 +6,26 @@ input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from cleanpairs.correspondence.valley import find_valley
 from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
-from cleanpairs.evaluate import Recall, recall
+from cleanpairs.estimators.shared import SharedParameters
+from cleanpairs.evaluate import Recall, recall, recall_of_similarity
 from cleanpairs.features import ImageMatrix, image_matrix
-from cleanpairs.objectives.base import Objective
-from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
-from cleanpairs.registry import BACKBONES, IMAGE_ENCODERS
+from cleanpairs.registry import BACKBONES
 from cleanpairs.repair import RepairPlan, plan_repairs
-from cleanpairs.scoring import Bank, embed_images, embed_texts
-from cleanpairs.trainer import (
-    Correspondence,
-    EpochRecord,
-    Piece,
-    Trainer,
-    TrainingData,
-    TrainingSettings,
-    step_seed,
-)
+from cleanpairs.scoring import Bank, Embeddings, Encoded, embed_images, embed_texts, matrix
+from cleanpairs.trainer import EpochRecord, Piece, Procedure, Trainer, TrainingData, step_seed
 from cleanpairs.training_state import Checkpoint
 
 __all__ = ["PairCleaner"]
@@ -41,33 +33,30 @@ __all__ = ["PairCleaner"]
 MAX_BAD_SHARE = 0.2  # of quarantined pairs; more are no accident, and the input is refused
 
 
-class PairCleaner(BaseEstimator):
+class PairCleaner(SharedParameters):
     """Base of all methods: a dual encoder trained on noisy pairs, and what follows from it.
 
-    A method (see :mod:`cleanpairs.methods`) says which pieces, which objective and which correspondence estimator; the
-    rest is here. Attributes after ``fit``, for N pairs:
+    A method (see :mod:`cleanpairs.methods`) says which pieces and which procedure; the rest is here. Attributes after
+    ``fit``, for N pairs:
 
     - ``correspondence_`` (N,) float32 in [0, 1], low = bad, NaN where quarantined;
     - ``threshold_`` float, below which a pair is flagged; ``noise_rate_`` float, estimated share of wrong pairs;
     - ``quarantined_`` dict, pair_id -> reason; ``history_`` list of dicts, one an epoch;
-    - ``model_`` the dual encoder, ``tokenizer_`` its vocabulary, ``bank_`` the trusted pairs that scores refer to.
+    - ``model_`` the dual encoder (the mean of two, where the method trains two), ``tokenizer_`` its vocabulary,
+      ``bank_`` the trusted pairs that scores refer to.
     """
-
-    method_name: ClassVar[str]
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
     def _pieces(self) -> list[Piece]:
-        raise NotImplementedError
+        """One piece of ``epochs`` epochs, unless a method has more."""
+        return [Piece(self.epochs, self._lr_update())]
 
-    def _objective(self) -> Objective:
-        raise NotImplementedError
-
-    def _correspondence(self, n: int) -> Correspondence:
+    def _procedure(self, data: TrainingData) -> Procedure:
         raise NotImplementedError
 
     def _default_threshold(self) -> float:
-        raise NotImplementedError
+        return 0.5
 
     # -- fit --------------------------------------------------------------------------------------------------------
 
@@ -127,93 +116,39 @@ class PairCleaner(BaseEstimator):
             image_group=pairs.pair_image_group[usable],
             text_group=pairs.text_group[usable],
         )
-        objective, labels = self._objective(), self._correspondence(len(usable))
         checkpoint = None
         if run_dir is not None:
             key = f"{pairs.source.fingerprint}:{sorted(self.get_params().items())!r}"
             checkpoint = Checkpoint(Path(run_dir) / "checkpoints", _digest(key))
         trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
         trained = trainer.fit(
-            data, self._pieces(), objective, labels, self._builder(matrix, data), self._validator(val), resume
+            data, self._pieces(), self._procedure(data), self._builder(matrix, data), self._validator(val), resume
         )
         self.model_, self.history_ = trained.model, trained.history
         self.best_val_rsum_ = trained.best_val_rsum
         self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
-        self.correspondence_[usable] = np.clip(trained.correspondence.value(), 0.0, 1.0)
+        self.correspondence_[usable] = np.clip(trained.values, 0.0, 1.0)
         if not np.isfinite(self.correspondence_[usable]).all():
             raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
         self.fingerprint_ = pairs.source.fingerprint
-        self.tau_ = self.label_tau or objective.tau
+        self.tau_ = self.label_tau or self.tau
         self._set_threshold(self.correspondence_[usable])
+        device = self._device()
         self.bank_ = Bank.choose(
-            embed_images(self.model_, matrix.array, device=self._device())[data.image_index],
-            embed_texts(self.model_, data.tokens, device=self._device()),
+            embed_images(self.model_, matrix.array, device=device),
+            embed_texts(self.model_, data.tokens, device=device),
+            data.image_index,
             data.image_group,
             data.text_group,
             self.correspondence_[usable],
             tau=self.tau_,
             group_size=self.label_group - 1,
+            groups=1 if self.model_.local else 8,
             seed=self.random_state,
+            model=self.model_,
+            device=device,
         )
         return self
-
-    def _settings(self) -> TrainingSettings:
-        return TrainingSettings(
-            batch_size=self.batch_size,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            grad_clip=self.grad_clip,
-            exclude_duplicates=self.exclude_duplicates,
-            label_pass=self.label_pass,
-            label_group=self.label_group,
-            label_tau=self.label_tau,
-            device=self._device(),
-            precision=self._precision(),
-            seed=self.random_state,
-        )
-
-    def _validate(self) -> None:
-        """Every parameter in its range; ConfigError names the first that is not."""
-        whole = {
-            "epochs": 1,
-            "batch_size": 2,
-            "dim": 2,
-            "dim_word": 1,
-            "min_count": 1,
-            "max_length": 1,
-            "label_group": 2,
-        }
-        for name, least in {**whole, "random_state": 0}.items():
-            check_whole(self.method_name, name, getattr(self, name), least)
-        for name in ("lr_update", "image_size"):
-            check_whole(self.method_name, name, getattr(self, name), 1, none=True)
-        for name in ("lr", "tau", "grad_clip"):
-            check_number(self.method_name, name, getattr(self, name), above=0)
-        for name in ("image_drop", "text_drop"):
-            check_number(self.method_name, name, getattr(self, name), least=0, below=1)
-        check_number(self.method_name, "label_tau", self.label_tau, above=0, also=(None,))
-        check_number(self.method_name, "weight_decay", self.weight_decay, least=0)
-        check_number(self.method_name, "threshold", self.threshold, least=0, most=1, also=("auto", None))
-        for name in ("exclude_duplicates", "standardise"):
-            check_flag(self.method_name, name, getattr(self, name))
-        check_choice(self.method_name, "label_pass", self.label_pass, ("eval", "batch"))
-        check_choice(self.method_name, "device", self.device, ("auto", "cpu", "cuda"))
-        check_choice(self.method_name, "precision", self.precision, ("auto", "fp32", "bf16"))
-        if self.image_encoder not in ("auto", "features"):
-            IMAGE_ENCODERS.entry(self.image_encoder)
-        BACKBONES.entry(self.backbone)
-        self._device()
-
-    def _device(self) -> str:
-        import torch
-
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("device 'cuda' is not available here: use device='cpu' or 'auto'")
-        return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-    def _precision(self) -> str:
-        bf16 = self.precision == "bf16" or (self.precision == "auto" and self._device() == "cuda")
-        return "bf16-mixed" if bf16 else "32-true"
 
     def _quarantine(self, pairs: Pairs, matrix: ImageMatrix) -> dict[int, str]:
         reasons = dict(pairs.reasons)
@@ -238,6 +173,8 @@ class PairCleaner(BaseEstimator):
         dim_image = 256 if pixels else matrix.array.shape[-1]
         moments = None if pixels else _moments(matrix.array, data.image_index)
         vocabulary = len(self.tokenizer_)
+        takes = inspect.signature(backbone).parameters
+        own = {"dim_sim": self.dim_sim} if "dim_sim" in takes else {}
 
         def build() -> Any:
             model = backbone(
@@ -248,6 +185,7 @@ class PairCleaner(BaseEstimator):
                 dim_word=self.dim_word,
                 image_drop=self.image_drop,
                 text_drop=self.text_drop,
+                **own,
             )
             if moments is not None and self.standardise:
                 model.fit_input(*moments)
@@ -293,16 +231,16 @@ class PairCleaner(BaseEstimator):
             encoder = self.image_encoder
         return pairs, image_matrix(pairs, encoder, image_size=getattr(self, "image_size_", self.image_size))
 
-    def _embed(self, pairs: Any) -> tuple[Pairs, np.ndarray, np.ndarray, dict[int, str]]:
-        """Pairs, z_image (M, E), z_text (N, E) and the quarantine of any data."""
+    def _embed(self, pairs: Any) -> tuple[Pairs, Embeddings, Embeddings, dict[int, str]]:
+        """Pairs, M images, N captions and the quarantine of any data."""
         self._fitted()
         pairs, matrix = self._prepare(load_pairs(pairs))
-        z_image = embed_images(self.model_, self._checked(matrix.array), device=self._device())
-        z_text = embed_texts(self.model_, self.tokenizer_.encode(pairs.captions), device=self._device())
-        return pairs, z_image, z_text, self._quarantine(pairs, matrix)
+        images = embed_images(self.model_, self._checked(matrix.array), device=self._device())
+        texts = embed_texts(self.model_, self.tokenizer_.encode(pairs.captions), device=self._device())
+        return pairs, images, texts, self._quarantine(pairs, matrix)
 
     def _checked(self, array: np.ndarray, model: Any = None) -> np.ndarray:
-        expected = (self.model_ if model is None else model).config["dim_image"]
+        expected = input_dim(self.model_ if model is None else model)
         if array.ndim == 3 and array.shape[-1] != expected:
             raise DataError(
                 f"the model takes image vectors of {expected} dimensions, and this data has {array.shape[-1]}"
@@ -320,10 +258,14 @@ class PairCleaner(BaseEstimator):
         DataError
             The pairs cannot be read, or their vectors have another size than the model's.
         """
-        pairs, z_image, z_text, quarantined = self._embed(pairs)
-        scores = self.bank_(z_image[pairs.image_index], z_text, pairs.pair_image_group, pairs.text_group)
+        pairs, images, texts, quarantined = self._embed(pairs)
+        scores = self._bank_scores(pairs, images, texts)
         scores[list(quarantined)] = np.nan
         return scores
+
+    def _bank_scores(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        rows = np.arange(len(pairs))
+        return self.bank_.edges(images, texts, pairs.image_group, pairs.text_group, pairs.image_index, rows)
 
     def rematch(
         self,
@@ -349,23 +291,21 @@ class PairCleaner(BaseEstimator):
         threshold : float, optional
             Pairs below it are repaired or dropped; ``threshold_`` by default.
         """
-        pairs, z_image, z_text, quarantined = self._embed(pairs)
+        pairs, images, texts, quarantined = self._embed(pairs)
         if correspondence is None:
             if pairs.source.fingerprint == self.fingerprint_ and len(pairs) == len(self.correspondence_):
                 correspondence = self.correspondence_
             else:
-                correspondence = self.bank_(
-                    z_image[pairs.image_index], z_text, pairs.pair_image_group, pairs.text_group
-                )
+                correspondence = self._bank_scores(pairs, images, texts)
         correspondence = np.array(correspondence, dtype=np.float32)
         correspondence[list(quarantined)] = np.nan
         pairs = replace(pairs, reasons=quarantined)
         return plan_repairs(
             pairs,
             correspondence,
-            z_image,
-            z_text,
-            self.bank_,
+            images.vectors,
+            texts.vectors,
+            self.bank_.bound(images, texts),
             threshold=self.threshold_ if threshold is None else threshold,
             min_repair_score=min_repair_score,
             candidates=candidates,
@@ -387,28 +327,33 @@ class PairCleaner(BaseEstimator):
             array = images[:, None, :] if images.ndim == 2 else images
         else:
             array = self._prepare(load_pairs(images))[1].array
-        return embed_images(self.model_, self._checked(array), device=self._device())
+        return embed_images(self.model_, self._checked(array), device=self._device()).vectors
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, d) float32 of n captions."""
         self._fitted()
         if isinstance(texts, str):
             raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
-        return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self._device())
+        return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self._device()).vectors
 
     def evaluate(self, pairs: Any) -> Recall:
         """Retrieval recall on ``pairs``; images that occur in several rows count once."""
         self._fitted()
-        pairs, matrix = self._prepare(load_pairs(pairs))
-        return self._recall(self.model_, pairs, matrix)
+        return self._recall(self.model_, *self._prepare(load_pairs(pairs)))
 
-    def _recall(self, model: Any, pairs: Pairs, matrix: ImageMatrix) -> Recall:
-        usable = np.array([i not in self._quarantine(pairs, matrix) for i in range(len(pairs))], dtype=bool)
+    def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix) -> Recall:
+        quarantined = self._quarantine(pairs, features)
+        usable = np.array([i not in quarantined for i in range(len(pairs))], dtype=bool)
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
         rows = pairs.image_index[usable][first]
-        z_image = embed_images(model, self._checked(matrix.array, model)[rows], device=self._device())
         captions = [c for c, ok in zip(pairs.captions, usable, strict=True) if ok]
-        return recall(z_image, embed_texts(model, self.tokenizer_.encode(captions), device=self._device()), owner)
+        device = self._device()
+        images = embed_images(model, self._checked(features.array, model)[rows], device=device)
+        texts = embed_texts(model, self.tokenizer_.encode(captions), device=device)
+        if not model.local:
+            return recall(images.vectors, texts.vectors, owner)
+        S = matrix(Encoded(images, texts, model, device), np.arange(len(rows)), np.arange(len(captions)))
+        return recall_of_similarity(S, owner)
 
     # -- persistence ------------------------------------------------------------------------------------------------
 

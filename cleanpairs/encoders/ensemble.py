@@ -1,0 +1,85 @@
+"""Several dual encoders as one: its similarity is the mean of theirs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.encoders.base import Local, State
+from cleanpairs.encoders.tokenizer import PackedTokens
+
+__all__ = ["Ensemble"]
+
+
+class Ensemble(nn.Module):
+    """The mean of several dual encoders of one kind, itself a dual encoder.
+
+    Where the members compare unit vectors, the state is their vectors side by side over the root of their number: its
+    dot product is the mean cosine, so everything behind sees one model of more dimensions. Where they compare words
+    with regions, the parts stand side by side.
+
+    Parameters
+    ----------
+    members : sequence of DualEncoder
+        At least one; all local or none.
+    """
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        first: Any = self.members[0]
+        self.local = bool(first.local)
+        self.dims = [int(m.dim) for m in members]
+        self.dim = sum(self.dims)
+        self.image_drop, self.text_drop = first.image_drop, first.text_drop
+        self.config: dict[str, Any] = {"members": [m.config for m in members]}
+
+    def _joined(self, states: Sequence[Any]) -> State:
+        if self.local:
+            return Local(torch.cat([s.parts for s in states], dim=-1), states[0].lengths)
+        return torch.cat(list(states), dim=-1) / math.sqrt(len(states))
+
+    def _split(self, state: State) -> list[State]:
+        if isinstance(state, Local):
+            return [Local(parts, state.lengths) for parts in state.parts.split(self.dims, dim=-1)]
+        return [part * math.sqrt(len(self.dims)) for part in state.split(self.dims, dim=-1)]
+
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> State:
+        """The members' states, side by side."""
+        return self._joined([m.encode_images(images, keep) for m in self.members])  # type: ignore[operator]
+
+    def encode_texts(self, tokens: PackedTokens) -> State:
+        """The members' states, side by side, in the packed order."""
+        return self._joined([m.encode_texts(tokens) for m in self.members])  # type: ignore[operator]
+
+    def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[State, State]:
+        """``(image state, text state)`` of B pairs."""
+        return self.encode_images(images, keep), self.encode_texts(tokens)
+
+    def vector(self, state: State) -> Tensor:
+        """(B, sum of dims) unit vectors."""
+        if not isinstance(state, Local):
+            return state
+        vectors = [m.vector(s) for m, s in zip(self.members, self._split(state), strict=True)]  # type: ignore[operator]
+        return torch.cat(vectors, dim=-1) / math.sqrt(len(vectors))
+
+    def similarity(self, images: State, texts: State) -> Tensor:
+        """Mean similarity (B_image, B_text)."""
+        if isinstance(images, Tensor) and isinstance(texts, Tensor) and not self.local:
+            return images @ texts.T
+        each = zip(self.members, self._split(images), self._split(texts), strict=True)
+        return torch.stack([m.similarity(i, t) for m, i, t in each]).mean(dim=0)  # type: ignore[operator]
+
+    def paired_similarity(self, images: State, texts: State) -> Tensor:
+        """Mean similarity (B,) of rows of like position."""
+        each = zip(self.members, self._split(images), self._split(texts), strict=True)
+        return torch.stack([m.paired_similarity(i, t) for m, i, t in each]).mean(dim=0)  # type: ignore[operator]
+
+    def fit_input(self, mean: Tensor, std: Tensor) -> None:
+        """Fix the standardisation of every member's input."""
+        for member in self.members:
+            member.fit_input(mean, std)  # type: ignore[operator]

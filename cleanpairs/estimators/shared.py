@@ -1,0 +1,152 @@
+"""The parameters that every method has, and their checks.
+
+A method is a dataclass that adds its own parameters to these and may change their defaults: the constructor, which only
+stores, is made from the fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sklearn.base import BaseEstimator
+
+from cleanpairs.errors import ConfigError
+from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.registry import BACKBONES, IMAGE_ENCODERS
+from cleanpairs.trainer import TrainingSettings
+
+__all__ = ["SharedParameters"]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SharedParameters(BaseEstimator):
+    """Parameters of all methods.
+
+    Parameters
+    ----------
+    backbone : str
+        Dual encoder; see ``cleanpairs.registry.BACKBONES``.
+    image_encoder : str
+        ``auto`` (vectors of the data where it has them, else ``efficientnet_lite0``), ``efficientnet_lite0``
+        (frozen), ``cnn`` (trained from the pixels), ``features``.
+    image_size : int, optional
+        Side in pixels of the square that the image encoder sees; its own default when None.
+    dim, dim_word : int
+        Joint embedding and word embedding.
+    dim_sim : int
+        Similarity vectors of the backbones that compare words with regions.
+    image_drop, text_drop : float in [0, 1)
+        Size augmentation: share of regions and of words left out at random in training.
+    epochs : int
+        Epochs of the last (or only) piece, whose model is kept.
+    lr, lr_update, weight_decay, grad_clip, batch_size
+        AdamW; the rate falls to a tenth after ``lr_update`` epochs of the last piece (two thirds of them when None).
+    tau : float
+        Temperature of the matching probability.
+    threshold : float, "auto" or None
+        Pairs with a correspondence below it are flagged; "auto" takes the valley between the two heaps; None is the
+        method's own.
+    label_group : int
+        Pairs in a group of an evaluation pass: the more, the lower the probability of every pair.
+    label_tau : float, optional
+        Temperature of the label's probability; ``tau`` when None.
+    exclude_duplicates : bool
+        Pairs with the same image or text are no negatives of each other.
+    standardise : bool
+        Input vectors are centred and scaled per dimension.
+    min_count, max_length : int
+        Vocabulary: least occurrences of a word; words after which a caption is cut.
+    device : {"auto", "cpu", "cuda"}
+    precision : {"auto", "fp32", "bf16"}
+        auto: bf16 on a GPU, fp32 on a CPU.
+    random_state : int
+        Seed of everything.
+    """
+
+    method_name: ClassVar[str]
+
+    backbone: str = "vse_inf"
+    image_encoder: str = "auto"
+    image_size: int | None = None
+    dim: int = 256
+    dim_word: int = 300
+    dim_sim: int = 64
+    image_drop: float = 0.3
+    text_drop: float = 0.2
+    epochs: int = 18
+    lr: float = 5e-4
+    lr_update: int | None = None
+    weight_decay: float = 1e-4
+    grad_clip: float = 2.0
+    batch_size: int = 64
+    tau: float = 0.07
+    threshold: float | str | None = None
+    label_group: int = 64
+    label_tau: float | None = None
+    exclude_duplicates: bool = True
+    standardise: bool = True
+    min_count: int = 1
+    max_length: int = 64
+    device: str = "auto"
+    precision: str = "auto"
+    random_state: int = 0
+
+    def _validate(self) -> None:
+        """Every parameter in its range; ConfigError names the first that is not."""
+        whole = {
+            "epochs": 1,
+            "batch_size": 2,
+            "dim": 2,
+            "dim_word": 1,
+            "dim_sim": 1,
+            "min_count": 1,
+            "max_length": 1,
+            "label_group": 2,
+        }
+        for name, least in {**whole, "random_state": 0}.items():
+            check_whole(self.method_name, name, getattr(self, name), least)
+        for name in ("lr_update", "image_size"):
+            check_whole(self.method_name, name, getattr(self, name), 1, none=True)
+        for name in ("lr", "tau", "grad_clip"):
+            check_number(self.method_name, name, getattr(self, name), above=0)
+        for name in ("image_drop", "text_drop"):
+            check_number(self.method_name, name, getattr(self, name), least=0, below=1)
+        check_number(self.method_name, "label_tau", self.label_tau, above=0, also=(None,))
+        check_number(self.method_name, "weight_decay", self.weight_decay, least=0)
+        check_number(self.method_name, "threshold", self.threshold, least=0, most=1, also=("auto", None))
+        for name in ("exclude_duplicates", "standardise"):
+            check_flag(self.method_name, name, getattr(self, name))
+        check_choice(self.method_name, "device", self.device, ("auto", "cpu", "cuda"))
+        check_choice(self.method_name, "precision", self.precision, ("auto", "fp32", "bf16"))
+        if self.image_encoder not in ("auto", "features"):
+            IMAGE_ENCODERS.entry(self.image_encoder)
+        BACKBONES.entry(self.backbone)
+        self._device()
+
+    def _device(self) -> str:
+        import torch
+
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("device 'cuda' is not available here: use device='cpu' or 'auto'")
+        return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+    def _precision(self) -> str:
+        bf16 = self.precision == "bf16" or (self.precision == "auto" and self._device() == "cuda")
+        return "bf16-mixed" if bf16 else "32-true"
+
+    def _lr_update(self) -> int:
+        return self.lr_update or max(1, self.epochs * 2 // 3)
+
+    def _settings(self) -> TrainingSettings:
+        return TrainingSettings(
+            batch_size=self.batch_size,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            grad_clip=self.grad_clip,
+            exclude_duplicates=self.exclude_duplicates,
+            label_group=self.label_group,
+            device=self._device(),
+            precision=self._precision(),
+            seed=self.random_state,
+        )

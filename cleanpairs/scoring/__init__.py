@@ -1,0 +1,21 @@
+"""Embeddings of a corpus, and one matching probability per pair out of them.
+
+Training labels use random groups of the corpus itself; scores of any data use the groups of a :class:`Bank` of trusted
+pairs that is kept with the model, so that the same pair always has the same score whatever it is scored beside.
+"""
+
+from cleanpairs.scoring.bank import Bank
+from cleanpairs.scoring.embeddings import Embeddings, Encoded, as_input, embed_images, embed_texts, matrix
+from cleanpairs.scoring.groups import group_probability, in_groups
+
+__all__ = [
+    "Bank",
+    "Embeddings",
+    "Encoded",
+    "as_input",
+    "embed_images",
+    "embed_texts",
+    "group_probability",
+    "in_groups",
+    "matrix",
+]

@@ -1,0 +1,208 @@
+"""Trusted pairs that every score is measured against.
+
+A probability is a mean over fixed mini-batches: in a group of K pairs, p_i = (P_ii + Q_ii) / 2 of
+:mod:`cleanpairs.ops.matching`; the groups here are the bank's, with the pair in question added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from cleanpairs.encoders.base import DualEncoder
+from cleanpairs.scoring.embeddings import Embeddings, Encoded
+
+__all__ = ["Bank", "BoundBank"]
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Trusted pairs that every score is measured against.
+
+    ``images``, ``texts``: embeddings of B pairs; ``image_group``, ``text_group`` (B,) int64 content hashes, no hash
+    twice; ``group_size`` pairs form one group, B is a multiple of it or less than it; ``tau`` the temperature;
+    ``model`` where the similarity is more than a dot product.
+    """
+
+    images: Embeddings
+    texts: Embeddings
+    image_group: np.ndarray
+    text_group: np.ndarray
+    tau: float
+    group_size: int = 127
+    model: DualEncoder | None = None
+    device: torch.device | str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __call__(
+        self, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray
+    ) -> np.ndarray:
+        """Matching probability (n,) float32 of n pairs: embeddings of n images and texts, content hashes (n,) each.
+
+        Bank entries with the pair's own image or text are left out of its negatives.
+        """
+        rows = np.arange(len(images))
+        return self.edges(images, texts, image_group, text_group, rows, rows)
+
+    def edges(
+        self,
+        images: Embeddings,
+        texts: Embeddings,
+        image_group: np.ndarray,
+        text_group: np.ndarray,
+        image_of: np.ndarray,
+        text_of: np.ndarray,
+    ) -> np.ndarray:
+        """Matching probability (e,) float32 of e pairs out of m images and n texts.
+
+        What a pair's image has in common with the bank is computed once an image, and likewise for texts, so that many
+        candidate pairs of few images and texts cost little more than their own similarity.
+
+        Parameters
+        ----------
+        images, texts : Embeddings
+            Of m images and n texts.
+        image_group, text_group : (m,), (n,) int64
+            Content hashes.
+        image_of, text_of : (e,) int64
+            Image and text of each pair.
+        """
+        used_image, image_at = np.unique(image_of, return_inverse=True)
+        used_text, text_at = np.unique(text_of, return_inverse=True)
+        asked = Encoded(images, self.texts, self.model, self.device)
+        answered = Encoded(self.images, texts, self.model, self.device)
+        to_text = self._log_sums(asked, used_image, image_group, self.image_group, by_image=True)  # (m', G)
+        to_image = self._log_sums(answered, used_text, text_group, self.text_group, by_image=False)  # (n', G)
+        same_text = self._positions(self.text_group, text_group[used_text])  # (n',) position in the bank, -1: none
+        same_image = self._positions(self.image_group, image_group[used_image])
+        both = Encoded(images, texts, self.model, self.device)
+        out = np.empty(len(image_of), dtype=np.float32)
+        for start in range(0, len(out), 16_384):
+            s = slice(start, start + 16_384)
+            i, t = image_at[s], text_at[s]
+            a, b = used_image[i], used_text[t]
+            own = both.paired(a, b).astype(np.float64)[:, None] / self.tau  # (b, 1)
+            p = self._probability(own, to_text[i], same_text[t], self.image_group, image_group[a])
+            p += self._probability(own, to_image[t], same_image[i], self.text_group, text_group[b])
+            out[s] = p / 2
+        return out
+
+    def _positions(self, known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Where each of ``wanted`` stands in ``known`` (whose entries are distinct), -1 where it does not."""
+        if not len(known):
+            return np.full(len(wanted), -1)
+        order = np.argsort(known, kind="stable")
+        at = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
+        return np.where(known[order][at] == wanted, order[at], -1)
+
+    @torch.inference_mode()
+    def _log_sums(
+        self, encoded: Encoded, rows: np.ndarray, group: np.ndarray, bank_group: np.ndarray, *, by_image: bool
+    ) -> np.ndarray:
+        """log sum_j exp(S_j / tau) of each bank group, (rows, G) float64, without entries of the row's group.
+
+        ``by_image``: the rows are images and the bank's texts are summed over; else the other way round.
+        """
+        bank = np.arange(len(self))
+        starts = list(range(0, len(bank), self.group_size))
+        out = np.full((len(rows), len(starts)), -np.inf)
+        other_group = torch.from_numpy(bank_group)
+        step = 4096 if self.model is None or not self.model.local else 256
+        for start in range(0, len(rows), step):
+            chosen = rows[start : start + step]
+            S = encoded.similarity(chosen, bank) if by_image else encoded.similarity(bank, chosen).T
+            logits = S / self.tau  # (b, B)
+            logits.masked_fill_(torch.from_numpy(group[chosen])[:, None] == other_group, float("-inf"))
+            for g, first in enumerate(starts):
+                out[start : start + len(chosen), g] = logits[:, first : first + self.group_size].logsumexp(1).numpy()
+        return out
+
+    def _probability(
+        self, own: np.ndarray, log_sum: np.ndarray, same: np.ndarray, bank_group: np.ndarray, group: np.ndarray
+    ) -> np.ndarray:
+        """Mean over bank groups of exp(own) / (exp(own) + sum): (b,).
+
+        Where the bank holds the pair's own text (image) at ``same``, its term in the sum is exp(own) itself: the sum is
+        then the whole denominator. Unless that entry has left the sum already, for being of the pair's image (text).
+        """
+        if not log_sum.shape[1]:
+            return np.ones(len(own))
+        with np.errstate(over="ignore"):
+            p = 1 / (1 + np.exp(log_sum - own))  # (b, G)
+        there = np.flatnonzero((same >= 0) & (bank_group[same] != group))
+        g = same[there] // self.group_size
+        p[there, g] = np.minimum(1.0, np.exp(own[there, 0] - log_sum[there, g]))
+        return np.asarray(p.mean(axis=1))
+
+    @classmethod
+    def choose(
+        cls,
+        images: Embeddings,
+        texts: Embeddings,
+        image_index: np.ndarray,
+        image_group: np.ndarray,
+        text_group: np.ndarray,
+        correspondence: np.ndarray,
+        *,
+        tau: float,
+        group_size: int = 127,
+        groups: int = 8,
+        seed: int = 0,
+        model: DualEncoder | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Bank:
+        """A bank of ``groups`` times ``group_size`` of n pairs, drawn from the more trusted half.
+
+        ``image_index`` (n,) is the image of each caption; ``image_group``, ``text_group``, ``correspondence`` (n,).
+
+        Pairs with an image or text that the bank holds already are passed over; a small corpus makes a small bank.
+        """
+        trusted = np.flatnonzero(correspondence >= np.median(correspondence))
+        order = np.random.default_rng(seed).permutation(trusted)
+        _, first_image = np.unique(image_group[order], return_index=True)
+        order = order[np.sort(first_image)]
+        _, first_text = np.unique(text_group[order], return_index=True)
+        order = order[np.sort(first_text)]
+        size = min(len(order), groups * group_size)
+        if size > group_size:
+            size -= size % group_size
+        order = order[:size]
+        return cls(
+            images.take(image_index[order]), texts.take(order), image_group[order], text_group[order], tau, group_size,
+            model, device,
+        )  # fmt: skip
+
+    def bound(self, images: Embeddings, texts: Embeddings) -> BoundBank:
+        """A scorer of pairs of given images and texts by their rows, as repair wants it."""
+        return BoundBank(self, images, texts)
+
+
+@dataclass(frozen=True)
+class BoundBank:
+    """A bank and the embeddings of one corpus: see :class:`cleanpairs.repair.PairScorer`."""
+
+    bank: Bank
+    images: Embeddings
+    texts: Embeddings
+
+    def edges(
+        self,
+        z_image: np.ndarray,
+        z_text: np.ndarray,
+        image_group: np.ndarray,
+        text_group: np.ndarray,
+        image_of: np.ndarray,
+        text_of: np.ndarray,
+    ) -> np.ndarray:
+        """Matching probability (e,) of pairs by rows; the vectors are known already."""
+        return self.bank.edges(self.images, self.texts, image_group, text_group, image_of, text_of)
+
+    def __call__(
+        self, z_image: np.ndarray, z_text: np.ndarray, image_group: np.ndarray, text_group: np.ndarray
+    ) -> np.ndarray:
+        """Matching probability (n,) of n pairs of vectors; for models that compare vectors."""
+        return self.bank(Embeddings(z_image), Embeddings(z_text), image_group, text_group)

@@ -1,0 +1,168 @@
+"""Images and captions as a model sees them, once for all, and their similarity.
+
+A model that compares unit vectors leaves one vector a row. One that compares words with regions leaves the parts too,
+laid end to end, since captions have different lengths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cleanpairs.encoders.base import DualEncoder, Local, State
+from cleanpairs.encoders.tokenizer import TokenTable, pack
+
+__all__ = ["Embeddings", "Encoded", "as_input", "embed_images", "embed_texts", "matrix"]
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """n images or captions.
+
+    ``vectors`` (n, E) float32 unit vectors. For models with parts also ``parts`` (total, D) float32, row i's being
+    ``parts[offsets[i]:offsets[i + 1]]``, and ``offsets`` (n + 1,) int64.
+    """
+
+    vectors: np.ndarray
+    parts: np.ndarray | None = None
+    offsets: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def take(self, rows: np.ndarray) -> Embeddings:
+        """Chosen rows, (b,) int64 or bool, in that order."""
+        if self.parts is None or self.offsets is None:
+            return Embeddings(self.vectors[rows])
+        rows = np.arange(len(self))[rows]
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        at = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Embeddings(self.vectors[rows], self.parts[at], offsets)
+
+    def state(self, rows: np.ndarray, device: torch.device | str = "cpu") -> State:
+        """The model's state of chosen rows (b,) int64, on ``device``."""
+        if self.parts is None or self.offsets is None:
+            return torch.from_numpy(self.vectors[rows]).to(device)
+        chosen = self.take(rows)
+        assert chosen.parts is not None and chosen.offsets is not None
+        lengths = np.diff(chosen.offsets)
+        padded = np.zeros((len(rows), int(lengths.max(initial=1)), self.parts.shape[1]), dtype=np.float32)
+        padded[np.arange(padded.shape[1]) < lengths[:, None]] = chosen.parts
+        return Local(torch.from_numpy(padded).to(device), torch.from_numpy(lengths).to(device))
+
+
+def as_input(images: np.ndarray, device: torch.device | str) -> Tensor:
+    """A batch of images as the encoders take it: float32 regions, or uint8 pixels."""
+    array = np.ascontiguousarray(images)
+    array = array if array.flags.writeable else array.copy()  # a batch of a mapped file
+    x = torch.from_numpy(array).to(device, non_blocking=True)
+    return x if x.dtype == torch.uint8 else x.float()
+
+
+class _Collector:
+    """States, batch by batch and in any order, to the embeddings of n rows."""
+
+    def __init__(self, model: DualEncoder, n: int) -> None:
+        self.model, self.n = model, n
+        self.vectors = np.empty((n, model.dim), dtype=np.float32)
+        self.lengths = np.zeros(n, dtype=np.int64)
+        self.found: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, rows: np.ndarray, state: State) -> None:
+        self.vectors[rows] = self.model.vector(state).float().cpu().numpy()
+        if isinstance(state, Local):
+            lengths = state.lengths.cpu().numpy()
+            there = np.arange(state.parts.shape[1]) < lengths[:, None]
+            self.lengths[rows] = lengths
+            self.found.append((rows, state.parts.float().cpu().numpy()[there]))
+
+    def done(self) -> Embeddings:
+        if not self.model.local:
+            return Embeddings(self.vectors)
+        offsets = np.concatenate([[0], np.cumsum(self.lengths)])
+        width = self.found[0][1].shape[1] if self.found else self.model.dim
+        parts = np.empty((int(offsets[-1]), width), dtype=np.float32)
+        for rows, values in self.found:
+            lengths = self.lengths[rows]
+            ends = np.cumsum(lengths)
+            parts[np.repeat(offsets[rows] - ends + lengths, lengths) + np.arange(int(ends[-1]))] = values
+        return Embeddings(self.vectors, parts, offsets)
+
+
+@torch.inference_mode()
+def embed_images(
+    model: DualEncoder, images: np.ndarray, *, device: torch.device | str = "cpu", batch_size: int = 256
+) -> Embeddings:
+    """Embeddings of images (M, R, D) float or (M, 3, H, W) uint8, in evaluation mode."""
+    model.eval()
+    out = _Collector(model, len(images))
+    for start in range(0, len(images), batch_size):
+        x = as_input(images[start : start + batch_size], device)
+        out.add(np.arange(start, start + len(x)), model.encode_images(x))
+    return out.done()
+
+
+@torch.inference_mode()
+def embed_texts(
+    model: DualEncoder, tokens: TokenTable, *, device: torch.device | str = "cpu", batch_size: int = 256
+) -> Embeddings:
+    """Embeddings of N captions, in evaluation mode; batches hold captions of like length."""
+    model.eval()
+    out = _Collector(model, len(tokens))
+    by_length = np.argsort(-tokens.lengths, kind="stable")
+    for start in range(0, len(tokens), batch_size):
+        rows = by_length[start : start + batch_size]
+        packed, order = pack(tokens, rows)
+        out.add(rows[order], model.encode_texts(packed.to(torch.device(device))))
+    return out.done()
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """M images and N captions under one model, and the similarity of any of them.
+
+    ``model`` may be None where the similarity is the dot product of the vectors.
+    """
+
+    images: Embeddings
+    texts: Embeddings
+    model: DualEncoder | None = None
+    device: torch.device | str = "cpu"
+
+    @torch.inference_mode()
+    def similarity(self, image_rows: np.ndarray, text_rows: np.ndarray) -> Tensor:
+        """(b_image, b_text) float32 on the CPU."""
+        if self.model is None or not self.model.local:
+            z_image = torch.from_numpy(self.images.vectors[image_rows])
+            return z_image @ torch.from_numpy(self.texts.vectors[text_rows]).T
+        images, texts = self.images.state(image_rows, self.device), self.texts.state(text_rows, self.device)
+        return self.model.similarity(images, texts).float().cpu()
+
+    @torch.inference_mode()
+    def paired(self, image_rows: np.ndarray, text_rows: np.ndarray, block: int = 1024) -> np.ndarray:
+        """(e,) float32 similarity of e given pairs."""
+        out = np.empty(len(image_rows), dtype=np.float32)
+        if self.model is None or not self.model.local:
+            for start in range(0, len(out), 16_384):
+                s = slice(start, start + 16_384)
+                out[s] = np.einsum("ij,ij->i", self.images.vectors[image_rows[s]], self.texts.vectors[text_rows[s]])
+            return out
+        for start in range(0, len(out), block):
+            s = slice(start, start + block)
+            states = self.images.state(image_rows[s], self.device), self.texts.state(text_rows[s], self.device)
+            out[s] = self.model.paired_similarity(*states).float().cpu().numpy()
+        return out
+
+
+def matrix(encoded: Encoded, image_rows: np.ndarray, text_rows: np.ndarray, block: int = 256) -> np.ndarray:
+    """(b_image, b_text) float32 similarities, made in blocks so that a model with parts needs little memory."""
+    out = np.empty((len(image_rows), len(text_rows)), dtype=np.float32)
+    for i in range(0, len(image_rows), block):
+        for t in range(0, len(text_rows), block):
+            S = encoded.similarity(image_rows[i : i + block], text_rows[t : t + block])
+            out[i : i + block, t : t + block] = S.numpy()
+    return out

@@ -1,0 +1,92 @@
+"""One figure per pair, as the mean over random mini-batches of a corpus in evaluation mode.
+
+The papers take a pair's probability or loss from the mini-batch that it happens to be trained in; here it comes from
+fixed random groups, so that dropout, augmentation and a batch's company do not enter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cleanpairs.ops.matching import duplicate_mask, matching_probability
+from cleanpairs.scoring.embeddings import Embeddings, Encoded
+
+__all__ = ["group_probability", "in_groups"]
+
+
+@torch.inference_mode()
+def in_groups(
+    figure: Callable[[Tensor, Tensor | None], Tensor],
+    encoded: Encoded,
+    image_index: np.ndarray,
+    image_group: np.ndarray,
+    text_group: np.ndarray,
+    *,
+    group_size: int = 128,
+    rounds: int = 1,
+    seed: int = 0,
+    exclude_duplicates: bool = True,
+) -> np.ndarray:
+    """Mean over random groups of ``figure(S, excluded)`` -> (B,), for N pairs: (N,) float32.
+
+    Parameters
+    ----------
+    figure : callable
+        Of a group's similarities S (B, B) and the mask (B, B) bool, or None, of what is no negative.
+    encoded : Encoded
+        The images, and the N captions.
+    image_index : (N,) int64
+        Image of each caption.
+    image_group, text_group : (N,) int64
+        Equal numbers are the same image, the same text.
+    group_size, rounds : int
+        Pairs in a group, and in how many random partitions a pair takes part.
+    """
+    n = len(image_index)
+    total = np.zeros(n, dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    for _ in range(rounds):
+        order = rng.permutation(n)
+        for rows in np.array_split(order, max(1, round(n / group_size))):
+            S = encoded.similarity(image_index[rows], rows)  # (B, B)
+            excluded = None
+            if exclude_duplicates:
+                excluded = duplicate_mask(torch.from_numpy(image_group[rows]), torch.from_numpy(text_group[rows]))
+            total[rows] += figure(S, excluded).numpy()
+    return (total / max(rounds, 1)).astype(np.float32)
+
+
+def group_probability(
+    z_image: np.ndarray | Embeddings,
+    z_text: np.ndarray | Embeddings,
+    image_group: np.ndarray,
+    text_group: np.ndarray,
+    *,
+    tau: float,
+    group_size: int = 128,
+    rounds: int = 4,
+    seed: int = 0,
+    exclude_duplicates: bool = True,
+) -> np.ndarray:
+    """Matching probability of N pairs of unit vectors (N, E) among each other: (N,) float32 in [0, 1].
+
+    p_i = (P_ii + Q_ii) / 2 of :mod:`cleanpairs.ops.matching`; 1 for a pair without any negative. Parameters as in
+    :func:`in_groups`; ``tau`` is the temperature.
+    """
+    images = z_image if isinstance(z_image, Embeddings) else Embeddings(z_image)
+    texts = z_text if isinstance(z_text, Embeddings) else Embeddings(z_text)
+    return in_groups(
+        lambda S, excluded: matching_probability(S, tau, excluded),
+        Encoded(images, texts),
+        np.arange(len(images)),
+        image_group,
+        text_group,
+        group_size=group_size,
+        rounds=rounds,
+        seed=seed,
+        exclude_duplicates=exclude_duplicates,
+    )

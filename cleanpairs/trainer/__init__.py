@@ -1,0 +1,23 @@
+"""The training loop, and what a method does in it."""
+
+from cleanpairs.trainer.loop import MAX_NON_FINITE, Trainer
+from cleanpairs.trainer.procedure import Correspondence, Plain, Procedure
+from cleanpairs.trainer.types import EpochRecord, Piece, Trained, TrainingData, TrainingSettings, step_seed
+from cleanpairs.trainer.view import Forward, Network, View
+
+__all__ = [
+    "MAX_NON_FINITE",
+    "Correspondence",
+    "EpochRecord",
+    "Forward",
+    "Network",
+    "Piece",
+    "Plain",
+    "Procedure",
+    "Trained",
+    "Trainer",
+    "TrainingData",
+    "TrainingSettings",
+    "View",
+    "step_seed",
+]

@@ -1,0 +1,89 @@
+"""What a training is made of and what it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.encoders.base import DualEncoder
+from cleanpairs.encoders.tokenizer import TokenTable
+
+__all__ = ["EpochRecord", "Piece", "Trained", "TrainingData", "TrainingSettings", "step_seed"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``epochs`` epochs from fresh weights; the learning rate falls to a tenth after ``lr_update`` of them."""
+
+    epochs: int
+    lr_update: int | None = None
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """N usable pairs. ``images``: (M, R, D) float regions or (M, 3, H, W) uint8 pixels, maybe memory-mapped."""
+
+    images: np.ndarray
+    tokens: TokenTable  # N captions
+    image_index: np.ndarray  # (N,) int64
+    image_group: np.ndarray  # (N,) int64, of each pair's image
+    text_group: np.ndarray  # (N,) int64
+
+    def __len__(self) -> int:
+        return len(self.image_index)
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to train; see the estimators for what each setting means."""
+
+    batch_size: int = 128
+    lr: float = 5e-4
+    weight_decay: float = 1e-4
+    grad_clip: float = 2.0
+    exclude_duplicates: bool = True
+    label_group: int = 64
+    label_rounds: int = 4
+    bucket: int = 8
+    device: str = "cpu"
+    precision: str = "32-true"
+    seed: int = 0
+    checkpoint_seconds: float = 20.0
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One line of the metrics log. ``epoch`` counts within ``piece``; both from 1."""
+
+    piece: int
+    epoch: int
+    loss: float
+    pairs_per_second: float
+    seconds: float
+    lr: float
+    mean_probability: float | None
+    flagged: float
+    val_rsum: float | None
+    skipped_steps: int
+    note: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a JSON line."""
+        return asdict(self)
+
+
+@dataclass
+class Trained:
+    """What a training leaves: the model (an ensemble of its networks, where there are two), the pairs' values."""
+
+    model: DualEncoder
+    values: np.ndarray  # (N,) float32
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_val_rsum: float | None = None
+
+
+def step_seed(*parts: int) -> int:
+    """One 63-bit seed out of several numbers."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))

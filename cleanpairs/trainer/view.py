@@ -1,0 +1,194 @@
+"""What a method sees of the training: its networks, an evaluation pass, a training forward, random batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.encoders.base import DualEncoder, State, take_state
+from cleanpairs.encoders.tokenizer import pack
+from cleanpairs.ops.matching import duplicate_mask
+from cleanpairs.scoring import Encoded, as_input, embed_images, embed_texts
+from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
+
+__all__ = ["Forward", "Network", "View", "random_batches"]
+
+
+class Network(nn.Module):
+    """A dual encoder and what else a method learns beside it (``head``, which stays with the training)."""
+
+    def __init__(self, model: Any, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.head = head
+
+    def forward(self, images: Tensor, keep: Tensor | None, tokens: Any) -> tuple[State, State]:
+        """States of B pairs."""
+        states: tuple[State, State] = self.model(images, keep, tokens)
+        return states
+
+
+@dataclass
+class Forward:
+    """B pairs through a network in training mode, in the order of ``rows`` (which packing has changed).
+
+    ``source`` (B,): which of the given groups of rows each pair is of. ``excluded`` (B, B): what is no negative.
+    """
+
+    view: View
+    model: DualEncoder
+    rows: np.ndarray
+    source: np.ndarray
+    images: State
+    texts: State
+    excluded: Tensor | None
+
+    def similarity(self) -> Tensor:
+        """(B, B) float32."""
+        return self.view.similarity(self.model, self.images, self.texts)
+
+    def select(self, chosen: np.ndarray) -> Forward:
+        """The chosen pairs alone: (b,) int64 or (B,) bool."""
+        at = torch.from_numpy(np.arange(len(self.rows))[chosen])
+        excluded = self.excluded
+        if excluded is not None:
+            here = at.to(excluded.device)
+            excluded = excluded[here][:, here]
+        at = at.to(self.view.device)
+        return Forward(
+            self.view, self.model, self.rows[chosen], self.source[chosen], take_state(self.images, at),
+            take_state(self.texts, at), excluded,
+        )  # fmt: skip
+
+    def of(self, values: np.ndarray) -> Tensor:
+        """Values of these pairs, out of (N,) float: (B,) on the device."""
+        return torch.from_numpy(values[self.rows]).to(self.view.device)
+
+
+class View:
+    """One epoch as a method sees it.
+
+    Attributes
+    ----------
+    piece, epoch : int
+        From 1.
+    data : TrainingData
+    settings : TrainingSettings
+    networks : list of Network
+    device : torch.device
+    last : bool
+        Whether this is the last epoch of the last piece.
+    """
+
+    def __init__(
+        self, data: TrainingData, settings: TrainingSettings, networks: list[Network], wrapped: list[Any], fabric: Any
+    ) -> None:
+        self.data, self.settings, self.networks = data, settings, networks
+        self.wrapped, self.fabric = wrapped, fabric
+        self.device: torch.device = fabric.device
+        self.piece = self.epoch = 1
+        self.last = False
+        self._encoded: dict[int, Encoded] = {}
+
+    def seed(self, *tags: int) -> int:
+        """A seed of this epoch, for a purpose."""
+        return step_seed(self.settings.seed, self.piece, self.epoch, *tags)
+
+    def changed(self) -> None:
+        """The weights have changed: evaluation passes are out of date."""
+        self._encoded.clear()
+
+    def encoded(self, network: int) -> Encoded:
+        """All images and captions through one network in evaluation mode; kept until the next step."""
+        if network not in self._encoded:
+            model = self.networks[network].model
+            self._encoded[network] = Encoded(
+                embed_images(model, self.data.images, device=self.device),
+                embed_texts(model, self.data.tokens, device=self.device),
+                model,
+                self.device,
+            )
+        return self._encoded[network]
+
+    def similarity(self, model: DualEncoder, images: State, texts: State) -> Tensor:
+        """(B_image, B_text) float32, with gradient."""
+        if not model.local:  # in full precision: a product of unit vectors at a low temperature
+            assert isinstance(images, Tensor) and isinstance(texts, Tensor)
+            return model.similarity(images.float(), texts.float())
+        with self.fabric.autocast():
+            return model.similarity(images, texts).float()
+
+    def forward(self, network: int, *groups: np.ndarray, seed: int) -> Forward:
+        """Pairs of one or several groups of rows through a network in training mode, at once.
+
+        Parameters
+        ----------
+        groups : (b,) int64 each
+            Pairs; ``source`` of the result says which group each one is of.
+        seed : int
+            Of region and word dropping.
+        """
+        data, s, model = self.data, self.settings, self.networks[network].model
+        rng = np.random.default_rng(seed)
+        rows = np.concatenate(groups)
+        source = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+        tokens, order = pack(data.tokens, rows, drop=model.text_drop, rng=rng)
+        rows, source = rows[order], source[order]
+        images = as_input(data.images[data.image_index[rows]], self.device)
+        keep = None
+        if images.dim() == 3 and images.shape[1] > 1 and model.image_drop > 0:
+            u = rng.random((len(rows), images.shape[1]), dtype=np.float32)
+            kept = u >= model.image_drop
+            kept[np.arange(len(rows)), u.argmax(axis=1)] = True
+            keep = torch.from_numpy(kept).to(self.device)
+        excluded = None
+        if s.exclude_duplicates:
+            excluded = self.duplicates(rows)
+            excluded = None if excluded is None else excluded.to(self.device)
+        z_image, z_text = self.wrapped[network](images, keep, tokens.to(self.device))
+        return Forward(self, model, rows, source, z_image, z_text, excluded)
+
+    def duplicates(self, rows: np.ndarray) -> Tensor | None:
+        """(B, B) bool: pairs of one image or one text; None when there are none."""
+        data = self.data
+        return duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[rows]))
+
+    def batches(self, rows: np.ndarray | None = None, *tags: int, size: int | None = None) -> list[np.ndarray]:
+        """Random batches of all pairs, or of ``rows``; see :func:`random_batches`. ``tags`` make another draw."""
+        rows = np.arange(len(self.data)) if rows is None else rows
+        rng = np.random.default_rng(self.seed(1_000_003, *tags))
+        return random_batches(
+            rows, self.data.tokens.lengths, size or self.settings.batch_size, self.settings.bucket, rng
+        )
+
+
+def random_batches(
+    rows: np.ndarray, lengths: np.ndarray, size: int, bucket: int, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Random batches of pairs of like caption length, in random order.
+
+    Parameters
+    ----------
+    rows : (n,) int64
+        Pairs to draw from, each once.
+    lengths : (N,) int64
+        Words of every caption.
+    bucket : int
+        So many batches are drawn together and sorted by length.
+    """
+    order = rows[rng.permutation(len(rows))]
+    batches: list[np.ndarray] = []
+    span = size * max(bucket, 1)
+    for start in range(0, len(order), span):
+        chunk = order[start : start + span]
+        if bucket > 1:
+            chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
+        batches += [chunk[i : i + size] for i in range(0, len(chunk), size)]
+    if len(batches) > 1 and len(batches[-1]) < max(2, size // 4):
+        tail = batches.pop()  # a few pairs have few negatives: they join the batch before
+        batches[-1] = np.concatenate([batches[-1], tail])
+    return [batches[i] for i in rng.permutation(len(batches))]
