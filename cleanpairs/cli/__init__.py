@@ -28,6 +28,7 @@ COMMANDS = {
     "export": ("cleanpairs.cli.export", "Write the cleaned and repaired dataset, with its ledger."),
     "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
     "corrupt": ("cleanpairs.cli.corrupt", "Wrong some pairs on purpose, and write the truth beside them."),
+    "bench": ("cleanpairs.cli.bench", "Methods against noise: the table that the papers print."),
     "demo": ("cleanpairs.cli.demo", "See it work on the clip art that ships with the package."),
     "methods": ("cleanpairs.cli.listing", "List the methods and their settings."),
     "recipes": ("cleanpairs.cli.listing", "List the recipes that ship with the package."),

@@ -1,0 +1,266 @@
+"""The benchmark: every method at every noise with every seed, into a directory that a second call goes on with."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from cleanpairs import __version__
+from cleanpairs.benchmarking.cell import run_cell
+from cleanpairs.benchmarking.log import BenchLog
+from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, method_settings
+from cleanpairs.benchmarking.splits import Splits, load_splits
+from cleanpairs.benchmarking.table import Summary, summarise, to_csv, to_markdown, to_text
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.noise import Noise, inject_noise, load_noise_file, noise_of
+from cleanpairs.errors import CleanpairsError, ConfigError
+
+__all__ = ["Bench", "BenchProgress", "BenchResult", "run_bench"]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What to run.
+
+    Parameters
+    ----------
+    data : str
+        Clean pairs; see :func:`cleanpairs.benchmarking.splits.load_splits`, also for ``val``, ``test`` and ``limit``.
+    methods : str
+        ``all``, or names with commas between them.
+    noise : sequence of float
+        Rates in [0, 1]; not looked at where there are ``noise_files``.
+    noise_files : sequence of str
+        Permutations over the captions (``.npy``).
+    seeds : int
+        Seeds 0 to ``seeds`` - 1: of the noise, the same for all methods, and of the training.
+    per : {"caption", "image"}
+        See :func:`cleanpairs.data.noise.inject_noise`.
+    recipe, overrides, options
+        See :func:`cleanpairs.benchmarking.settings.method_settings`.
+    columns : mapping
+        Keywords of :func:`cleanpairs.load_pairs`.
+    out : str, optional
+        Directory; ``runs/bench-NAME`` if not given.
+    """
+
+    data: str
+    methods: str = "all"
+    noise: Sequence[float] = (0.2, 0.4, 0.6, 0.8)
+    noise_files: Sequence[str] = ()
+    seeds: int = 3
+    per: str = "caption"
+    val: str | None = None
+    test: str | None = None
+    recipe: str | None = None
+    overrides: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    limit: int | None = None
+    out: str | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where everything goes."""
+        return Path(self.out) if self.out is not None else Path("runs") / f"bench-{Path(self.data.rstrip('/')).stem}"
+
+
+class BenchProgress(Protocol):
+    """Who is told how far it is."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def cell(self, at: int, total: int, row: dict[str, Any], *, done_before: bool) -> None:
+        """A cell is there."""
+
+    def step(self, done: int, total: int, loss: float) -> None:
+        """Pairs have been trained on, in the cell that runs."""
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """``rows``: the latest cells of this data, one each; ``summaries``: over seeds; ``notes`` for the reader."""
+
+    out: str
+    rows: list[dict[str, Any]]
+    summaries: list[Summary]
+    notes: list[str]
+
+    def table(self) -> str:
+        """For a terminal."""
+        return to_text(self.summaries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        summary = [
+            {"noise": s.noise, "method": s.method, "seeds": s.seeds, "mean": s.mean, "std": s.std, "problem": s.problem}
+            for s in self.summaries
+        ]
+        return {"out": self.out, "notes": self.notes, "summary": summary, "rows": self.rows}
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """One line of the noise axis. ``name`` for the table, ``digest`` for the log, ``make(seed)`` the noise itself."""
+
+    name: str
+    rate: float | None
+    digest: str
+    make: Callable[[int], Noise]
+
+
+def run_bench(bench: Bench, *, progress: BenchProgress | None = None) -> BenchResult:
+    """Run the cells that are not in the log yet; write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
+
+    A cell is known by method, settings, noise, seed and data. One that failed with a CleanpairsError, or whose method
+    needs something that is not there, is logged with its reason and tried again by the next call.
+
+    Raises
+    ------
+    ConfigError
+        An unknown method or setting; no noise; a method that was named and lacks what it needs.
+    DataError
+        Data or a noise file that cannot be used.
+    OutputExistsError
+        Another benchmark writes to the directory.
+    CleanpairsError
+        Not one cell has a result: the first cell's error.
+    """
+    if bench.seeds < 1:
+        raise ConfigError(f"a benchmark needs at least 1 seed, found {bench.seeds}")
+    names = choose_methods(bench.methods)
+    settings, notes = method_settings(names, recipe=bench.recipe, overrides=bench.overrides, options=bench.options)
+    lacking = [s for s in settings if s.missing]
+    if lacking and bench.methods.strip() != "all":
+        raise ConfigError("; ".join(f"{s.method} needs {s.missing}" for s in lacking))
+    splits = load_splits(bench.data, val=bench.val, test=bench.test, limit=bench.limit, **bench.columns)
+    notes += splits.notes
+    notes += [f"no {role} pairs" for role, s in (("validation", splits.val), ("test", splits.test)) if s is None]
+    noises = _noises(bench, splits)
+    log = BenchLog(bench.directory / "bench.jsonl")
+    with log.held():
+        for note in notes if progress is not None else ():
+            progress.note(note)  # type: ignore[union-attr]
+        first_error = _run(bench, log, settings, splits, noises, progress)
+        rows = _latest(log.rows(), bench, splits, {s.method: s.digest for s in settings})
+        result = _write(bench, rows, notes)
+    if first_error is not None and not any(row["status"] == "ok" for row in rows):
+        raise first_error
+    return result
+
+
+def _run(
+    bench: Bench,
+    log: BenchLog,
+    settings: Sequence[MethodSettings],
+    splits: Splits,
+    noises: Sequence[_Noise],
+    progress: BenchProgress | None,
+) -> CleanpairsError | None:
+    done = {row["cell"]: row for row in log.rows() if row.get("status") == "ok"}
+    total, at = len(noises) * bench.seeds * len(settings), 0
+    first_error: CleanpairsError | None = None
+    for noise in noises:  # all methods of a noise and seed before the next: what is there can be compared
+        for seed in range(bench.seeds):
+            made: Noise | None = None
+            for method in settings:
+                at += 1
+                row = _head(bench, method, splits, noise, seed)
+                before = done.get(row["cell"])
+                if before is None and method.missing:
+                    row |= {"status": "needs", "error": f"needs {method.missing}"}
+                elif before is None:
+                    made = made or noise.make(seed)
+                    step = progress.step if progress is not None else None
+                    try:
+                        row |= {"status": "ok", **run_cell(method, splits, made, seed, on_step=step)}
+                    except CleanpairsError as error:
+                        first_error = first_error or error
+                        row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+                if before is None:
+                    log.append(row)
+                if progress is not None:
+                    progress.cell(at, total, before or row, done_before=before is not None)
+    return first_error
+
+
+def _noises(bench: Bench, splits: Splits) -> list[_Noise]:
+    train = splits.train
+    if bench.noise_files:
+        found = []
+        for file in bench.noise_files:
+            permutation = load_noise_file(file, len(train))
+            digest = hashlib.sha256(permutation.tobytes()).hexdigest()[:12]
+            noise = noise_of(train, permutation)
+            found.append(_Noise(Path(file).stem, None, digest, lambda seed, noise=noise: noise))  # type: ignore[misc]
+        return found
+    if not bench.noise:
+        raise ConfigError("a benchmark needs noise rates or noise files")
+    for rate in bench.noise:
+        if not 0 <= rate <= 1:
+            raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
+
+    def make(rate: float) -> Callable[[int], Noise]:
+        return lambda seed: inject_noise(train, rate, per=bench.per, seed=seed)
+
+    return [_Noise(f"{rate:g}", rate, f"{bench.per}-{rate:g}", make(rate)) for rate in dict.fromkeys(bench.noise)]
+
+
+def _head(bench: Bench, method: MethodSettings, splits: Splits, noise: _Noise, seed: int) -> dict[str, Any]:
+    """What a row says about its cell; ``cell`` is its identity."""
+    return {
+        "cell": f"{method.method}/{method.digest}/{noise.digest}/{seed}/{splits.digest}/{bench.limit or 'all'}",
+        "method": method.method,
+        "noise": noise.name,
+        "rate": noise.rate,
+        "per": bench.per if noise.rate is not None else "file",
+        "seed": seed,
+        "data": splits.digest,
+        "limit": bench.limit,
+        "settings": method.params,
+        "settings_digest": method.digest,
+        "recipe": method.recipe,
+        "version": __version__,
+        "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _latest(
+    rows: Sequence[dict[str, Any]], bench: Bench, splits: Splits, digests: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """One row a cell, of this data: with these settings, or the last ones for a method that takes no part now."""
+    per = ("file", bench.per)
+    ours = [r for r in rows if r["data"] == splits.digest and r["limit"] == bench.limit and r["per"] in per]
+    last = {row["method"]: row["settings_digest"] for row in ours} | dict(digests)
+    cells: dict[str, dict[str, Any]] = {}
+    for row in ours:
+        if row["settings_digest"] == last[row["method"]] and cells.get(row["cell"], {}).get("status") != "ok":
+            cells[row["cell"]] = row
+    return list(cells.values())
+
+
+def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchResult:
+    from cleanpairs.benchmarking.plot import plot
+    from cleanpairs.registry import METHODS
+
+    order = [name for name in METHODS.names() if any(row["method"] == name for row in rows)]
+    summaries = summarise(rows, order)
+    folder, name = bench.directory, Path(bench.data.rstrip("/")).name
+    unit = f"noise per {bench.per}" if any(row["rate"] is not None for row in rows) else "noise from files"
+    remarks = [*notes, "± is the sample standard deviation over seeds"]
+    texts = {
+        "table.md": to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks),
+        "table.csv": to_csv(summaries),
+    }
+    for file, text in texts.items():
+        with staged_file(folder / file, overwrite=True) as staged:
+            Path(staged).write_text(text, encoding="utf-8")
+    with staged_file(folder / "plot.png", overwrite=True) as staged:
+        plot(rows, staged, methods=order, title=f"{name}, {unit}")
+    return BenchResult(str(folder), rows, summaries, notes)

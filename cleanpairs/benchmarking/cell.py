@@ -1,0 +1,151 @@
+"""One cell of the table: one method, one noise, one seed."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.benchmarking.settings import MethodSettings
+from cleanpairs.benchmarking.splits import Splits
+from cleanpairs.data import Pairs
+from cleanpairs.data.noise import Noise, apply_noise
+from cleanpairs.evaluate import detection
+
+__all__ = ["repair_quality", "run_cell"]
+
+
+def run_cell(
+    settings: MethodSettings,
+    splits: Splits,
+    noise: Noise,
+    seed: int,
+    *,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> dict[str, Any]:
+    """Fit on wronged pairs, and judge by the truth, which the method never sees.
+
+    Returns
+    -------
+    dict
+        - ``rsum`` and the six recalls on the test split, ``val_rsum`` at the best epoch;
+        - ``auroc``, ``ap``, ``precision``, ``recall``, ``f1`` of detection, the latter three at the method's threshold;
+          ``auroc_best_epoch`` and ``auroc_by_epoch`` of its label after each epoch;
+        - ``flagged`` share, ``noise_rate_estimate`` (None: undetermined), ``mismatched``: the true share;
+        - see :func:`repair_quality`;
+        - ``pairs_per_second``, ``pairs_per_cpu_second``: pairs times epochs over the time of ``fit``, label passes,
+          validation and the bank included, encoding of images not; ``seconds`` of fit, ``total_seconds`` of all;
+        - ``peak_mb``: the highest resident memory while the cell ran, what was loaded before it included;
+          ``peak_gpu_mb`` allocated.
+
+    Raises
+    ------
+    CleanpairsError
+        As :meth:`cleanpairs.estimators.PairCleaner.fit`.
+    """
+    start = time.perf_counter()
+    _reset_peak()
+    model = settings.estimator(random_state=seed)
+    ready = splits.with_features(model.image_encoder, model.image_size)
+    if ready is not splits:
+        model.set_params(image_encoder="features")
+    train = apply_noise(ready.train, noise)
+    truth = noise.mismatched
+    curve: list[float] = []
+
+    def on_epoch(record: Any, y: np.ndarray) -> None:
+        # The label of an epoch has no place for quarantined pairs.
+        usable = np.ones(len(train), dtype=bool)
+        usable[list(model.quarantined_)] = False
+        if len(y) == int(usable.sum()) and truth[usable].any() and not truth[usable].all():
+            curve.append(detection(y, truth[usable], 0.5).auroc)
+
+    began, cpu = time.perf_counter(), time.process_time()
+    model.fit(train, val=ready.val, on_epoch=on_epoch, on_step=on_step)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    trained = (len(train) - len(model.quarantined_)) * len(model.history_)
+    y = model.correspondence_
+    known = np.isfinite(y)
+    row: dict[str, Any] = {
+        "pairs": len(train),
+        "quarantined": len(model.quarantined_),
+        "mismatched": float(truth.mean()),
+        "epochs": len(model.history_),
+        "val_rsum": model.best_val_rsum_,
+        "threshold": float(model.threshold_),
+        "flagged": float((y[known] < model.threshold_).mean()),
+        "noise_rate_estimate": float(model.noise_rate_),
+    }
+    if ready.test is not None:
+        row |= model.evaluate(ready.test).to_dict()
+    if truth.any():
+        row |= detection(y, truth, model.threshold_).to_dict()
+        row |= {"auroc_best_epoch": max(curve, default=None), "auroc_by_epoch": [round(a, 4) for a in curve]}
+        row |= repair_quality(model, ready.train, train, noise)
+    row |= {"seconds": seconds, "cpu_seconds": cpu}
+    if trained:  # a method that does not train has no such speed
+        row |= {"pairs_per_second": trained / seconds, "pairs_per_cpu_second": trained / max(cpu, 1e-9)}
+    return row | {"peak_mb": _peak(), "peak_gpu_mb": _peak_gpu(), "total_seconds": time.perf_counter() - start}
+
+
+def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict[str, Any]:
+    """How good are the new captions that ``model.rematch`` plans?
+
+    A new caption is right when it belongs to the pair's own image, or has the same text as one that does.
+
+    Returns
+    -------
+    dict
+        ``repaired``: pairs with a new caption; ``repair_precision``: share of these that is right; ``repair_random``:
+        the share if each had got the caption of any flagged pair; ``wronged_restored``: share of all wronged pairs
+        that have got a right caption.
+    """
+    table = model.rematch(train, targets="text").table
+    rows = np.flatnonzero(np.array([action == "rematch_text" for action in table["action"].to_pylist()], dtype=bool))
+    donor = np.array(table["donor_pair_id"].fill_null(-1), dtype=np.int64)[rows]
+    after = noise.permutation.copy()
+    after[rows] = noise.permutation[donor]
+    right = ~clean.mismatched_by(after)[rows]
+    flagged = np.flatnonzero(model.correspondence_ < model.threshold_)
+    _, owner = np.unique(clean.pair_image_group, return_inverse=True)
+    theirs = np.bincount(owner[noise.permutation[flagged]], minlength=int(owner.max(initial=-1)) + 1)
+    wronged = int(noise.mismatched.sum())
+    return {
+        "repaired": len(rows),
+        "repair_precision": float(right.mean()) if len(rows) else None,
+        "repair_random": float(theirs[owner[rows]].mean() / len(flagged)) if len(rows) and len(flagged) else None,
+        "wronged_restored": float((right & noise.mismatched[rows]).sum() / wronged) if wronged else None,
+    }
+
+
+def _reset_peak() -> None:
+    """Let the peak of resident memory begin anew, as Linux can; elsewhere it stays that of the process's life."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak() -> float:
+    """MiB."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def _peak_gpu() -> float | None:
+    """MiB; None without a GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return float(torch.cuda.max_memory_allocated() / 2**20)

@@ -1,0 +1,99 @@
+"""The benchmark's log: one JSON line a cell, appended and synced, so that a kill costs the cell that was running."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cleanpairs.errors import DataError, OutputError, OutputExistsError
+
+__all__ = ["BenchLog"]
+
+
+class BenchLog:
+    """``bench.jsonl`` of a directory; rows are dicts of plain values.
+
+    A line counts when its newline is there: what a kill cut off is left out when reading, and removed when writing.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All whole lines, in order; DataError for one that is no JSON object."""
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read: {error.strerror or error}") from error
+        rows = []
+        for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), start=1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{self.path}, line {number}, is no JSON: remove the line, or the file") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{self.path}, line {number}, is no row of a benchmark: it holds {type(row).__name__}")
+            rows.append(row)
+        return rows
+
+    def append(self, row: dict[str, Any]) -> None:
+        """One row, on the disk when this returns; numbers that are not finite become null."""
+        text = json.dumps(_plain(row), allow_nan=False) + "\n"
+        with self.path.open("ab") as file:
+            file.truncate(self._whole())
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _whole(self) -> int:
+        """Bytes up to the last newline; looks back from the end, however long the log has become."""
+        with self.path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            while end:
+                start = max(end - 65536, 0)
+                file.seek(start)
+                at = file.read(end - start).rfind(b"\n")
+                if at >= 0:
+                    return start + at + 1
+                end = start
+        return 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else appends meanwhile; OutputExistsError where somebody does."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise OutputError(f"{self.path} cannot be written: {error.strerror or error}") from error
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OutputExistsError(
+                    f"{self.path} is being written by another benchmark; name another --out"
+                ) from error
+            yield
+        finally:
+            os.close(fd)
+
+
+def _plain(value: Any) -> Any:
+    """``value`` without what JSON has no word for."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)

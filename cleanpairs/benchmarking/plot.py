@@ -1,0 +1,80 @@
+"""rSum and AUROC against noise, a line a method, as a PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+__all__ = ["plot"]
+
+# Six colours that colour-blind readers tell apart (Okabe and Ito, 2008, without yellow and black); the second six
+# methods have them again with open markers and broken lines.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_PANELS = (("rsum", "rSum (test)"), ("auroc", "AUROC of wrong pairs"))
+
+
+def plot(
+    rows: Sequence[Mapping[str, Any]], path: str | Path, *, methods: Sequence[str] | None = None, title: str = ""
+) -> None:
+    """Means over seeds, with the standard deviation as a bar, against the share of wronged pairs.
+
+    A noise file stands at its share of mismatched pairs. Panels without any figure are left out.
+    """
+    ran = [row for row in rows if row.get("status") == "ok"]
+    order = list(methods) if methods is not None else list(dict.fromkeys(str(row["method"]) for row in ran))
+    panels = [(key, label) for key, label in _PANELS if any(row.get(key) is not None for row in ran)]
+    style: Any = {"font.family": "DejaVu Sans", "font.size": 9, "axes.spines.right": False, "axes.spines.top": False}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(4.2 * max(len(panels), 1) + 1.6, 3.8), dpi=150, layout="constrained")
+        FigureCanvasAgg(figure)
+        handles: dict[str, Any] = {}
+        for at, (key, label) in enumerate(panels, start=1):
+            ax: Axes = figure.add_subplot(1, len(panels), at)
+            for k, method in enumerate(order):
+                cells = [row for row in ran if row["method"] == method and row.get(key) is not None]
+                if cells:
+                    handles[method] = _line(ax, cells, key, k, len(order))
+            ax.set_xlabel("noise rate")
+            ax.set_ylabel(label)
+            ax.grid(axis="y", color="#e3e5e8", linewidth=0.7)
+            ax.set_axisbelow(True)
+        if not panels:
+            figure.text(0.5, 0.5, "nothing has been measured yet", ha="center")
+        elif handles:
+            figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
+        if title:
+            figure.suptitle(title, fontsize=10)
+        figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _line(ax: Axes, cells: Sequence[Mapping[str, Any]], key: str, k: int, n: int) -> Any:
+    """One method's line; its points are moved a little aside, so that bars do not cover each other."""
+    at: dict[float, list[float]] = {}
+    for row in cells:
+        x = row["rate"] if row.get("rate") is not None else row.get("mismatched", 0.0)
+        at.setdefault(round(float(x), 3), []).append(float(row[key]))
+    x = np.array(sorted(at))
+    mean = np.array([np.mean(at[v]) for v in sorted(at)])
+    std = np.array([np.std(at[v], ddof=1) if len(at[v]) > 1 else 0.0 for v in sorted(at)])
+    colour, second = _COLOURS[k % len(_COLOURS)], k // len(_COLOURS) % 2 == 1
+    return ax.errorbar(
+        x + 0.006 * (k - (n - 1) / 2),
+        mean,
+        yerr=std,
+        color=colour,
+        marker=_MARKERS[k % len(_MARKERS)],
+        markersize=5,
+        markerfacecolor="white" if second else colour,
+        linestyle="--" if second else "-",
+        linewidth=1.4,
+        elinewidth=0.9,
+        capsize=2,
+    )

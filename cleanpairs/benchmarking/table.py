@@ -1,0 +1,207 @@
+"""The cells of a benchmark as tables: mean and spread over seeds, a line a method and noise, the best marked."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["COLUMNS", "TABLES", "Column", "Summary", "summarise", "to_csv", "to_markdown", "to_text"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of a cell: its key there, its heading, decimals, and whether more (1) or less (-1) is better (0: no)."""
+
+    key: str
+    title: str
+    digits: int
+    better: int = 1
+
+
+_RECALLS = tuple(
+    Column(f"{way}_r{k}", f"{'i->t' if way == 'i2t' else 't->i'} R@{k}", 1)
+    for way in ("i2t", "t2i")
+    for k in (1, 5, 10)
+)
+TABLES: dict[str, tuple[Column, ...]] = {
+    "Detection and repair": (
+        Column("rsum", "rSum", 1),
+        Column("auroc", "AUROC", 3),
+        Column("auroc_best_epoch", "best epoch", 3, 0),
+        Column("ap", "AP", 3),
+        Column("f1", "F1", 3),
+        Column("repair_precision", "repair", 3),
+        Column("wronged_restored", "restored", 3),
+        Column("noise_rate_estimate", "noise est.", 3, 0),
+    ),
+    "Retrieval": (Column("rsum", "rSum", 1), *_RECALLS, Column("val_rsum", "val rSum", 1, 0)),
+    "Threshold": (
+        Column("precision", "precision", 3),
+        Column("recall", "recall", 3),
+        Column("f1", "F1", 3),
+        Column("flagged", "flagged", 3, 0),
+        Column("mismatched", "mismatched", 3, 0),
+        Column("repaired", "repaired", 0, 0),
+        Column("repair_random", "random repair", 4, 0),
+    ),
+    "Cost": (
+        Column("seconds", "seconds", 0, 0),
+        Column("pairs_per_second", "pairs/s", 0, 0),
+        Column("pairs_per_cpu_second", "pairs/CPU s", 0, 0),
+        Column("peak_mb", "peak MB", 0, 0),
+        Column("peak_gpu_mb", "GPU MB", 0, 0),
+        Column("epochs", "epochs", 0, 0),
+    ),
+}
+COLUMNS = tuple({column.key: column for columns in TABLES.values() for column in columns}.values())
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One method at one noise: figures by key over the ``seeds`` that ran; ``problem`` says why others have not.
+
+    ``std`` is the sample standard deviation (n - 1), None for fewer than two seeds. ``best`` holds the keys in which
+    the mean is the best of its noise.
+    """
+
+    noise: str
+    method: str
+    seeds: int
+    mean: dict[str, float]
+    std: dict[str, float | None]
+    best: frozenset[str]
+    problem: str | None
+
+
+def summarise(rows: Sequence[Mapping[str, Any]], methods: Sequence[str] | None = None) -> list[Summary]:
+    """Group cells by noise (ascending, files last) and method (in the order of ``methods``, or of appearance)."""
+    order = list(methods) if methods is not None else list(dict.fromkeys(str(row["method"]) for row in rows))
+    noises = {str(row["noise"]): row.get("rate") for row in rows}
+    found: list[Summary] = []
+    for noise in sorted(noises, key=lambda n: (noises[n] is None, noises[n] or 0.0, n)):
+        group = []
+        for method in order:
+            cells = [row for row in rows if str(row["noise"]) == noise and row["method"] == method]
+            if cells:
+                group.append(_summary(noise, method, cells))
+        best = {column.key: _best(group, column) for column in COLUMNS if column.better}
+        for s in group:
+            keys = frozenset(k for k, mean in best.items() if mean is not None and s.mean.get(k) == mean)
+            found.append(Summary(s.noise, s.method, s.seeds, s.mean, s.std, keys, s.problem))
+    return found
+
+
+def _summary(noise: str, method: str, cells: Sequence[Mapping[str, Any]]) -> Summary:
+    ran = [cell for cell in cells if cell.get("status") == "ok"]
+    problems = list(dict.fromkeys(str(cell.get("error")) for cell in cells if cell.get("status") != "ok"))
+    mean: dict[str, float] = {}
+    std: dict[str, float | None] = {}
+    for column in COLUMNS:
+        values = [float(cell[column.key]) for cell in ran if cell.get(column.key) is not None]
+        if values:
+            mean[column.key] = float(np.mean(values))
+            std[column.key] = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Summary(noise, method, len(ran), mean, std, frozenset(), "; ".join(problems) or None)
+
+
+def _best(group: Sequence[Summary], column: Column) -> float | None:
+    """The best mean, where there is a choice."""
+    means = [s.mean[column.key] for s in group if column.key in s.mean]
+    return None if len(set(means)) < 2 else max(means) if column.better > 0 else min(means)
+
+
+def _cell(s: Summary, column: Column, mark: str) -> str:
+    if column.key not in s.mean:
+        return "-"
+    text = f"{s.mean[column.key]:.{column.digits}f}"
+    std = s.std[column.key]
+    text += f" ± {std:.{column.digits}f}" if std is not None else ""
+    return mark.format(text) if column.key in s.best else text
+
+
+def _known(columns: Sequence[Column], found: Sequence[Summary]) -> list[Column]:
+    """Without the columns that no line has."""
+    return [column for column in columns if any(column.key in s.mean for s in found)]
+
+
+def to_text(found: Sequence[Summary], *, tables: Sequence[str] = ("Detection and repair", "Cost")) -> str:
+    """Aligned for a terminal; ``*`` marks the best of a noise, and problems stand below."""
+    blocks = []
+    for name in tables:
+        columns = _known(TABLES[name], found)
+        if not columns:
+            continue
+        lines = [["noise", "method", "seeds", *(column.title for column in columns)]]
+        for s in found:
+            lines.append([s.noise, s.method, str(s.seeds), *(_cell(s, c, "{}*") for c in columns)])
+        widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+        text = []
+        for at, line in enumerate(lines):
+            if at and at > 1 and line[0] != lines[at - 1][0]:
+                text.append("")
+            # What is not marked leaves room for the mark, so that the digits stand below each other.
+            cells = [f"{cell:<{w}}" for cell, w in zip(line[:2], widths[:2], strict=True)]
+            padded = [c if c.endswith("*") else c + " " for c in line[2:]]
+            cells += [f"{c:>{w + 1}}" for c, w in zip(padded, widths[2:], strict=True)]
+            text.append("  ".join(cells).rstrip())
+        blocks.append("\n".join(text))
+    problems = [f"{s.method} at {s.noise}: {s.problem}" for s in found if s.problem]
+    if problems:
+        blocks.append("\n".join(problems))
+    return "\n\n".join(blocks)
+
+
+def to_markdown(found: Sequence[Summary], heading: str = "", notes: Sequence[str] = ()) -> str:
+    """All tables, the best of a noise in bold; problems and notes below."""
+    parts = [f"# {heading}"] if heading else []
+    for name, all_columns in TABLES.items():
+        columns = _known(all_columns, found)
+        if not columns:
+            continue
+        lines = [f"## {name}", ""]
+        lines.append("| noise | method | seeds | " + " | ".join(c.title for c in columns) + " |")
+        lines.append("|---" * (3 + len(columns)) + "|")
+        for s in found:
+            cells = " | ".join(_cell(s, column, "**{}**") for column in columns)
+            lines.append(f"| {_escaped(s.noise)} | {s.method} | {s.seeds} | {cells} |")
+        parts.append("\n".join(lines))
+    remarks = [f"- {s.method} at {_escaped(s.noise)}: {_escaped(s.problem)}" for s in found if s.problem]
+    remarks += [f"- {_escaped(note)}" for note in notes]
+    if remarks:
+        parts.append("\n".join(remarks))
+    return "\n\n".join(parts) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def to_csv(found: Sequence[Summary]) -> str:
+    """One line a method and noise: mean and standard deviation of every figure, unrounded; empty where unknown."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(
+        ["noise", "method", "seeds", *(f"{c.key}{end}" for c in COLUMNS for end in ("", "_std")), "problem"]
+    )
+    for s in found:
+        figures = [value for c in COLUMNS for value in (s.mean.get(c.key), s.std.get(c.key))]
+        writer.writerow(
+            [
+                _inert(s.noise),
+                s.method,
+                s.seeds,
+                *("" if v is None else repr(v) for v in figures),
+                _inert(s.problem or ""),
+            ]
+        )
+    return file.getvalue()
+
+
+def _inert(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

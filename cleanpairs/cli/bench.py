@@ -1,0 +1,105 @@
+"""``cleanpairs bench``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from cleanpairs.cli.options import column_options, pick_columns
+
+__all__ = ["bench"]
+
+
+class _Lines:
+    """A line a cell on standard error, and a bar for the one that runs."""
+
+    def __init__(self) -> None:
+        from cleanpairs.cli.progress import Progress
+
+        self.bar = Progress(enabled=True)
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+        click.echo(f"note     {text}", err=True)
+
+    def step(self, done: int, total: int, loss: float) -> None:
+        """The bar."""
+        self.bar.step(done, total, loss)
+
+    def cell(self, at: int, total: int, row: dict[str, Any], *, done_before: bool) -> None:
+        """The line."""
+        self.bar.close()
+        head = f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: "
+        if row["status"] != "ok":
+            click.echo(head + str(row["error"]), err=True)
+            return
+        words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in _SHOWN if row.get(key) is not None]
+        words.append("was there" if done_before else f"{row['total_seconds']:.0f} s")
+        click.echo(head + ", ".join(words), err=True)
+
+
+_SHOWN = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
+
+
+def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in value.split(",") if part.strip())
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no list of numbers with commas between them") from error
+
+
+@click.command(short_help="Methods against noise: the table that the papers print.")
+@click.argument("data", type=click.Path())
+@click.option("--methods", metavar="all|A,B", default="all", show_default=True)
+@click.option("--noise", metavar="R,R", default="0.2,0.4,0.6,0.8", show_default=True, callback=_rates)
+@click.option("--noise-file", "noise_files", metavar="NPY", multiple=True, help="In place of --noise; may be repeated.")
+@click.option("--seeds", type=click.IntRange(min=1), metavar="N", default=3, show_default=True)
+@click.option("--per", type=click.Choice(["caption", "image"]), default="caption", show_default=True)
+@click.option("--val", metavar="DATA", help="Clean validation pairs.  [default: what belongs to DATA]")
+@click.option("--test", metavar="DATA", help="Clean test pairs.  [default: what belongs to DATA]")
+@click.option("--backbone", metavar="NAME", help="Dual encoder, for all methods.")
+@click.option("--recipe", metavar="FILE|NAME", help="A recipe; or R, for each method that has a recipe METHOD-R.")
+@click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="For all methods that have it; METHOD.KEY for one."
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N rows of DATA.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]))
+@column_options
+@click.option("--out", metavar="DIR", help="Where the table goes, and grows.  [default: runs/bench-<data>]")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print cells and summary as JSON.")
+def bench(data: str, **options: Any) -> None:
+    """Wrong some of DATA's clean pairs, fit every method on them, and judge it by the truth.
+
+    A line is added to DIR/bench.jsonl after each fit; the same command goes on where it was stopped, and other methods,
+    noise or seeds are added to what is there. Leaves DIR/table.md, table.csv and plot.png.
+
+    The splits that belong to DATA are dev and test of a research directory, and NAME_val.parquet and NAME_test.parquet
+    beside NAME_train.parquet.
+    """
+    from cleanpairs.benchmarking import Bench, run_bench
+
+    what = Bench(
+        data=data,
+        **{k: options[k] for k in ("methods", "noise", "noise_files", "seeds", "per", "val", "test", "recipe")},
+        **{k: options[k] for k in ("overrides", "limit", "out")},
+        options={k: options[k] for k in ("backbone", "device")},
+        columns=pick_columns(options),
+    )
+    quiet = options["quiet"] or options["as_json"]
+    lines = None if quiet else _Lines()
+    try:
+        result = run_bench(what, progress=lines)
+    except KeyboardInterrupt:
+        click.echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
+        raise
+    finally:
+        if lines is not None:
+            lines.bar.close()
+    if options["as_json"]:
+        click.echo(json.dumps(result.to_dict()))
+        return
+    click.echo(result.table())
+    click.echo(f"\n* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")
