@@ -1,0 +1,134 @@
+"""``cleanpairs bench`` end to end, and ``--noise-file`` of fit and corrupt."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.cli import main
+
+Command = Callable[..., tuple[int, str, str]]
+SMALL = "--set epochs=2 --set dim=8 --set dim_word=8 --set batch_size=8 --set label_group=8 --set lr=0.01".split()
+CRCL = "--set refine_epochs=[1] --set freeze=1".split()
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Calls ``cleanpairs`` in this process, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*argv: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err, err
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rng, words = np.random.default_rng(0), np.random.default_rng(9).normal(size=(20, 8))
+    for name, n in (("val", 12), ("test", 12), ("train", 32)):
+        chosen = [rng.choice(20, 3, replace=False) for _ in range(n)]
+        flat = pa.array(np.array([words[c].sum(0) for c in chosen], np.float32).ravel())
+        captions = pa.array([" ".join(f"word{k}" for k in c) for c in chosen])
+        vectors = pa.FixedSizeListArray.from_arrays(flat, 8)
+        pq.write_table(pa.table({"image_features": vectors, "caption": captions}), tmp_path / f"x_{name}.parquet")
+    return tmp_path / "x_train.parquet"
+
+
+@pytest.fixture
+def noise_file(tmp_path: Path) -> Path:
+    permutation = np.arange(32)
+    permutation[4:16] = np.roll(permutation[4:16], 1)
+    np.save(tmp_path / "noise.npy", permutation)
+    return tmp_path / "noise.npy"
+
+
+# -- bench ----------------------------------------------------------------------------------------------------------
+
+
+def test_bench_prints_the_table_and_goes_on(command: Command, data: Path) -> None:
+    argv = ("bench", data, "--methods", "crcl,infonce", "--noise", "0.2,0.4", "--seeds", 1, *SMALL, *CRCL)
+    code, out, err = command(*argv)
+    assert code == 0, err
+    head = out.splitlines()[0].split()
+    assert head[:3] == ["noise", "method", "seeds"] and "rSum" in head and "AUROC" in head
+    assert [line.split()[:3] for line in out.splitlines()[1:6] if line] == [
+        [rate, method, "1"] for rate in ("0.2", "0.4") for method in ("crcl", "infonce")
+    ]
+    assert "x_test.parquet, found beside the data" in err and "[4/4] infonce" in err
+    folder = Path("runs/bench-x_train")
+    log = (folder / "bench.jsonl").read_text()
+    code, again, err = command(*argv)
+    assert code == 0 and again == out and err.count("was there") == 4
+    assert (folder / "bench.jsonl").read_text() == log
+    assert (folder / "table.md").read_text().startswith("# x_train.parquet, noise per caption")
+
+
+def test_bench_as_json(command: Command, data: Path) -> None:
+    code, out, err = command(
+        "bench", data, "--methods", "infonce", "--noise", "0.4", "--seeds", 2, "--per", "image", "--limit", 20,
+        "--backbone", "vse_inf", "--device", "cpu", "--out", "o", "--json", *SMALL,
+    )  # fmt: skip
+    found = json.loads(out)
+    assert code == 0 and err == "" and found["out"] == "o"
+    assert [row["pairs"] for row in found["rows"]] == [20, 20]
+    assert found["summary"][0]["mean"]["rsum"] == pytest.approx(np.mean([row["rsum"] for row in found["rows"]]))
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (["--methods", "crc"], 2, "did you mean 'crcl'"),
+        (["--noise", "0.2;0.4"], 2, "0.2;0.4"),
+        (["--noise", "2"], 2, "in [0, 1]"),
+        (["--seeds", "0"], 2, "--seeds"),
+        (["--set", "epochz=2"], 2, "did you mean 'epochs'"),
+        (["--recipe", "nowhere"], 2, "no recipe 'nowhere'"),
+        (["--noise-file", "nowhere.npy"], 3, "nowhere.npy"),
+        (["--test", "nowhere.parquet"], 3, "nowhere.parquet"),
+        (["--methods", "infonce", "--set", "lr=-1"], 2, "lr of infonce must be"),  # no cell has a result
+    ],
+)
+def test_bench_refuses(command: Command, data: Path, argv: list[str], code: int, words: str) -> None:
+    found, _, err = command("bench", data, "--quiet", "--methods", "crcl,infonce", *argv)
+    assert found == code and words in err
+
+
+def test_bench_interrupted_keeps_what_is_measured(
+    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cleanpairs.benchmarking import bench as module
+
+    real, calls = module.run_cell, []
+
+    def stops(*args: Any, **options: Any) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, "run_cell", stops)
+    argv = ("bench", data, "--methods", "infonce", "--noise", "0.4", "--seeds", 2, "--out", "o", "--quiet", *SMALL)
+    code, _, err = command(*argv)
+    assert code == 130 and "The same command goes on" in err
+    assert len(Path("o/bench.jsonl").read_text().splitlines()) == 1
+    assert command(*argv)[0] == 0 and len(calls) == 3
