@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cleanpairs.data import load_pairs
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
+from cleanpairs.data.npy import read_npy
+from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.estimators import PairCleaner
+from cleanpairs.evaluate import detection
 from cleanpairs.recipe import Recipe
 from cleanpairs.run import Run, default_run_path, versions, write_scores
 from cleanpairs.trainer import EpochRecord
@@ -39,7 +44,10 @@ class FitProgress(Protocol):
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit found. ``histogram``: pairs in ten equal bins of the correspondence."""
+    """What a fit found. ``histogram``: pairs in ten equal bins of the correspondence.
+
+    ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has wronged; None without one.
+    """
 
     run: str
     method: str
@@ -51,6 +59,7 @@ class FitResult:
     val_rsum: float | None
     epochs: int
     histogram: list[int]
+    detection: dict[str, float | None] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -69,6 +78,9 @@ class FitResult:
         ]
         if self.val_rsum is not None:
             lines.append(f"validation      rSum {self.val_rsum:.1f} at the best epoch")
+        if self.detection is not None:
+            figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in self.detection.items()]
+            lines.append(f"detection       {', '.join(figures)}  (of the pairs that the noise file wronged)")
         lines += ["", "correspondence"]
         top = max([*self.histogram, 1])
         for k, count in enumerate(self.histogram):
@@ -84,6 +96,7 @@ def fit_run(
     out: str | Path | None = None,
     resume: bool = False,
     latest: bool = True,
+    noise_file: str | Path | None = None,
     progress: FitProgress | None = None,
 ) -> FitResult:
     """Fit ``recipe`` on its data and leave a run directory.
@@ -96,6 +109,10 @@ def fit_run(
         Go on with the checkpoint of that directory.
     latest : bool
         Let ``runs/latest`` point to the run.
+    noise_file : path, optional
+        A permutation over the captions of the data, applied to them in memory before the training: see
+        :func:`cleanpairs.data.noise.load_noise_file`. Which pairs it wrongs is written into the run's info and judged
+        by, and not told to the method. A resumed run keeps its own.
 
     Raises
     ------
@@ -120,6 +137,11 @@ def fit_run(
     elif pairs.source.kind == "precomp" and data.split in (None, "train"):
         val = _dev_split(data.train)
     path = out or recipe.output.out or default_run_path(recipe.method, data.train)
+    if resume:
+        noise_file = _noise_to_resume(Path(path), noise_file)
+    noise: dict[str, Any] = {}
+    if noise_file is not None:
+        pairs, noise = _wronged(pairs, noise_file)
     run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
     info: dict[str, Any] = {
         "status": "running",
@@ -137,6 +159,7 @@ def fit_run(
             "columns": pairs.source.columns,
             "rows": pairs.source.n_rows,
             "pairs": len(pairs),
+            **noise,
         },
     }
     begun = resume and (run.path / "recipe.yaml").exists()
@@ -198,6 +221,7 @@ def fit_run(
         val_rsum=estimator.best_val_rsum_,
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
+        detection=_judge(estimator, pairs) if noise else None,
     )
     run.write_info(
         {**info, "status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()}
@@ -212,3 +236,49 @@ def _dev_split(directory: str) -> Any:
         if (Path(directory) / f"{split}_caps.txt").exists():
             return load_pairs(directory, split=split)
     return None
+
+
+def _wronged(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
+    """The pairs as a noise file has them, and what the run's info says about it."""
+    if pairs.true_mismatch is not None and pairs.true_mismatch.any():
+        raise DataError(
+            f"the data holds wronged pairs already, by its column 'true_mismatch': {file} is for the clean data"
+        )
+    permutation = load_noise_file(file, len(pairs))
+    noise = noise_of(pairs, permutation)
+    about = {
+        "file": str(Path(file).absolute()),
+        "sha256": hashlib.sha256(permutation.tobytes()).hexdigest(),
+        "mismatched": int(noise.mismatched.sum()),
+        "mismatched_pairs": np.flatnonzero(noise.mismatched).tolist(),
+    }
+    return apply_noise(pairs, noise), {"noise": about}
+
+
+def _noise_to_resume(path: Path, given: str | Path | None) -> str | Path | None:
+    """The noise file of the run at ``path``, which must be the one given, if one is; it must be as it was.
+
+    Raises
+    ------
+    ConfigError
+        The run was begun with another noise file, or without one.
+    """
+    if not (path / "run.json").exists():
+        return given
+    known = Run.open(path).info.get("input", {}).get("noise")
+    if known is None:
+        if given is not None:
+            raise ConfigError(f"the run {path} was begun without --noise-file: give none, or another --out")
+        return None
+    file = given if given is not None else known["file"]
+    values = read_npy(file)
+    if hashlib.sha256(np.ascontiguousarray(values, dtype=np.int64).tobytes()).hexdigest() != known["sha256"]:
+        raise ConfigError(f"the run {path} was begun with another noise file than {file}: give that, or another --out")
+    return file
+
+
+def _judge(estimator: PairCleaner, pairs: Pairs) -> dict[str, float | None]:
+    """Detection of the wronged pairs by the fitted correspondence."""
+    assert pairs.true_mismatch is not None
+    found = detection(estimator.correspondence_, pairs.true_mismatch, estimator.threshold_).to_dict()
+    return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}

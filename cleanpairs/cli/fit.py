@@ -31,6 +31,9 @@ __all__ = ["fit"]
 @click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]))
 @click.option("--seed", type=int, metavar="N")
 @click.option("--limit", type=int, metavar="N", help="Only the first N rows.")
+@click.option(
+    "--noise-file", metavar="NPY", help="Wrong the captions by this permutation first, to repeat a published split."
+)
 @column_options
 @click.option("--resume", is_flag=True, help="Go on with the run of --out (or the latest one).")
 @click.option("--overwrite", is_flag=True, help="Replace the run of --out.")
@@ -40,6 +43,9 @@ def fit(**options: Any) -> None:
     """Train on the pairs of DATA, estimate how far each belongs together, and leave a run directory.
 
     DATA is Parquet (a file, a glob, a directory) or a directory in the research layout.
+
+    With --noise-file the data stays as it is, and so does what is exported from it: to clean and export the wronged
+    data itself, write it with `cleanpairs corrupt --noise-file` and fit on that.
     """
     from cleanpairs.fitting import fit_run
     from cleanpairs.recipe import Recipe
@@ -70,7 +76,7 @@ def fit(**options: Any) -> None:
     began = time.time()
     progress = Progress(enabled=not (quiet or as_json))
     try:
-        result = fit_run(recipe, out=out, resume=resume, progress=progress)
+        result = fit_run(recipe, out=out, resume=resume, noise_file=options["noise_file"], progress=progress)
     except KeyboardInterrupt:
         progress.close()
         if progress.run_path is not None:

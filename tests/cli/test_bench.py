@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.cli import main
+from cleanpairs.data import load_pairs
+from cleanpairs.data.noise import noise_of
 
 Command = Callable[..., tuple[int, str, str]]
 SMALL = "--set epochs=2 --set dim=8 --set dim_word=8 --set batch_size=8 --set label_group=8 --set lr=0.01".split()
@@ -132,3 +134,77 @@ def test_bench_interrupted_keeps_what_is_measured(
     assert code == 130 and "The same command goes on" in err
     assert len(Path("o/bench.jsonl").read_text().splitlines()) == 1
     assert command(*argv)[0] == 0 and len(calls) == 3
+
+
+# -- noise files ----------------------------------------------------------------------------------------------------
+
+
+def test_fit_with_a_noise_file_is_fit_on_the_corrupted_data(command: Command, data: Path, noise_file: Path) -> None:
+    common = ("--device", "cpu", "--quiet", *SMALL, *CRCL)
+    before = data.read_bytes()
+    assert command("fit", data, "--noise-file", noise_file, "--out", "a", *common)[0] == 0
+    assert data.read_bytes() == before
+    assert command("corrupt", data, "--noise-file", noise_file, "--out", "noisy.parquet")[0] == 0
+    assert command("fit", "noisy.parquet", "--out", "b", *common)[0] == 0
+    a, b = (pq.read_table(f"{run}/scores.parquet")["correspondence"].to_numpy() for run in "ab")
+    np.testing.assert_array_equal(a, b)
+    info, truth = json.loads(Path("a/run.json").read_text()), noise_of(load_pairs(data), np.load(noise_file)).mismatched
+    assert info["input"]["noise"]["mismatched_pairs"] == np.flatnonzero(truth).tolist()
+    assert info["input"]["noise"]["mismatched"] == truth.sum() > 0
+    code, out, err = command("evaluate", "b", "noisy.parquet", "--json")
+    assert code == 0, err
+    judged = json.loads(out)
+    for name, value in info["result"]["detection"].items():
+        assert value == pytest.approx(judged[name], abs=1e-5), name
+
+
+def test_fit_tells_the_detection(command: Command, data: Path, noise_file: Path) -> None:
+    code, out, _ = command("fit", data, "--noise-file", noise_file, "--device", "cpu", *SMALL, *CRCL)
+    assert code == 0 and "detection       auroc 0." in out
+    code, out, _ = command("fit", data, "--device", "cpu", "--out", "clean", *SMALL, *CRCL)
+    assert (
+        code == 0 and "detection" not in out and "noise" not in json.loads(Path("clean/run.json").read_text())["input"]
+    )
+
+
+def test_a_noise_file_that_does_not_fit_is_refused(command: Command, data: Path, noise_file: Path) -> None:
+    np.save("short.npy", np.arange(31))
+    np.save("twice.npy", np.zeros(32, np.int64))
+    np.save("floats.npy", np.arange(32) + 0.5)
+    for file, words in (("short", "32 whole numbers"), ("twice", "no permutation"), ("floats", "whole numbers")):
+        for argv in (("fit", data), ("corrupt", data), ("bench", data, "--methods", "infonce")):
+            code, _, err = command(*argv, "--noise-file", f"{file}.npy", "--out", "o")
+            assert code == 3 and words in err and f"{file}.npy" in err
+            assert not Path("o").exists()
+    assert command("corrupt", data, "--noise-file", noise_file, "--out", "noisy.parquet")[0] == 0
+    code, _, err = command("fit", "noisy.parquet", "--noise-file", noise_file, "--out", "o")
+    assert code == 3 and "already" in err and not Path("o").exists()
+
+
+def test_a_resumed_fit_keeps_its_noise_file(
+    command: Command, data: Path, noise_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ("--device", "cpu", "--quiet", *SMALL, *CRCL)
+    assert command("fit", data, "--noise-file", noise_file, "--out", "whole", *argv)[0] == 0
+    from cleanpairs.fitting import Run
+
+    real = Run.write_metrics
+
+    def stops(self: Any, history: list[dict[str, Any]]) -> None:
+        real(self, history)
+        if len(history) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "write_metrics", stops)
+    assert command("fit", data, "--noise-file", noise_file, "--out", "cut", *argv)[0] == 130
+    monkeypatch.setattr(Run, "write_metrics", real)
+    np.save("other.npy", np.roll(np.arange(32), 1))
+    code, _, err = command("fit", "--resume", "--out", "cut", "--noise-file", "other.npy")
+    assert code == 2 and "another noise file" in err
+    code, _, err = command("fit", "--resume", "--out", "cut", "--quiet")
+    assert code == 0, err
+    whole, cut = (pq.read_table(f"{run}/scores.parquet")["correspondence"].to_numpy() for run in ("whole", "cut"))
+    np.testing.assert_array_equal(whole, cut)
+    assert command("fit", data, "--out", "clean", *argv)[0] == 0
+    code, _, err = command("fit", "--resume", "--out", "clean", "--noise-file", noise_file)
+    assert code == 2 and "without --noise-file" in err
