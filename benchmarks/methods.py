@@ -1,7 +1,7 @@
 """All methods against noise on photos and fashion, with the settings of the published table; ``cleanpairs bench``.
 
     OMP_NUM_THREADS=1 python benchmarks/methods.py DATA_DIR
-    OMP_NUM_THREADS=1 python benchmarks/methods.py DATA_DIR --corpora photos --methods crcl,infonce --noise 0.4 --seeds 1
+    OMP_NUM_THREADS=1 python benchmarks/methods.py DATA_DIR --corpora photos --methods crcl --noise 0.4 --seeds 1
 
 DATA_DIR holds ``{photos,fashion}_{train,val,test}.parquet``. All methods have the same encoder, image size and
 validation; each has its recipe ``METHOD-photos`` where one is shipped, else its defaults. Captions are wronged one by
