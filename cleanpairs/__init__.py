@@ -18,29 +18,56 @@ if TYPE_CHECKING:
     from cleanpairs.data import Pairs, load_pairs
     from cleanpairs.errors import CleanpairsError
     from cleanpairs.estimators import PairCleaner
+    from cleanpairs.methods.bicro import BiCro
     from cleanpairs.methods.crcl import CRCL
+    from cleanpairs.methods.decl import DECL
     from cleanpairs.methods.infonce import InfoNCE
+    from cleanpairs.methods.l2rm import L2RM
+    from cleanpairs.methods.mscn import MSCN
+    from cleanpairs.methods.ncr import NCR
+    from cleanpairs.methods.pc2 import PC2
+    from cleanpairs.methods.rcl import RCL
+    from cleanpairs.methods.repair import REPAIR
+    from cleanpairs.methods.triplet import Triplet
     from cleanpairs.plan import RepairPlan
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "BiCro": "cleanpairs.methods.bicro",
     "CRCL": "cleanpairs.methods.crcl",
     "CleanpairsError": "cleanpairs.errors",
+    "DECL": "cleanpairs.methods.decl",
     "InfoNCE": "cleanpairs.methods.infonce",
+    "L2RM": "cleanpairs.methods.l2rm",
+    "MSCN": "cleanpairs.methods.mscn",
+    "NCR": "cleanpairs.methods.ncr",
+    "PC2": "cleanpairs.methods.pc2",
     "PairCleaner": "cleanpairs.estimators",
     "Pairs": "cleanpairs.data",
+    "RCL": "cleanpairs.methods.rcl",
+    "REPAIR": "cleanpairs.methods.repair",
     "RepairPlan": "cleanpairs.plan",
+    "Triplet": "cleanpairs.methods.triplet",
     "load_pairs": "cleanpairs.data",
 }
 
 __all__ = [
     "CRCL",
+    "DECL",
+    "L2RM",
+    "MSCN",
+    "NCR",
+    "PC2",
+    "RCL",
+    "REPAIR",
+    "BiCro",
     "CleanpairsError",
     "InfoNCE",
     "PairCleaner",
     "Pairs",
     "RepairPlan",
+    "Triplet",
     "__version__",
     "load_pairs",
 ]

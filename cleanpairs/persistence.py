@@ -42,20 +42,29 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         "format": FORMAT,
         "cleanpairs": cleanpairs.__version__,
         "method": estimator.method_name,
-        "parameters": estimator.get_params(),
+        "parameters": {name: _storable(value) for name, value in estimator.get_params().items()},
         "backbone": {"name": estimator.backbone, **estimator.model_.config},
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
         "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
     }
     with staged_directory(path, overwrite=overwrite) as staging:
         folder = Path(staging)
-        weights = {k: v.detach().cpu().contiguous() for k, v in estimator.model_.state_dict().items()}
+        weights = dict(estimator.model_.state_dict())
+        for k, head in enumerate(estimator.heads_):
+            if estimator._head(_members(estimator.model_)[k]) is not None:
+                weights |= {f"head.{k}.{name}": value for name, value in head.state_dict().items()}
+        weights = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
         save_file(weights, folder / "model.safetensors")
         save_arrays(_bank_arrays(bank), folder / "bank.safetensors")
         (folder / "config.json").write_text(json.dumps(config, indent=2, default=_plain) + "\n", encoding="utf-8")
         vocabulary = json.dumps(estimator.tokenizer_.to_dict(), ensure_ascii=False)
         (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
     return path
+
+
+def _members(model: Any) -> list[Any]:
+    """The networks of an ensemble, or the only one."""
+    return list(model.members) if isinstance(model, Ensemble) else [model]
 
 
 def _bank_arrays(bank: Bank) -> dict[str, np.ndarray]:
@@ -70,6 +79,16 @@ def _bank_arrays(bank: Bank) -> dict[str, np.ndarray]:
 def _side(arrays: dict[str, np.ndarray], side: str) -> Embeddings:
     prefix = f"{side}."
     return Embeddings(**{name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)})
+
+
+def _storable(value: Any) -> Any:
+    """A parameter as it is kept: data in memory (a meta set) is not."""
+    value = _plain(value)
+    if isinstance(value, (list, tuple)):
+        return [_storable(v) for v in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else None
 
 
 def _plain(value: Any) -> Any:
@@ -107,7 +126,13 @@ def load_estimator(path: Path) -> PairCleaner:
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
         state = {name: config["state"][name] for name in _STATE}
         file = path / "model.safetensors"
-        model.load_state_dict(load_file(file))
+        weights = load_file(file)
+        heads = [estimator._head(member) for member in _members(model)]
+        for k, head in enumerate(heads):
+            if head is not None:
+                prefix = f"head.{k}."
+                head.load_state_dict({n[len(prefix) :]: weights.pop(n) for n in list(weights) if n.startswith(prefix)})
+        model.load_state_dict(weights)
         model.eval()
         file = path / "bank.safetensors"
         arrays = load_arrays(file)
@@ -119,6 +144,7 @@ def load_estimator(path: Path) -> PairCleaner:
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
     estimator.model_, estimator.bank_ = model, bank
+    estimator.heads_ = [None if head is None else head.to(device) for head in heads]
     estimator.tokenizer_ = Tokenizer.from_dict(_json(path / "vocabulary.json"))
     vocabulary = (members[0] if members else backbone)["vocabulary"]
     if len(estimator.tokenizer_) != vocabulary:

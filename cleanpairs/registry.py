@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cleanpairs.errors import ConfigError
@@ -21,11 +21,13 @@ def nearest(name: str, known: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered name: where its class is (``module:attribute``) and one line about it."""
+    """One registered name: where its class is (``module:attribute``), one line about it, its source, what it needs."""
 
     name: str
     target: str
     summary: str
+    source: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict)  # parameter without which it does not run -> what that is
 
     def load(self) -> Any:
         """Import the module and return the registered object."""
@@ -42,7 +44,7 @@ class Registry:
         From :meth:`entry` and :meth:`load`, for an unknown name; it suggests the nearest one.
     """
 
-    def __init__(self, kind: str, entries: dict[str, tuple[str, str]]) -> None:
+    def __init__(self, kind: str, entries: Mapping[str, tuple[Any, ...]]) -> None:
         self.kind = kind
         self._entries = {name: Entry(name, *value) for name, value in entries.items()}
 
@@ -73,9 +75,60 @@ METHODS = Registry(
     {
         "crcl": (
             "cleanpairs.methods.crcl:CRCL",
-            "active complementary loss, self-refining momentum labels (CRCL, 2023)",
+            "active complementary loss, self-refining momentum labels",
+            "CRCL, NeurIPS 2023",
         ),
-        "infonce": ("cleanpairs.methods.infonce:InfoNCE", "plain contrastive training, no resistance: the baseline"),
+        "repair": (
+            "cleanpairs.methods.repair:REPAIR",
+            "rank correlation with a memory of clean pairs, noisy pairs half-replaced; two networks",
+            "REPAIR, 2024",
+        ),
+        "pc2": (
+            "cleanpairs.methods.pc2:PC2",
+            "pseudo-classes lend captions to noisy images, oscillation steadies labels; two networks",
+            "PC2, ACM MM 2024",
+        ),
+        "l2rm": (
+            "cleanpairs.methods.l2rm:L2RM",
+            "mismatched batches rematched by partial optimal transport with a learned cost",
+            "L2RM, CVPR 2024",
+        ),
+        "ncr": (
+            "cleanpairs.methods.ncr:NCR",
+            "Gaussian co-dividing, soft margins from rectified labels; two networks",
+            "NCR, NeurIPS 2021",
+        ),
+        "decl": (
+            "cleanpairs.methods.decl:DECL",
+            "evidence and its uncertainty weigh the pairs",
+            "DECL, ACM MM 2022",
+        ),
+        "bicro": (
+            "cleanpairs.methods.bicro:BiCro",
+            "similar images should have similar texts: labels from clean anchors; two networks",
+            "BiCro, CVPR 2023",
+        ),
+        "rcl": (
+            "cleanpairs.methods.rcl:RCL",
+            "complementary contrastive learning: wrong answers are pushed down only",
+            "RCL, TPAMI 2023",
+        ),
+        "mscn": (
+            "cleanpairs.methods.mscn:MSCN",
+            "a network that learns on clean pairs how much a noisy one counts; two networks",
+            "MSCN, CVPR 2023",
+            {"meta": "a small clean set of pairs (--set method.meta=DATA)"},
+        ),
+        "infonce": (
+            "cleanpairs.methods.infonce:InfoNCE",
+            "plain contrastive training, no resistance: the baseline",
+            "CPC, 2018; CLIP, 2021",
+        ),
+        "triplet": (
+            "cleanpairs.methods.triplet:Triplet",
+            "plain triplet loss with hardest negatives, no resistance",
+            "VSE++, BMVC 2018",
+        ),
     },
 )
 
@@ -84,6 +137,10 @@ OBJECTIVES = Registry(
     {
         "acl": ("cleanpairs.objectives.acl:ActiveComplementaryLoss", "active complementary loss, CRCL eq. 8-9"),
         "infonce": ("cleanpairs.objectives.infonce:InfoNCELoss", "symmetric softmax cross entropy"),
+        "triplet": ("cleanpairs.objectives.triplet:TripletLoss", "soft-margin triplet, hardest, mean or sum"),
+        "infonce_rce": ("cleanpairs.objectives.rce:InfoNCEWithRCE", "cross entropy and reverse cross entropy, L2RM"),
+        "complementary": ("cleanpairs.objectives.complementary:ComplementaryLoss", "complementary contrastive, RCL"),
+        "evidential": ("cleanpairs.objectives.evidential:EvidentialLoss", "Dirichlet evidence, DECL"),
     },
 )
 
@@ -91,6 +148,10 @@ BACKBONES = Registry(
     "backbone",
     {
         "vse_inf": ("cleanpairs.encoders.vse_inf:VSEInf", "regions and words pooled by GPO (VSE infinity, 2021)"),
+        # "saf": ("cleanpairs.encoders.sgraf:SAF", "words attend over regions, similarity attention filtration (2021)"),
+        # "sgr": ("cleanpairs.encoders.sgraf:SGR", "words attend over regions, similarity graph reasoning (2021)"),
+        # "sgraf": ("cleanpairs.encoders.sgraf:SGRAF", "the mean of SAF's and SGR's similarities (2021)"),
+        "mlp": ("cleanpairs.encoders.mlp:MLP", "mean region and bag of words through an MLP each: the fastest"),
     },
 )
 

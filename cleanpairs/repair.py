@@ -28,7 +28,7 @@ import pyarrow as pa
 from cleanpairs.data import Pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.ops.assign import Assignment, assign_greedily, best_other
-from cleanpairs.ops.candidates import Edges, Side, candidate_edges
+from cleanpairs.ops.candidates import Edges, Search, Side, candidate_edges
 from cleanpairs.plan import PLAN_SCHEMA, PlanSummary, RepairPlan
 
 __all__ = ["PairScorer", "PlanSummary", "RepairPlan", "plan_repairs"]
@@ -73,6 +73,7 @@ def plan_repairs(
     orphan_bonus: float = 0.3,
     image_margin: float = 0.05,
     max_trusted: int = 100_000,
+    search: Search | None = None,
 ) -> RepairPlan:
     """Plan the repair of every pair below the threshold. Nothing is changed; the same input gives the same plan.
 
@@ -107,6 +108,8 @@ def plan_repairs(
         than every replacement of the caption that is still to be had.
     max_trusted : int
         Only so many trusted pairs, of the highest correspondence, are searched for donors: it bounds time.
+    search : callable, optional
+        A method's own way to look for donors instead of the nearest; see :data:`cleanpairs.ops.candidates.Search`.
 
     Returns
     -------
@@ -155,6 +158,7 @@ def plan_repairs(
         replace_text=targets != "image",
         replace_image=targets != "text",
         candidates=candidates,
+        search=search,
     )
 
     def score(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:

@@ -16,10 +16,12 @@ def methods(settings: bool) -> None:
     from cleanpairs.registry import METHODS
 
     for entry in METHODS:
-        click.echo(f"{entry.name:<10} {entry.summary}")
+        click.echo(f"{entry.name:<10} {entry.summary}  ({entry.source})")
+        for parameter, what in entry.needs.items():
+            click.echo(f"{'':<10} needs {parameter}: {what}")
         if settings:
-            for name, parameter in inspect.signature(entry.load()).parameters.items():
-                click.echo(f"    {name} = {parameter.default!r}")
+            for setting, value in inspect.signature(entry.load()).parameters.items():
+                click.echo(f"    {setting} = {value.default!r}")
 
 
 @click.command(short_help="List the recipes that ship with the package.")

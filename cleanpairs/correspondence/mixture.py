@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.errors import DataError
 
-__all__ = ["Split", "beta_split", "gaussian_split"]
+__all__ = ["GuardedSplit", "Split", "beta_split", "gaussian_split", "guarded_split"]
 
 EDGE = 1e-4  # values are clipped to (EDGE, 1 - EDGE) for the beta mixture
 BINS = 4096
@@ -143,3 +143,47 @@ def beta_split(values: ArrayLike, *, iterations: int = 100, tolerance: float = 1
     bins = np.minimum((clipped * BINS).astype(np.int64), BINS - 1)
     apart = means[1] - means[0] > 0.25 and 0.01 < weight < 0.99
     return Split(resp[bins], weight, (means[0], means[1]), threshold, bool(apart))
+
+
+@dataclass(frozen=True)
+class GuardedSplit:
+    """``clean`` (N,) float32: probability of being clean; ``refused``: why the split was not taken, or None."""
+
+    clean: np.ndarray
+    refused: str | None
+
+
+JUMP = 0.35  # change of the clean share from one epoch to the next that no training explains
+LEAST_CLEAN, MOST_CLEAN = 0.03, 0.995
+
+
+def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarray | None = None) -> GuardedSplit:
+    """Clean probabilities out of N losses, or the previous ones where the split is implausible.
+
+    The public codes' splits flip: clean shares of .77, .94, .01 and .95 over four epochs were seen, though the losses
+    ranked the pairs as well as before. A split is refused that does not separate, that leaves nearly nothing on one
+    side, or whose share jumps.
+
+    Parameters
+    ----------
+    losses : (N,) float in [0, 1]
+        Low = clean.
+    kind : {"gaussian", "beta"}
+    previous : (N,) float, optional
+        Clean probabilities of the epoch before; without them all pairs count as clean where the split is refused.
+    """
+    x = np.asarray(losses, dtype=np.float64).ravel()
+    split = (beta_split if kind == "beta" else gaussian_split)(x)
+    clean = (1 - split.high).astype(np.float32)
+    share = float((clean > 0.5).mean()) if len(clean) else 1.0
+    refused = None
+    if not split.separated:
+        refused = "losses do not separate into two heaps"
+    elif not LEAST_CLEAN <= share <= MOST_CLEAN:
+        refused = f"a split with {share:.1%} clean pairs is implausible"
+    elif previous is not None and abs(share - float((previous > 0.5).mean())) > JUMP:
+        refused = f"the share of clean pairs jumps from {float((previous > 0.5).mean()):.1%} to {share:.1%}"
+    if refused is None:
+        return GuardedSplit(clean, None)
+    kept = np.ones(len(x), dtype=np.float32) if previous is None else np.asarray(previous, dtype=np.float32)
+    return GuardedSplit(kept, refused)

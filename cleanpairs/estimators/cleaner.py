@@ -22,6 +22,8 @@ from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedErr
 from cleanpairs.estimators.shared import SharedParameters
 from cleanpairs.evaluate import Recall, recall, recall_of_similarity
 from cleanpairs.features import ImageMatrix, image_matrix
+from cleanpairs.ops.candidates import Search
+from cleanpairs.parameters import check_choice
 from cleanpairs.registry import BACKBONES
 from cleanpairs.repair import RepairPlan, plan_repairs
 from cleanpairs.scoring import Bank, Embeddings, Encoded, embed_images, embed_texts, matrix
@@ -57,6 +59,14 @@ class PairCleaner(SharedParameters):
 
     def _default_threshold(self) -> float:
         return 0.5
+
+    def _head(self, model: Any) -> Any:
+        """What is learned beside ``model`` and kept with it; None when nothing is."""
+        return None
+
+    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search | None:
+        """The method's own way to look for donors; None: the nearest by cosine."""
+        return None
 
     # -- fit --------------------------------------------------------------------------------------------------------
 
@@ -124,7 +134,7 @@ class PairCleaner(SharedParameters):
         trained = trainer.fit(
             data, self._pieces(), self._procedure(data), self._builder(matrix, data), self._validator(val), resume
         )
-        self.model_, self.history_ = trained.model, trained.history
+        self.model_, self.heads_, self.history_ = trained.model, trained.heads, trained.history
         self.best_val_rsum_ = trained.best_val_rsum
         self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
         self.correspondence_[usable] = np.clip(trained.values, 0.0, 1.0)
@@ -278,6 +288,7 @@ class PairCleaner(SharedParameters):
         donors: str = "both",
         targets: str = "both",
         max_reuse: int = 1,
+        search: str = "method",
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
 
@@ -290,7 +301,11 @@ class PairCleaner(SharedParameters):
             Of these pairs. By default ``correspondence_`` for the data of ``fit``, else :meth:`score_pairs`.
         threshold : float, optional
             Pairs below it are repaired or dropped; ``threshold_`` by default.
+        search : {"method", "nearest"}
+            Look for donors in the method's own way, where it has one (REPAIR: its memory's texts; PC2: its
+            pseudo-classes; L2RM: its transport plan), or among the nearest by cosine.
         """
+        check_choice("rematch", "search", search, ("method", "nearest"))
         pairs, images, texts, quarantined = self._embed(pairs)
         if correspondence is None:
             if pairs.source.fingerprint == self.fingerprint_ and len(pairs) == len(self.correspondence_):
@@ -312,6 +327,7 @@ class PairCleaner(SharedParameters):
             donors=donors,
             targets=targets,
             max_reuse=max_reuse,
+            search=self._search(pairs, images, texts) if search == "method" else None,
         )
 
     def encode_images(self, images: Any) -> np.ndarray:

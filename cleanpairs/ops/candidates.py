@@ -6,15 +6,20 @@ donors are *groups* (of equal texts, of equal images), each with the members tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cleanpairs.ops.assign import Members
-from cleanpairs.ops.search import top_k
+from cleanpairs.ops.search import TopK, top_k
 
-__all__ = ["Edges", "Side", "candidate_edges"]
+__all__ = ["Edges", "Search", "Side", "candidate_edges"]
+
+Search = Callable[[bool, bool, np.ndarray, np.ndarray, int], TopK | None]
+"""``search(is_image, trusted, asking, showing, k)``: for each pair of ``asking`` (Q,), whose text is kept where
+``is_image`` and whose image is kept otherwise, the k best pairs of ``showing`` (G,) to take the other part from, as
+positions (Q, k) in it and scores. None: the most similar parts are to be looked for."""
 
 # A row's neighbours often are what it may not take (the image's other captions): look that much further.
 _SLACK = 8
@@ -62,6 +67,7 @@ def candidate_edges(
     replace_text: bool,
     replace_image: bool,
     candidates: int,
+    search: Search | None = None,
 ) -> Edges:
     """The nearest admissible parts of every orphan, out of every pool.
 
@@ -78,6 +84,8 @@ def candidate_edges(
         Directions.
     candidates : int
         How many groups a row gets at most, per pool and direction.
+    search : callable, optional
+        Another way to look for them than by the cosine; see :data:`Search`.
     """
     n_text = int(text.group.max()) + 1 if len(text.group) else 0
     parts: list[dict[str, np.ndarray]] = []
@@ -92,7 +100,9 @@ def candidate_edges(
             groups, group_of_donor = np.unique(given.group[donors], return_inverse=True)
             asking = _representatives(query_of_row, orphans, len(queries))
             showing = _representatives(group_of_donor, donors, len(groups))
-            found = top_k(kept.z[kept.index[asking]], given.z[given.index[showing]], candidates + _SLACK)
+            found = search(is_image, trusted, asking, showing, candidates + _SLACK) if search is not None else None
+            if found is None:
+                found = top_k(kept.z[kept.index[asking]], given.z[given.index[showing]], candidates + _SLACK)
             nearest = found.indices[query_of_row]  # (R, k)
             pair = showing[np.maximum(nearest, 0)]  # (R, k) a pair that shows the donor part
             own = kept.group[orphans][:, None]

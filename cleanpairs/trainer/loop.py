@@ -150,11 +150,12 @@ class _Run:
                 if stop:
                     self.interrupts.raise_received()
             restored = None
-        models = [network.model for network in self.view.networks]
         if self.best is not None:
-            for k, model in enumerate(models):
-                model.load_state_dict(_part(self.best, f"{k}."))
-        return Trained(_one(models).eval(), self.procedure.value(), self.history, self.best_rsum)
+            for k, network in enumerate(self.view.networks):
+                network.load_state_dict(_part(self.best, f"{k}."))
+        model = _one([network.model for network in self.view.networks]).eval()
+        heads = [network.head for network in self.view.networks]
+        return Trained(model, self.procedure.value(), self.history, self.best_rsum, heads)
 
     def start_piece(self, number: int) -> None:
         s = self.settings
@@ -226,7 +227,7 @@ class _Run:
             rsum = self.validate(_one([network.model for network in view.networks]))
             if self.best_rsum is None or rsum > self.best_rsum:
                 self.best_rsum = rsum
-                self.best = _states([network.model for network in view.networks], copy=True)
+                self.best = _states(view.networks, copy=True)
         record = EpochRecord(
             piece=view.piece, epoch=view.epoch, loss=loss_sum / max(counted, 1),
             pairs_per_second=(done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,

@@ -105,6 +105,8 @@ class Plain:
         Whether the probability comes from an evaluation pass in random groups, or from the training batches.
     label_tau : float, optional
         Temperature of the probability; the objective's when None.
+    warm : (Objective, int), optional
+        Another objective for so many first epochs of every piece.
     """
 
     networks = 1
@@ -116,7 +118,9 @@ class Plain:
         *,
         label_pass: str = "eval",
         label_tau: float | None = None,
+        warm: tuple[Objective, int] | None = None,
     ) -> None:
+        self.warm = warm
         self.objective, self.correspondence = objective, correspondence
         self.label_pass, self.tau = label_pass, label_tau or objective.tau
         self.mean_probability: float | None = None
@@ -146,7 +150,10 @@ class Plain:
         S = f.similarity()  # (B, B)
         if self.label_pass == "batch":
             self.p[f.rows] = matching_probability(S.detach(), self.tau, f.excluded).cpu().numpy()
-        return self.objective(S, f.of(self.correspondence.labels()), f.excluded).mean()
+        objective = self.objective
+        if self.warm is not None and view.epoch <= self.warm[1]:
+            objective = self.warm[0]
+        return objective(S, f.of(self.correspondence.labels()), f.excluded).mean()
 
     def end_epoch(self, view: View) -> None:
         """Hand the epoch's probabilities to the estimator, if it wants them."""

@@ -152,6 +152,18 @@ class View:
         z_image, z_text = self.wrapped[network](images, keep, tokens.to(self.device))
         return Forward(self, model, rows, source, z_image, z_text, excluded)
 
+    @torch.no_grad()
+    def encode(self, network: int, rows: np.ndarray, *, image: bool) -> State:
+        """State of the images, or of the captions, of pairs (b,), in their order, without gradient or dropping."""
+        model, data = self.networks[network].model, self.data
+        with self.fabric.autocast():
+            if image:
+                state: State = model.encode_images(as_input(data.images[data.image_index[rows]], self.device))
+                return state
+            tokens, order = pack(data.tokens, rows)
+            packed: State = model.encode_texts(tokens.to(self.device))
+        return take_state(packed, torch.from_numpy(np.argsort(order)).to(self.device))
+
     def duplicates(self, rows: np.ndarray) -> Tensor | None:
         """(B, B) bool: pairs of one image or one text; None when there are none."""
         data = self.data

@@ -1,0 +1,123 @@
+"""The fastest dual encoder: the mean region and the mean word, through an MLP each, compared by cosine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.encoders.tokenizer import PackedTokens
+from cleanpairs.encoders.towers import l2_normalise
+
+__all__ = ["MLP"]
+
+
+class _Head(nn.Module):
+    """Linear map plus a residual MLP: (B, D) -> (B, E) unit vectors."""
+
+    def __init__(self, dim_in: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim_in, dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(dim_in, dim), nn.LayerNorm(dim), nn.ReLU(inplace=True), nn.Dropout(dropout), nn.Linear(dim, dim)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return l2_normalise(self.linear(x) + self.mlp(x))
+
+
+class MLP(nn.Module):
+    """Bag of regions and bag of words.
+
+    Parameters
+    ----------
+    vocabulary : int
+        Size of the word table.
+    dim_image : int
+        Dimensions D of an image region, or of the image's vector.
+    pixels : bool
+        The images are pixels (B, 3, H, W) uint8, and a small CNN makes the regions.
+    dim, dim_word : int
+        Joint and word embedding.
+    image_drop, text_drop : float in [0, 1)
+        Size augmentation; ``text_drop`` is applied where the words are packed.
+    dropout : float
+        In both heads.
+    """
+
+    local = False
+
+    def __init__(
+        self,
+        vocabulary: int,
+        dim_image: int,
+        *,
+        pixels: bool = False,
+        dim: int = 256,
+        dim_word: int = 300,
+        image_drop: float = 0.2,
+        text_drop: float = 0.2,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.config: dict[str, Any] = {
+            "vocabulary": vocabulary, "dim_image": dim_image, "pixels": pixels, "dim": dim, "dim_word": dim_word,
+            "image_drop": image_drop, "text_drop": text_drop, "dropout": dropout,
+        }  # fmt: skip
+        self.dim, self.image_drop, self.text_drop = dim, image_drop, text_drop
+        self.cnn: nn.Module | None = None
+        if pixels:
+            from cleanpairs.encoders.cnn import SmallCNN
+
+            self.cnn = SmallCNN(dim=dim_image)
+        self.embedding = nn.Embedding(vocabulary, dim_word)
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        self.image, self.text = _Head(dim_image, dim, dropout), _Head(dim_word, dim, dropout)
+        self.register_buffer("shift", torch.zeros(dim_image))
+        self.register_buffer("scale", torch.ones(dim_image))
+
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Unit vectors (B, E) of regions (B, R, D), or of pixels (B, 3, H, W); ``keep`` (B, R): region dropping."""
+        regions = images if self.cnn is None else self.cnn(images)
+        if keep is None:
+            mean = regions.mean(dim=1)
+        else:
+            weight = keep.to(regions.dtype)
+            weight = weight / weight.sum(dim=1, keepdim=True)
+            mean = torch.where(keep[..., None], regions, 0).mul(weight[..., None]).sum(dim=1)
+        return self.image((mean - self.shift) * self.scale)  # type: ignore[operator]
+
+    def encode_texts(self, tokens: PackedTokens) -> Tensor:
+        """Unit vectors (B, E), in the packed order."""
+        B = len(tokens.lengths)
+        # Step-major: step t holds the first batch_sizes[t] captions.
+        sizes = tokens.batch_sizes
+        starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+        owner = (torch.arange(len(starts)) - starts).to(tokens.ids.device)  # (total,)
+        x = self.embedding(tokens.ids)  # (total, W)
+        total = x.new_zeros(B, x.shape[1]).index_add_(0, owner, x)
+        return self.text(total / tokens.lengths[:, None].to(x.dtype))
+
+    def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
+        """``(z_image, z_text)``, each (B, E)."""
+        return self.encode_images(images, keep), self.encode_texts(tokens)
+
+    def vector(self, state: Tensor) -> Tensor:
+        """The state itself, (B, E) unit vectors."""
+        return state
+
+    def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Cosine (B_image, B_text)."""
+        return images @ texts.T
+
+    def paired_similarity(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Cosine (B,) of rows of like position."""
+        return (images * texts).sum(dim=1)
+
+    @torch.no_grad()
+    def fit_input(self, mean: Tensor, std: Tensor) -> None:
+        """Fix the standardisation of region inputs, (D,) each; pixels have none."""
+        if self.cnn is None:
+            self.shift.copy_(mean)  # type: ignore[operator]
+            self.scale.copy_(1 / std.clamp_min(1e-6))  # type: ignore[operator]

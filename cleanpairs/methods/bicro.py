@@ -1,0 +1,129 @@
+r"""BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023).
+
+Two networks split the corpus for each other by a beta mixture of the losses (:mod:`cleanpairs.methods.splitting`). The
+surely clean pairs are anchors. Similar images should have similar texts: with (I_c, T_c) the anchor whose image is
+nearest to I_i, and (I_c', T_c') the one whose text is nearest to T_i,
+
+    y_i = (d(I_i, I_c) / d(T_i, T_c) + d(T_i, T_c') / d(I_i, I_c')) / 2
+
+with Euclidean distances of unit vectors; clean pairs keep y = 1. All pairs are trained on with the soft margin of y.
+
+y of the paper is at least one half by construction for most pairs, since the nearest is nearer than the other, and is
+then thresholded at one half. Here the ratios of the anchors among themselves (each to its nearest other anchor) say
+what a right pair looks like and those of anchors' images with other anchors' texts what a wrong one does: y is scaled
+between the two medians. The soft correspondence that the method leaves is w + (1 - w) y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from torch import Tensor
+
+from cleanpairs.methods.splitting import Splitting, SplittingCleaner
+from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.ops.search import top_k
+from cleanpairs.parameters import check_number
+from cleanpairs.trainer import Forward, TrainingData, View
+
+__all__ = ["BiCro", "consistency"]
+
+MAX_ANCHORS = 8192
+
+
+def consistency(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_text: np.ndarray) -> np.ndarray:
+    """Bidirectional similarity consistency (n,) in [0, 1] of n pairs with m anchors; all rows unit vectors.
+
+    An anchor that is the pair itself, or has its image and its text, is passed over.
+    """
+
+    def ratio(asked: np.ndarray, answered: np.ndarray, a_asked: np.ndarray, a_answered: np.ndarray) -> np.ndarray:
+        found = top_k(asked, a_asked, 2)
+        column = np.zeros(len(asked), dtype=np.int64)
+        if found.indices.shape[1] > 1:
+            first = found.indices[:, 0]
+            same = np.einsum("ij,ij->i", answered, a_answered[first]) > 1 - 1e-6
+            column[(found.scores[:, 0] > 1 - 1e-6) & same] = 1
+        at = np.arange(len(asked))
+        near = np.maximum(found.indices[at, column], 0)
+        near_d = np.linalg.norm(asked - a_asked[near], axis=1)
+        far_d = np.linalg.norm(answered - a_answered[near], axis=1)
+        return np.clip((near_d + 1e-3) / (far_d + 1e-3), 0, 1)
+
+    return (ratio(z_image, z_text, a_image, a_text) + ratio(z_text, z_image, a_text, a_image)) / 2
+
+
+class _Consistent(Splitting):
+    def __init__(self, n: int, *, curve: float, anchor_above: float, seed: int, **settings: Any) -> None:
+        super().__init__(n, mixture="beta", **settings)
+        self.triplet = TripletLoss(margin=self.margin, curve=curve, negatives="hard")
+        self.anchor_above, self.seed = anchor_above, seed
+
+    def judge(self, view: View) -> np.ndarray:
+        values = []
+        for k in range(self.networks):
+            encoded = view.encoded(k)
+            z_image, z_text = encoded.images.vectors[view.data.image_index], encoded.texts.vectors
+            w = self.w[k]
+            y = self.estimate(z_image, z_text, w, view.seed(11, k))
+            self.y[1 - k] = np.where(w > self.clean_above, 1, y)
+            values.append(w + (1 - w) * y)
+        return np.asarray(np.mean(values, axis=0))
+
+    def estimate(self, z_image: np.ndarray, z_text: np.ndarray, w: np.ndarray, seed: int) -> np.ndarray:
+        """Scaled consistency (N,) of all pairs with the anchors among them."""
+        rng = np.random.default_rng(seed)
+        anchors = np.flatnonzero(w >= max(self.anchor_above, float(np.quantile(w, 0.5))))
+        if len(anchors) < 4:
+            return np.zeros(self.n, dtype=np.float32)
+        anchors = rng.permutation(anchors)[:MAX_ANCHORS]
+        a_image, a_text = z_image[anchors], z_text[anchors]
+        y = consistency(z_image, z_text, a_image, a_text)
+        right = float(np.median(y[anchors]))
+        other = rng.permutation(len(anchors))[:2048]
+        wrong = float(np.median(consistency(a_image[other], a_text[np.roll(other, 1)], a_image, a_text)))
+        if right - wrong < 1e-3:
+            return np.zeros(self.n, dtype=np.float32)
+        return np.clip((y - wrong) / (right - wrong), 0, 1).astype(np.float32)
+
+    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+        y = self.y[network]
+        loss = self.triplet(clean.similarity(), clean.of(y), clean.excluded).mean()
+        if noisy is not None:
+            loss = loss + self.triplet(noisy.similarity(), noisy.of(y), noisy.excluded).mean()
+        return loss
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BiCro(SplittingCleaner):
+    """Two networks, beta mixture, soft margins from the consistency with clean anchors.
+
+    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
+
+    Parameters
+    ----------
+    anchor_above : float in [0, 1]
+        Least clean probability of an anchor; at most half of the pairs are anchors.
+    """
+
+    method_name: ClassVar[str] = "bicro"
+
+    anchor_above: float = 0.5
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The paper's settings (Flickr30K), with ``changes``."""
+        return cls(**{**cls._paper_settings(), "backbone": "sgraf", "epochs": 40, "lr_update": 30, **changes})
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_number("bicro", "anchor_above", self.anchor_above, least=0, most=1)
+
+    def _procedure(self, data: TrainingData) -> _Consistent:
+        warm = TripletLoss(margin=self.margin, negatives="mean")
+        return _Consistent(
+            len(data), curve=self.curve, anchor_above=self.anchor_above, seed=self.random_state, warm_objective=warm,
+            **self._split_settings(),
+        )  # fmt: skip

@@ -1,0 +1,217 @@
+r"""L2RM: learning to rematch mismatched pairs (Han et al., CVPR 2024), section 4 and appendices.
+
+One network. Warm-up with InfoNCE and reverse cross entropy; then every epoch a beta mixture of the losses splits the
+corpus (:mod:`cleanpairs.methods.splitting`), and each step takes a matched and a mismatched batch:
+
+1. A cost net f_c, a linear layer K -> K on the rows of the similarity matrix and ReLU, starts as relu(1 - S) and learns
+   on reconstructed pairs: a few matched images at random slots among mismatched ones; L_OT = sum(pi_sup f_c(S)), eq. 6.
+2. Partial optimal transport of the mismatched batch with cost f_c(S), mass rho, entropy ``transport_reg`` and the
+   diagonal forbidden (appendix B; :func:`cleanpairs.ops.transport.partial_transport`).
+3. Rematching loss, eq. 10: symmetric KL between the normalised plan and the matching probabilities.
+
+    L = hard triplet on the matched batch + rematching loss on the mismatched batch
+
+Facts about the cost net. Its layer is tied to positions in a batch and its objective has no counter-term, so its
+weights only fall, by 5e-5 in a run: it stays relu(1 - S). ``cost="cosine"`` is that, without the net.
+
+Departures: rows of the plan weigh by the mass that they carried with ``by_mass=True`` (a row that transported nothing
+has a near-uniform target otherwise, which the paper calls label smoothing). ``search="corpus"`` first pairs every
+mismatched image with a caption of the whole mismatched part and lets both meet in one batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
+from cleanpairs.objectives.rce import InfoNCEWithRCE
+from cleanpairs.objectives.rematching import RematchingLoss
+from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.ops.search import top_k
+from cleanpairs.ops.transport import partial_transport
+from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.trainer import Forward, TrainingData, View
+
+__all__ = ["L2RM", "CostNet"]
+
+
+class CostNet(nn.Module):
+    """Similarities (n, n) to costs (n, n) >= 0: a linear layer over a row's K positions, and ReLU; starts as 1 - S.
+
+    A batch of n < K rows is padded with similarities of 0, one of n > K rows loses none: positions behind K take the
+    plain cost 1 - S.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.linear = nn.Linear(size, size)
+        with torch.no_grad():
+            self.linear.weight.copy_(-torch.eye(size))
+            self.linear.bias.fill_(1.0)
+
+    def forward(self, S: Tensor) -> Tensor:
+        """Costs, of the same shape."""
+        n = min(S.shape[1], self.size)
+        padded = nn.functional.pad(S[:, :n], (0, self.size - n))  # (rows, K)
+        learned = self.linear(padded)[:, :n].relu()
+        return torch.cat([learned, (1 - S[:, n:]).relu()], dim=1)
+
+
+class _Rematching(Splitting):
+    def __init__(
+        self, n: int, *, batch_size: int, tau: float, mass: float, reg: float, cost: str, cost_lr: float, kept: int,
+        by_mass: bool, search: str, **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(n, networks=1, mixture="beta", **settings)
+        self.triplet = TripletLoss(margin=self.margin, negatives="hard")
+        self.rematching = RematchingLoss(tau=tau, by_mass=by_mass)
+        self.batch_size, self.mass, self.reg, self.cost = batch_size, mass, reg, cost
+        self.cost_lr, self.kept, self.search = cost_lr, kept, search
+        self.partner = np.arange(n, dtype=np.int64)  # search="corpus": the pair whose caption suits the image
+
+    def head(self, model: Any) -> nn.Module | None:
+        return CostNet(self.batch_size) if self.cost == "learned" else None
+
+    def head_lr(self) -> float:
+        return self.cost_lr
+
+    def judge(self, view: View) -> np.ndarray:
+        self.y[0] = self.w[0]
+        if self.search == "corpus":
+            self.look_up(view)
+        return np.asarray(self.w[0])
+
+    def look_up(self, view: View) -> None:
+        """For every mismatched image the most similar caption of the mismatched part, but its own."""
+        self.partner = np.arange(self.n, dtype=np.int64)
+        noisy = np.flatnonzero(self.w[0] <= self.clean_above)
+        if len(noisy) < 3:
+            return
+        encoded = view.encoded(0)
+        found = top_k(encoded.images.vectors[view.data.image_index[noisy]], encoded.texts.vectors[noisy], 2)
+        first = noisy[np.maximum(found.indices, 0)]  # (n, 2)
+        self.partner[noisy] = np.where(first[:, 0] == noisy, first[:, 1], first[:, 0])
+
+    def batches(self, view: View, network: int) -> list[tuple[np.ndarray, ...]]:
+        """With ``search="corpus"`` a mismatched batch is made of images and the pairs that hold their captions."""
+        batches = super().batches(view, network)
+        if self.search != "corpus" or not self.split_known:
+            return batches
+        size = max(2, view.settings.batch_size // 2)
+        out: list[tuple[np.ndarray, ...]] = []
+        for batch in batches:
+            if len(batch) == 1:
+                out.append(batch)
+                continue
+            half = batch[1][:size]
+            together = np.concatenate([half, self.partner[half]])
+            _, first = np.unique(together, return_index=True)
+            out.append((batch[0], together[np.sort(first)]))
+        return out
+
+    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+        loss = self.triplet(clean.similarity(), torch.ones(len(clean.rows), device=view.device), clean.excluded).mean()
+        if noisy is None or not at_least_two(noisy):
+            return loss
+        S = noisy.similarity()  # (n, n)
+        with torch.no_grad():
+            cost = self.costs(view, S.detach()).clamp_min(1e-10)
+            diagonal = torch.eye(len(S), dtype=torch.bool, device=S.device)
+            plan = partial_transport(cost, mass=self.mass, reg=self.reg, forbidden=diagonal).plan.to(S.dtype)
+        loss = loss + self.rematching(S, plan).mean()
+        if self.cost == "learned" and len(clean.rows) == len(noisy.rows):
+            loss = loss + self.cost_loss(view, clean, noisy)
+        return loss
+
+    def costs(self, view: View, S: Tensor) -> Tensor:
+        head = view.networks[0].head
+        if head is None:
+            return (1 - S).relu()
+        out: Tensor = head(S)
+        return out
+
+    def cost_loss(self, view: View, clean: Forward, noisy: Forward) -> Tensor:
+        """Eq. 6 on reconstructed pairs: a few matched images at random slots among mismatched images."""
+        n = len(clean.rows)
+        kept = min(self.kept, n)
+        column = torch.randperm(n)[:kept]  # the captions whose images are kept
+        slot = torch.randperm(n)[:kept]  # where their images stand
+        with torch.no_grad():
+            S = view.similarity(clean.model, noisy.images, clean.texts)  # (n, n)
+            own = clean.select(column.numpy())
+            S[slot.to(S.device)] = view.similarity(clean.model, own.images, clean.texts)
+        return self.costs(view, S)[slot.to(S.device), column.to(S.device)].sum()
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "partner": self.partner}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self.partner = np.array(state["partner"], dtype=np.int64)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class L2RM(SplittingCleaner):
+    """One network; mismatched batches are rematched by partial optimal transport.
+
+    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
+
+    Parameters
+    ----------
+    mass : float in (0, 1]
+        Share rho of a mismatched batch that is transported.
+    transport_reg : float
+        Entropic regularisation lambda of the transport.
+    transport_tau : float
+        Temperature of the rematching loss.
+    cost : {"learned", "cosine"}
+        Cost net, or the plain 1 - S.
+    cost_lr : float
+        Learning rate of the cost net.
+    kept : int
+        Matched images in a reconstructed batch.
+    by_mass : bool
+        Rows and columns of the plan weigh by the mass that they carried.
+    search : {"batch", "corpus"}
+        Whether a mismatched image meets the captions of a random batch, or those that suit it.
+    """
+
+    method_name: ClassVar[str] = "l2rm"
+
+    mass: float = 0.1
+    transport_reg: float = 0.01
+    transport_tau: float = 0.05
+    cost: str = "learned"
+    cost_lr: float = 2e-6
+    kept: int = 8
+    by_mass: bool = False
+    search: str = "batch"
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The paper's settings (Flickr30K), with ``changes``."""
+        return cls(**{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 15, **changes})
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_number("l2rm", "mass", self.mass, above=0, most=1)
+        check_number("l2rm", "transport_reg", self.transport_reg, above=0)
+        check_number("l2rm", "transport_tau", self.transport_tau, above=0)
+        check_choice("l2rm", "cost", self.cost, ("learned", "cosine"))
+        check_number("l2rm", "cost_lr", self.cost_lr, above=0)
+        check_whole("l2rm", "kept", self.kept, 1)
+        check_flag("l2rm", "by_mass", self.by_mass)
+        check_choice("l2rm", "search", self.search, ("batch", "corpus"))
+
+    def _procedure(self, data: TrainingData) -> _Rematching:
+        return _Rematching(
+            len(data), batch_size=self.batch_size, tau=self.transport_tau, mass=self.mass, reg=self.transport_reg,
+            cost=self.cost, cost_lr=self.cost_lr, kept=self.kept, by_mass=self.by_mass, search=self.search,
+            warm_objective=InfoNCEWithRCE(tau=self.tau), **self._split_settings(),
+        )  # fmt: skip

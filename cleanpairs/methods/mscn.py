@@ -1,0 +1,278 @@
+r"""MSCN: meta similarity correction network (Han et al., CVPR 2023). Needs a small clean *meta* set.
+
+Two networks split the corpus for each other by a beta mixture (:mod:`cleanpairs.methods.splitting`). Beside each
+learns a small network V_theta: from a pair's similarity vector (the product of its two unit vectors, dimension by
+dimension, and its similarity) to a weight in (0, 1), which corrects the noisy rest:
+
+    L(w, theta) = mean of the clean pairs' losses + mean of V_theta(s_i) times the noisy pairs' losses
+
+theta learns on the meta set in two ways. Directly: V tells right meta pairs from ones that were put together wrongly.
+And by second-order gradients: with w' = w - eta dL/dw a step ahead, theta goes down the gradient of the meta set's
+loss at w'.
+
+    d L_meta(w') / d theta = -eta sum_i (d l_i / dw . v) dV_theta(s_i) / d theta,      v = dL_meta / dw at w'
+
+The product of d l_i / dw with v is the derivative of the pair's loss along v, taken here as a central difference, so
+two forward passes stand for a backward pass through a backward pass; a test compares both.
+
+Departures: the paper passes the correction through the similarity, here it weighs the loss; eta is scaled so that the
+step ahead is ``lookahead`` of the weights' norm; the meta step is taken every ``meta_every``-th batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.data import load_pairs
+from cleanpairs.encoders.tokenizer import pack
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.methods.splitting import Splitting, SplittingCleaner
+from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.parameters import check_number, check_whole
+from cleanpairs.scoring import as_input
+from cleanpairs.trainer import Forward, TrainingData, View, step_seed
+
+__all__ = ["MSCN", "CorrectionNet", "meta_gradient_weights"]
+
+
+class CorrectionNet(nn.Module):
+    """Similarity vectors (n, E + 1) to weights (n,) in (0, 1)."""
+
+    def __init__(self, dim: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(dim + 1, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, s: Tensor) -> Tensor:
+        """Weights (n,)."""
+        return torch.sigmoid(self.body(s).squeeze(-1))
+
+
+def meta_gradient_weights(
+    losses: Any, parameters: dict[str, Tensor], direction: dict[str, Tensor], step: float = 1e-3
+) -> Tensor:
+    """Derivative (n,) of ``losses(parameters)`` -> (n,) along ``direction``, as a central difference.
+
+    ``step`` is relative to the parameters' norm. No gradient flows through it.
+    """
+    norm = torch.sqrt(sum((v.double() ** 2).sum() for v in direction.values()))  # type: ignore[arg-type]
+    size = torch.sqrt(sum((p.double() ** 2).sum() for p in parameters.values()))  # type: ignore[arg-type]
+    epsilon = float(step * size / norm.clamp_min(1e-12))
+    with torch.no_grad():
+        ahead = losses({k: p + epsilon * direction[k] for k, p in parameters.items()})
+        behind = losses({k: p - epsilon * direction[k] for k, p in parameters.items()})
+    out: Tensor = (ahead - behind) / (2 * epsilon)
+    return out
+
+
+class _Correcting(Splitting):
+    def __init__(
+        self, n: int, meta: TrainingData, *, meta_batch: int, meta_every: int, meta_lr: float, lookahead: float,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(n, mixture="beta", **settings)
+        self.meta, self.meta_batch, self.meta_every = meta, meta_batch, meta_every
+        self.meta_lr, self.lookahead = meta_lr, lookahead
+        self.triplet = TripletLoss(margin=self.margin, negatives="hard")
+        self.smooth = TripletLoss(margin=self.margin, negatives="mean")  # its slope is not zero almost everywhere
+
+    def head(self, model: Any) -> nn.Module:
+        return CorrectionNet(model.dim)
+
+    def head_lr(self) -> float:
+        return self.meta_lr
+
+    def vectors(self, f: Forward) -> Tensor:
+        """Similarity vectors (B, E + 1) of the pairs of a batch, without gradient."""
+        with torch.no_grad():
+            product = f.model.vector(f.images).float() * f.model.vector(f.texts).float()  # (B, E)
+            own = f.model.paired_similarity(f.images, f.texts).float()
+            return torch.cat([product * product.shape[1] ** 0.5, own[:, None]], dim=1)
+
+    @torch.inference_mode()
+    def judge(self, view: View) -> np.ndarray:
+        values = []
+        for k in range(self.networks):
+            encoded, rows = view.encoded(k), np.arange(self.n)
+            head: Any = view.networks[k].head
+            z_image, z_text = encoded.images.vectors[view.data.image_index], encoded.texts.vectors
+            own = encoded.paired(view.data.image_index, rows)
+            product = z_image * z_text * z_image.shape[1] ** 0.5
+            s = torch.from_numpy(np.concatenate([product, own[:, None]], axis=1)).to(view.device)
+            weight = head(s).float().cpu().numpy()
+            self.y[1 - k] = weight
+            values.append((self.w[k] + weight) / 2)
+        return np.asarray(np.mean(values, axis=0))
+
+    def warm_loss(self, view: View, network: int, f: Forward) -> Tensor:
+        """The correction network sees the meta set from the first epoch on."""
+        seed = step_seed(view.seed(network, 29), int(f.rows[0]))
+        return super().warm_loss(view, network, f) + self.recognition(view, network, seed)
+
+    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+        loss = self.triplet(clean.similarity(), torch.ones(len(clean.rows), device=view.device), clean.excluded).mean()
+        seed = step_seed(view.seed(network, 29), int(clean.rows[0]))
+        if noisy is None or len(noisy.rows) < 2:
+            return loss + self.recognition(view, network, seed)
+        head: Any = view.networks[network].head
+        weight = head(self.vectors(noisy))  # (n,), with the gradient of theta alone
+        each = self.triplet(noisy.similarity(), torch.ones(len(noisy.rows), device=view.device), noisy.excluded)
+        loss = loss + (weight.detach() * each).mean()
+        if seed % self.meta_every == 0:
+            slope = self.slopes(view, network, loss, noisy, seed)
+            if slope is not None:
+                loss = loss + (slope * weight).mean()  # its gradient is theta's meta gradient
+        return loss + self.recognition(view, network, seed)
+
+    def slopes(self, view: View, network: int, loss: Tensor, noisy: Forward, seed: int) -> Tensor | None:
+        """-eta (d l_i / dw . v) of the noisy pairs (n,), scaled to a mean magnitude of one; None where all are 0."""
+        model: Any = view.networks[network].model
+        named = {k: p for k, p in model.named_parameters() if p.requires_grad}
+        grads = torch.autograd.grad(loss, list(named.values()), retain_graph=True, allow_unused=True)
+        start = {k: p.detach() for k, p in named.items()}
+        grad = {k: torch.zeros_like(p) if g is None else g for (k, p), g in zip(start.items(), grads, strict=True)}
+        size = torch.sqrt(sum((p**2).sum() for p in start.values()))
+        norm = torch.sqrt(sum((g**2).sum() for g in grad.values()))  # type: ignore[arg-type]
+        if not bool(norm > 0):
+            return None
+        eta = float(self.lookahead * size / norm)
+        ahead = {k: (p - eta * grad[k]).requires_grad_() for k, p in start.items()}
+        meta = self.meta_inputs(view, seed)
+        with self.frozen(model):
+            value = self.smooth_loss(view, model, ahead, meta).mean()
+            back = torch.autograd.grad(value, list(ahead.values()), allow_unused=True)
+            v = {k: torch.zeros_like(p) if g is None else g for (k, p), g in zip(ahead.items(), back, strict=True)}
+            data = view.data
+            rows = self.inputs(view, data, noisy.rows)
+            slope = -eta * meta_gradient_weights(lambda p: self.smooth_loss(view, model, p, rows), start, v)
+        scale = float(slope.abs().mean())
+        return slope / scale if scale > 0 and np.isfinite(scale) else None
+
+    def frozen(self, model: Any) -> Any:
+        """Evaluation mode for a while: dropout would drown a finite difference."""
+        from contextlib import contextmanager
+
+        @contextmanager
+        def evaluating() -> Any:
+            model.eval()
+            try:
+                yield
+            finally:
+                model.train()
+
+        return evaluating()
+
+    def smooth_loss(self, view: View, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
+        """Triplet loss (n,) over the mean of the negatives, of a model with other weights."""
+        images, tokens, labels = inputs
+        states = torch.func.functional_call(model, parameters, (images, None, tokens))
+        names = {f"model.{k}": p for k, p in parameters.items()}
+        S = torch.func.functional_call(_Similarity(model), names, states)
+        return self.smooth(S.float(), labels, None)
+
+    def inputs(self, view: View, data: TrainingData, rows: np.ndarray) -> tuple[Tensor, Any, Tensor]:
+        tokens, order = pack(data.tokens, rows)
+        images = as_input(data.images[data.image_index[rows[order]]], view.device)
+        return images, tokens.to(view.device), torch.ones(len(rows), device=view.device)
+
+    def meta_inputs(self, view: View, seed: int) -> tuple[Tensor, Any, Tensor]:
+        rng = np.random.default_rng(seed)
+        return self.inputs(view, self.meta, rng.permutation(len(self.meta))[: self.meta_batch])
+
+    def recognition(self, view: View, network: int, seed: int) -> Tensor:
+        """Cross entropy of V on right meta pairs and on pairs put together wrongly; theta's gradient alone."""
+        head: Any = view.networks[network].head
+        model: Any = view.networks[network].model
+        images, tokens, _ = self.meta_inputs(view, seed)
+        with self.frozen(model), torch.no_grad():
+            z_image, z_text = model(images, None, tokens)
+        right = Forward(view, model, np.arange(len(images)), np.zeros(len(images)), z_image, z_text, None)
+        order = np.roll(np.arange(len(images)), 1)
+        shifted = right.select(order)
+        wrong = Forward(view, model, right.rows, right.source, right.images, shifted.texts, None)
+        p = torch.cat([head(self.vectors(right)), head(self.vectors(wrong))])
+        target = torch.cat([torch.ones(len(images)), torch.zeros(len(images))]).to(p.device)
+        return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6), target)
+
+
+class _Similarity(nn.Module):
+    """``similarity`` as a module's forward, so that it can be called with other weights."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Any, texts: Any) -> Tensor:
+        out: Tensor = self.model.similarity(images, texts)
+        return out
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MSCN(SplittingCleaner):
+    """Two networks, and a small one that learns on a clean meta set how much a noisy pair counts.
+
+    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
+
+    Parameters
+    ----------
+    meta : path, Pairs or what :func:`cleanpairs.load_pairs` takes
+        The clean meta set; at least two pairs. ``fit`` refuses without one.
+    meta_batch, meta_every : int
+        Meta pairs in a step, and at which share of the batches the second-order step is taken (one in so many).
+    meta_lr : float
+        Learning rate of the correction network.
+    lookahead : float
+        Length of the step ahead, relative to the weights' norm.
+    """
+
+    method_name: ClassVar[str] = "mscn"
+
+    meta: Any = None
+    meta_batch: int = 64
+    meta_every: int = 4
+    meta_lr: float = 1e-3
+    lookahead: float = 1e-2
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The paper's settings (Flickr30K), with ``changes``."""
+        return cls(**{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 30, **changes})
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_whole("mscn", "meta_batch", self.meta_batch, 2)
+        check_whole("mscn", "meta_every", self.meta_every, 1)
+        check_number("mscn", "meta_lr", self.meta_lr, above=0)
+        check_number("mscn", "lookahead", self.lookahead, above=0)
+        if self.meta is None:
+            raise ConfigError(
+                "meta of mscn must be a small clean set of pairs, on which it learns its correction, found None: "
+                "meta=DATA, or --set method.meta=DATA"
+            )
+
+    def _procedure(self, data: TrainingData) -> _Correcting:
+        pairs, matrix = self._prepare(load_pairs(self.meta))
+        usable = np.array([i for i in range(len(pairs)) if i not in self._quarantine(pairs, matrix)], dtype=np.int64)
+        if len(usable) < 2:
+            raise DataError(f"the meta set needs at least 2 usable pairs, found {len(usable)}")
+        if matrix.array.shape[1:] != data.images.shape[1:]:
+            raise DataError(
+                f"the meta set's images are {matrix.array.shape[1:]}, those of the data {data.images.shape[1:]}: "
+                "both must be read and encoded alike"
+            )
+        meta = TrainingData(
+            images=matrix.array,
+            tokens=self.tokenizer_.encode([pairs.captions[i] for i in usable]),
+            image_index=pairs.image_index[usable],
+            image_group=pairs.pair_image_group[usable],
+            text_group=pairs.text_group[usable],
+        )
+        return _Correcting(
+            len(data), meta, meta_batch=self.meta_batch, meta_every=self.meta_every, meta_lr=self.meta_lr,
+            lookahead=self.lookahead, warm_objective=TripletLoss(margin=self.margin, negatives="mean"),
+            **self._split_settings(),
+        )  # fmt: skip

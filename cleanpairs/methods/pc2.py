@@ -1,0 +1,239 @@
+r"""PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024), section 4 and appendix B.
+
+Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`). Each has a K-way pseudo-classifier C
+shared by both modalities: p_i = C(f(I_i)), q_i = C(g(T_i)).
+
+    L_pse  = mean CE(argmax q_i, p_i) on the clean pairs (eq. 2)
+    L_ent  = -H(mean_i p_i): spreads the classes (eq. 3)
+    L_n    : a noisy image takes the caption of the clean pair whose p is most cosine-similar to its own, s_i = that
+             similarity; triplet with margin alpha (m^{s_i} - 1) / (m - 1) (eq. 4-6)
+    o_i    = KL(p_i of the previous epoch || p_i); a Gaussian mixture on o gives w_o, small oscillation being clean
+    y_i    = w_i + (1 - w_i) [w_o_i >= 0.5] w_o_i (eq. 7-8), the soft margin of the clean pairs
+    L      = L_c + L_n + L_pse + 10 L_ent
+
+Departures. The public classifier stays constant after the warm-up, so its pseudo-captions say nothing: its logits are
+small linear maps of unit vectors, and ten times the entropy outweighs what little they tell. Here the classifier is a
+cosine one with a temperature (``class_tau``), learns from the first epoch on, and has a learning rate of its own.
+Oscillation compares with the previous epoch, as the paper has it, not with the last warm-up epoch; where the
+oscillations do not separate, w_o counts as 0. ``search="corpus"`` looks for the caption in all clean pairs and not in
+the batch only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.correspondence.mixture import guarded_split
+from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
+from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
+from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.ops.search import top_k
+from cleanpairs.parameters import check_choice, check_number, check_whole
+from cleanpairs.trainer import Forward, TrainingData, View
+
+__all__ = ["PC2", "PseudoClassifier"]
+
+
+class PseudoClassifier(nn.Module):
+    """Cosine of a unit vector (B, E) with K learned directions, over a temperature: logits (B, K)."""
+
+    def __init__(self, dim: int, classes: int, tau: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(nn.functional.normalize(torch.randn(classes, dim), dim=1))
+        self.tau = tau
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Logits (B, K)."""
+        return nn.functional.linear(z, nn.functional.normalize(self.weight, dim=1)) / self.tau
+
+
+class _PseudoCaptioning(Splitting):
+    def __init__(
+        self, n: int, *, curve: float, classes: int, class_tau: float, entropy_weight: float, class_lr: float,
+        search: str, **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(n, half=True, **settings)
+        self.triplet = TripletLoss(margin=self.margin, curve=curve, negatives="hard")
+        self.by_similarity = TripletLoss(margin=self.margin, curve=curve, negatives="hard")
+        self.classes, self.class_tau, self.entropy_weight = classes, class_tau, entropy_weight
+        self.class_lr, self.search = class_lr, search
+        self.p = np.zeros((self.networks, n, classes), dtype=np.float32)  # of the last epoch
+        self.p_known = False
+        self.previous: np.ndarray | None = None
+        self.donor = np.full((self.networks, n), -1, dtype=np.int64)  # search="corpus": the clean pair found
+        self.donor_similarity = np.zeros((self.networks, n), dtype=np.float32)
+
+    def head(self, model: Any) -> nn.Module:
+        return PseudoClassifier(model.dim, self.classes, self.class_tau)
+
+    def head_lr(self) -> float:
+        return self.class_lr
+
+    def end_epoch(self, view: View) -> None:
+        """Every epoch's predictions are kept, for the next one's oscillation."""
+        last = self.p.copy() if self.p_known else None
+        self.p = np.stack([self.predictions(view, k) for k in range(self.networks)])
+        self.previous = last
+        super().end_epoch(view)
+        self.p_known = True
+
+    @torch.inference_mode()
+    def predictions(self, view: View, network: int) -> np.ndarray:
+        """(N, K) class probabilities of the images of all pairs."""
+        head: Any = view.networks[network].head
+        z = view.encoded(network).images.vectors
+        logits = [head(torch.from_numpy(z[i : i + 4096]).to(view.device)).float().cpu() for i in range(0, len(z), 4096)]
+        return np.asarray(torch.cat(logits).softmax(dim=1).numpy()[view.data.image_index])
+
+    def judge(self, view: View) -> np.ndarray:
+        values = []
+        for k in range(self.networks):
+            steady = np.zeros(self.n, dtype=np.float32)
+            if self.previous is not None:
+                o = oscillation(torch.from_numpy(self.previous[k]), torch.from_numpy(self.p[k])).numpy()
+                split = guarded_split(_scaled(o), "gaussian", None)
+                if not split.refused:
+                    steady = np.where(split.clean >= 0.5, split.clean, 0).astype(np.float32)
+            values.append(self.w[k] + (1 - self.w[k]) * steady)
+        for k in range(self.networks):
+            self.y[k] = values[1 - k]
+        if self.search == "corpus":
+            self.look_up()
+        return np.asarray(np.mean(values, axis=0))
+
+    def look_up(self) -> None:
+        """The clean pair of most similar prediction, for every pair of either network."""
+        for k in range(self.networks):
+            clean = self.clean_rows(k)
+            if not len(clean):
+                continue
+            unit = self.p[k] / np.maximum(np.linalg.norm(self.p[k], axis=1, keepdims=True), 1e-12)
+            found = top_k(unit, unit[clean], 2)
+            own = clean[found.indices[:, 0]] == np.arange(self.n)  # a clean pair's nearest is itself
+            column = own.astype(np.int64) if found.indices.shape[1] > 1 else np.zeros(self.n, dtype=np.int64)
+            at = np.arange(self.n)
+            self.donor[k] = clean[np.maximum(found.indices[at, column], 0)]
+            self.donor_similarity[k] = np.clip(found.scores[at, column], 0, 1)
+
+    def class_loss(self, view: View, network: int, clean: Forward, everyone: Forward) -> Tensor:
+        """L_pse of the clean pairs and the weighted L_ent of all."""
+        head: Any = view.networks[network].head
+        p, q = head(clean.model.vector(clean.images)), head(clean.model.vector(clean.texts))
+        spread = negative_batch_entropy(head(everyone.model.vector(everyone.images)))
+        return pseudo_classification(p, q).mean() + self.entropy_weight * spread
+
+    def warm_loss(self, view: View, network: int, f: Forward) -> Tensor:
+        return super().warm_loss(view, network, f) + self.class_loss(view, network, f, f)
+
+    def loss(self, view: View, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
+        """The half-clean, half-noisy batch goes through the network at once; donors of another batch with it."""
+        if self.search != "corpus" or not self.split_known or len(batch) == 1:
+            return super().loss(view, network, batch, seed)
+        donors = np.unique(self.donor[network][batch[1]])
+        f = view.forward(network, *batch, np.setdiff1d(donors, batch[0]), seed=seed)
+        return self.joint_loss(view, network, f)
+
+    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+        S = clean.similarity()
+        loss = self.triplet(S, clean.of(self.y[network]), clean.excluded).mean()
+        loss = loss + self.class_loss(view, network, clean, clean)
+        if noisy is None or not at_least_two(noisy):
+            return loss
+        head: Any = view.networks[network].head
+        with torch.no_grad():
+            p_clean = head(clean.model.vector(clean.images)).softmax(dim=1)
+            p_noisy = head(noisy.model.vector(noisy.images)).softmax(dim=1)
+            found = pseudo_caption(p_noisy, p_clean)
+        texts = clean.select(found.index.cpu().numpy())
+        return loss + self.captioned(view, noisy, texts, found.similarity)
+
+    def joint_loss(self, view: View, network: int, f: Forward) -> Tensor:
+        """As :meth:`split_loss`, with captions that were found in the whole corpus."""
+        clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+        loss = self.triplet(clean.similarity(), clean.of(self.y[network]), clean.excluded).mean()
+        loss = loss + self.class_loss(view, network, clean, clean)
+        givers = f.select(f.source != 1)
+        order = np.argsort(givers.rows)
+        wanted = self.donor[network][noisy.rows]
+        texts = givers.select(order[np.searchsorted(givers.rows[order], wanted)])
+        return loss + self.captioned(view, noisy, texts, noisy.of(self.donor_similarity[network]))
+
+    def captioned(self, view: View, noisy: Forward, texts: Forward, s: Tensor) -> Tensor:
+        """Triplet of noisy images with the captions that they were given; equal captions are no negatives."""
+        S = view.similarity(noisy.model, noisy.images, texts.texts)  # (n, n)
+        data = view.data
+        image, text = data.image_group[noisy.rows], data.text_group[texts.rows]
+        same = (image[:, None] == image) | (text[:, None] == text)
+        np.fill_diagonal(same, False)
+        return self.by_similarity(S, s.clamp(0, 1), torch.from_numpy(same).to(view.device)).mean()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            **super().state(), "p": self.p, "p_known": self.p_known, "donor": self.donor,
+            "donor_similarity": self.donor_similarity,
+        }  # fmt: skip
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self.p, self.p_known = np.array(state["p"]), bool(state["p_known"])
+        self.donor, self.donor_similarity = np.array(state["donor"]), np.array(state["donor_similarity"])
+
+
+def _scaled(x: np.ndarray) -> np.ndarray:
+    """(N,) to [0, 1], the highest hundredth clipped."""
+    top = float(np.quantile(x, 0.99))
+    return np.clip(x / top, 0, 1) if top > 0 else np.zeros_like(x)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PC2(SplittingCleaner):
+    """Two networks, pseudo-classes in both modalities, captions borrowed by class, labels steadied by oscillation.
+
+    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
+
+    Parameters
+    ----------
+    classes : int
+        Pseudo-classes K.
+    class_tau : float
+        Temperature of the pseudo-classifier.
+    class_lr : float
+        Its learning rate.
+    entropy_weight : float
+        Weight of L_ent.
+    search : {"batch", "corpus"}
+        Where a noisy image's caption is looked for.
+    """
+
+    method_name: ClassVar[str] = "pc2"
+
+    classes: int = 128
+    class_tau: float = 0.1
+    class_lr: float = 5e-3
+    entropy_weight: float = 10.0
+    search: str = "batch"
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The paper's settings (Flickr30K), with ``changes``."""
+        return cls(**{**cls._paper_settings(), "backbone": "sgr", "epochs": 50, "lr_update": 30, **changes})
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_whole("pc2", "classes", self.classes, 2)
+        check_number("pc2", "class_tau", self.class_tau, above=0)
+        check_number("pc2", "class_lr", self.class_lr, above=0)
+        check_number("pc2", "entropy_weight", self.entropy_weight, least=0)
+        check_choice("pc2", "search", self.search, ("batch", "corpus"))
+
+    def _procedure(self, data: TrainingData) -> _PseudoCaptioning:
+        warm = TripletLoss(margin=self.margin, negatives="mean")
+        return _PseudoCaptioning(
+            len(data), curve=self.curve, classes=self.classes, class_tau=self.class_tau, class_lr=self.class_lr,
+            entropy_weight=self.entropy_weight, search=self.search, warm_objective=warm, **self._split_settings(),
+        )  # fmt: skip

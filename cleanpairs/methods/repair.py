@@ -1,0 +1,207 @@
+r"""REPAIR: rank correlation and noisy pair half-replacing with memory (Zheng et al., 2024), section III.
+
+Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`); each keeps a first-in-first-out
+memory of M feature pairs (f_j, g_j) of the clean subset.
+
+Rank correlation, eq. 6-9. With the distances of f(I_i) to all f_j and of g(T_i) to all g_j, c_i is Spearman's
+correlation of the two; mu the mean of the lowest 1 % of the c, gamma that of the highest 10 %, lo = max(0, mu):
+
+    y_i = 0 if c_i <= lo,  1 if c_i > gamma,  (c_i - lo) / (gamma - lo) otherwise
+
+Labels of A train B and the reverse, as soft margins of the clean pairs.
+
+Half-replacing, eq. 10-13. A pair with w_A < eta and w_B < eta is taken as mismatched: among the K memory texts nearest
+to g(T_n), the memory image f_j with the highest S(f_j, T_n) replaces the image; and symmetrically the text. The new
+pair has a y of its own by rank correlation, and weight ``noisy_weight``.
+
+The soft correspondence that the method leaves is the mean over both networks of y_i and w_i: the rank correlation,
+which never asks the similarity that is being trained, joined with the clean posterior.
+
+Departures: the c come from an evaluation pass at the end of every epoch, in which a pair's own memory entry is left
+out; backbones that compare words with regions have no single vector, so the normalised mean of the words (regions)
+stands for it in distances and in the choice of f_j, and the chosen image or text is encoded again, without gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cleanpairs.encoders.base import State
+from cleanpairs.memory import FeatureMemory
+from cleanpairs.methods.splitting import Splitting, SplittingCleaner
+from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.ops.ranks import rank_correlation
+from cleanpairs.parameters import check_number, check_whole
+from cleanpairs.trainer import Forward, TrainingData, View
+
+__all__ = ["REPAIR", "correspondence_of_ranks"]
+
+
+def correspondence_of_ranks(c: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Eq. 9: rank correlations (n,) between ``low`` and ``high`` to soft correspondences (n,) float32 in [0, 1]."""
+    return np.clip((c - low) / max(high - low, 1e-6), 0, 1).astype(np.float32)
+
+
+def ends_of_ranks(c: np.ndarray) -> tuple[float, float]:
+    """``(lo, gamma)`` of rank correlations (N,): the lowest 1 % (not below 0), and the highest 10 %."""
+    ordered = np.sort(c)
+    low = float(ordered[: max(1, len(c) // 100)].mean())
+    return max(0.0, low), float(ordered[-max(1, len(c) // 10) :].mean())
+
+
+class _Repairing(Splitting):
+    def __init__(
+        self, n: int, *, curve: float, memory: int, neighbours: int, eta: float, noisy_weight: float, seed: int,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(n, **settings)
+        self.triplet = TripletLoss(margin=self.margin, curve=curve, negatives="hard")
+        self.neighbours, self.eta, self.noisy_weight, self.seed = neighbours, eta, noisy_weight, seed
+        self.memories = [FeatureMemory(memory) for _ in range(self.networks)]
+        self.ends = np.tile(np.array([0.0, 1.0]), (self.networks, 1))
+
+    # -- labels -----------------------------------------------------------------------------------------------------
+
+    def judge(self, view: View) -> np.ndarray:
+        c_y = []
+        for k, memory in enumerate(self.memories):
+            z_image, z_text = self.vectors(view, k)
+            if not len(memory):  # nothing was trained on clean pairs yet: they are taken as they stand
+                clean = np.flatnonzero(self.w[k] > self.clean_above)
+                chosen = np.random.default_rng([self.seed, k]).permutation(clean)[: memory.size]
+                memory.push(z_image[chosen], z_text[chosen], chosen)
+            c = self.correlation(memory, z_image, z_text, np.arange(self.n))
+            self.ends[k] = ends_of_ranks(c)
+            c_y.append(correspondence_of_ranks(c, *self.ends[k]))
+        for k in range(self.networks):
+            self.y[k] = c_y[1 - k]
+        return np.asarray((np.mean(c_y, axis=0) + self.w.mean(axis=0)) / 2)
+
+    def vectors(self, view: View, network: int) -> tuple[np.ndarray, np.ndarray]:
+        encoded = view.encoded(network)
+        return encoded.images.vectors[view.data.image_index], encoded.texts.vectors
+
+    def correlation(
+        self, memory: FeatureMemory, z_image: np.ndarray, z_text: np.ndarray, rows: np.ndarray | None
+    ) -> np.ndarray:
+        """Rank correlation of pairs of vectors (n, E) with the memory: (n,); a pair's own entry is left out."""
+        if len(memory) < 3:
+            return np.ones(len(z_image))
+        if min(float(np.ptp(z, axis=0).max(initial=0)) for z in (z_image, z_text)) < 1e-5:
+            return np.ones(len(z_image))  # all alike: ranks would be of rounding errors
+        exclude = None if rows is None else memory.position_of(rows)
+        bank = memory.arrays()
+        return rank_correlation(z_image, z_text, bank.images, bank.texts, exclude=exclude)
+
+    # -- training ---------------------------------------------------------------------------------------------------
+
+    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+        S = clean.similarity()
+        loss = self.triplet(S, clean.of(self.y[network]), clean.excluded).mean()
+        memory = self.memories[network]
+        if noisy is not None and len(memory):
+            wrong = np.asarray((self.w[:, noisy.rows] < self.eta).all(axis=0))
+            if wrong.sum() >= 2:
+                mismatched = noisy.select(wrong)
+                replaced = self.replaced(view, network, mismatched, image=True)
+                replaced = replaced + self.replaced(view, network, mismatched, image=False)
+                loss = loss + self.noisy_weight * replaced
+        with torch.no_grad():
+            vectors = [clean.model.vector(state).float().cpu().numpy() for state in (clean.images, clean.texts)]
+        memory.push(vectors[0], vectors[1], clean.rows)
+        return loss
+
+    def replaced(self, view: View, network: int, f: Forward, *, image: bool) -> Tensor:
+        """Loss of mismatched pairs whose images (or texts) have been replaced from the memory."""
+        memory = self.memories[network]
+        kept_state: State = f.texts if image else f.images
+        with torch.no_grad():
+            kept = f.model.vector(kept_state).float().cpu().numpy()  # (n, E)
+        bank = memory.arrays()
+        same, other = (bank.texts, bank.images) if image else (bank.images, bank.texts)
+        near = np.argpartition(-(kept @ same.T), min(self.neighbours, len(same)) - 1, axis=1)[:, : self.neighbours]
+        scores = np.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest
+        chosen = near[np.arange(len(near)), scores.argmax(axis=1)]  # (n,) entries of the memory
+        given = other[chosen]
+        z = (given, kept) if image else (kept, given)
+        c = self.correlation(memory, z[0], z[1], None)
+        y = torch.from_numpy(correspondence_of_ranks(c, *self.ends[network])).to(view.device)
+        given_state: State
+        if f.model.local:
+            given_state = view.encode(network, bank.rows[chosen], image=image)
+        else:
+            given_state = torch.from_numpy(given).to(view.device)
+        images, texts = (given_state, f.texts) if image else (f.images, given_state)
+        S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal
+        data = view.data
+        sources = bank.rows[chosen]
+        new_image = data.image_group[sources if image else f.rows]
+        new_text = data.text_group[f.rows if image else sources]
+        same_pair = (new_image[:, None] == new_image) | (new_text[:, None] == new_text)
+        np.fill_diagonal(same_pair, False)
+        return self.triplet(S, y, torch.from_numpy(same_pair).to(view.device)).mean()
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        state = {**super().state(), "ends": self.ends}
+        for k, memory in enumerate(self.memories):
+            state.update({f"memory.{k}.{name}": value for name, value in memory.state().items()})
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self.ends = np.array(state["ends"])
+        for k, memory in enumerate(self.memories):
+            prefix = f"memory.{k}."
+            memory.load_state({name[len(prefix) :]: v for name, v in state.items() if name.startswith(prefix)})
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class REPAIR(SplittingCleaner):
+    """Two networks, labels by rank correlation with a memory of clean pairs, half-replaced noisy pairs.
+
+    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
+
+    Parameters
+    ----------
+    memory : int
+        Feature pairs M that each network remembers.
+    neighbours : int
+        Nearest texts (images) K among which a replacement is looked for.
+    eta : float in [0, 1]
+        Pairs with a clean probability below it in both networks are half-replaced.
+    noisy_weight : float
+        Weight of the loss of half-replaced pairs.
+    """
+
+    method_name: ClassVar[str] = "repair"
+
+    memory: int = 4096
+    neighbours: int = 32
+    eta: float = 0.25
+    noisy_weight: float = 0.15
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The paper's settings (Flickr30K), with ``changes``."""
+        return cls(**{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 30, **changes})
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_whole("repair", "memory", self.memory, 4)
+        check_whole("repair", "neighbours", self.neighbours, 1)
+        check_number("repair", "eta", self.eta, least=0, most=1)
+        check_number("repair", "noisy_weight", self.noisy_weight, least=0)
+
+    def _procedure(self, data: TrainingData) -> _Repairing:
+        warm = TripletLoss(margin=self.margin, negatives="sum")
+        return _Repairing(
+            len(data), curve=self.curve, memory=self.memory, neighbours=self.neighbours, eta=self.eta,
+            noisy_weight=self.noisy_weight, seed=self.random_state, warm_objective=warm, **self._split_settings(),
+        )  # fmt: skip

@@ -1,0 +1,53 @@
+"""The plain dual encoder of image-text matching: triplet loss with the hardest negatives (VSE++), no resistance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.estimators import PairCleaner
+from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.parameters import check_number, check_whole
+from cleanpairs.trainer import Plain, TrainingData
+
+__all__ = ["Triplet"]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Triplet(PairCleaner):
+    """Triplet loss over the hardest negatives of a batch, over their mean in the first ``warmup`` epochs.
+
+    Its correspondence is the matching probability of the last epoch.
+
+    Parameters beside those of :class:`cleanpairs.estimators.SharedParameters`:
+
+    Parameters
+    ----------
+    margin : float
+    warmup : int
+        Epochs with the mean of the negatives.
+
+    Source: Faghri et al., VSE++, BMVC 2018.
+    """
+
+    method_name: ClassVar[str] = "triplet"
+
+    margin: float = 0.2
+    warmup: int = 1
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_number("triplet", "margin", self.margin, above=0)
+        check_whole("triplet", "warmup", self.warmup, 0)
+
+    def _procedure(self, data: TrainingData) -> Plain:
+        return Plain(
+            TripletLoss(margin=self.margin, negatives="hard", tau=self.tau),
+            Trusting(len(data), self.epochs),
+            label_tau=self.label_tau,
+            warm=(TripletLoss(margin=self.margin, negatives="mean", tau=self.tau), self.warmup),
+        )
+
+    def _default_threshold(self) -> float:
+        return 0.1

@@ -1,0 +1,100 @@
+r"""Triplet loss with a soft margin: VSE++ (Faghri et al., 2018), NCR (Huang et al., 2021).
+
+    alpha_i = alpha (m^{y_i} - 1) / (m - 1)
+    L(i)    = [alpha_i - S_ii + n_i]_+ + [alpha_i - S_ii + n'_i]_+
+
+n_i is the highest similarity of image i with another text (``negatives="hard"``), n'_i of text i with another image.
+The forms "mean" and "sum" take the hinge of every negative and their mean, or sum.
+
+Entries marked as excluded (duplicates) are no negatives; a pair without any negative has a loss of 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cleanpairs.errors import ConfigError
+
+__all__ = ["TripletLoss", "prediction", "soft_margin"]
+
+
+def soft_margin(labels: Tensor, margin: float = 0.2, curve: float = 10.0) -> Tensor:
+    """alpha (m^y - 1) / (m - 1): labels (B,) in [0, 1] to margins (B,) in [0, ``margin``]."""
+    return margin * (curve**labels - 1) / (curve - 1)
+
+
+@dataclass(frozen=True)
+class TripletLoss:
+    """Triplet loss of a batch.
+
+    Parameters
+    ----------
+    margin, curve : float
+        alpha and m.
+    negatives : {"hard", "mean", "sum"}
+    tau : float
+        Not part of the loss: the temperature of the matching probability that goes with it.
+    """
+
+    margin: float = 0.2
+    curve: float = 10.0
+    negatives: str = "hard"
+    tau: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.negatives not in ("hard", "mean", "sum"):
+            raise ConfigError(f"negatives of the triplet loss must be hard, mean or sum, found {self.negatives!r}")
+
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        """Unreduced loss.
+
+        Parameters
+        ----------
+        S : (B, B) float
+            Similarity, rows are images.
+        labels : (B,) float in [0, 1]
+            Soft correspondence; 1 gives the whole margin.
+        excluded : (B, B) bool, optional
+            Off-diagonal entries that are no negatives.
+
+        Returns
+        -------
+        (B,) float, >= 0
+        """
+        own = S.diagonal()  # (B,)
+        alpha = soft_margin(labels.to(S.dtype), self.margin, self.curve)
+        none = torch.eye(len(S), dtype=torch.bool, device=S.device)
+        if excluded is not None:
+            none = none | excluded
+        by_image = (alpha[:, None] - own[:, None] + S).relu().masked_fill(none, 0.0)  # (B, B) image i, text j
+        by_text = (alpha[None, :] - own[None, :] + S).relu().masked_fill(none, 0.0)  # (B, B) image j, text i
+        if self.negatives == "hard":
+            return by_image.amax(dim=1) + by_text.amax(dim=0)
+        total = by_image.sum(dim=1), by_text.sum(dim=0)
+        if self.negatives == "sum":
+            return total[0] + total[1]
+        count = (~none).sum(dim=1).clamp_min(1), (~none).sum(dim=0).clamp_min(1)
+        return total[0] / count[0] + total[1] / count[1]
+
+
+def prediction(S: Tensor, excluded: Tensor | None = None, margin: float = 0.2) -> Tensor:
+    """How well each pair satisfies its margin, relative to the best tenth of its batch (NCR): (B,) in [0, 1].
+
+    With l_i the triplet loss over the mean of the negatives at the full margin, r_i = [1 - l_i / (2 margin)]_+ over its
+    mean in the best tenth. (The public code divides the hinges by B, the pair itself among them, and not by B - 1.)
+
+    Parameters
+    ----------
+    S : (B, B) float
+        Similarity, rows are images.
+    excluded : (B, B) bool, optional
+        Off-diagonal entries that are no negatives.
+    """
+    with torch.no_grad():
+        loss = TripletLoss(margin=margin, negatives="mean")(S, torch.ones(len(S), device=S.device), excluded)
+        satisfied = (1 - loss / (2 * margin)).clamp_min(0)
+        best = satisfied.topk(max(1, len(S) // 10)).values.mean()
+        return (satisfied / best.clamp_min(1e-12)).clamp(0, 1)
