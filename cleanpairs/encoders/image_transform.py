@@ -1,0 +1,138 @@
+"""Decoded pictures to the pixels that a pretrained network was trained on, as ``preprocessor_config.json`` says it.
+
+The same pixels as those of transformers' own processors for CLIP and SigLIP (their Pillow form, which has no name of
+its own there), but that long strips are cut before they are enlarged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from cleanpairs.encoders.efficientnet_lite import _to_rgb
+from cleanpairs.errors import ConfigError
+
+__all__ = ["ImageTransform"]
+
+DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' own image processors, where the file leaves a key out
+    "clip": {
+        "size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+    },
+    "siglip": {
+        "size": {"height": 224, "width": 224}, "do_center_crop": False,
+        "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+    },
+}  # fmt: skip
+MAX_ASPECT = 32  # a strip is cut to it before its short edge is enlarged: 1 x 64,000,000 pixels would grow 50,000-fold
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """How a model wants its pixels: resize, cut the centre out, scale, standardise.
+
+    ``height``, ``width``: the size that the whole image is brought to; or ``shortest_edge`` (then both are None), the
+    length of the shorter side, with the aspect kept. ``crop`` (height, width) of the centre, filled up with zeros where
+    the image is smaller; None: no cut. ``resample`` is Pillow's filter, None: no resizing.
+    Pixels 0 to 255 become ``(x * scale - mean) / std``.
+    """
+
+    shortest_edge: int | None
+    height: int | None
+    width: int | None
+    crop: tuple[int, int] | None
+    resample: Image.Resampling | None
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], model_type: str, file: str = "preprocessor_config.json") -> Self:
+        """Of the contents of ``preprocessor_config.json``, also in the oldest form, where a size is one number.
+
+        Raises
+        ------
+        ConfigError
+            A setting that is not known here; it names the file and the key.
+        """
+        config = {**DEFAULTS[model_type], **{key: value for key, value in config.items() if value is not None}}
+        size: Any = config["size"]
+        crop: Any = config.get("crop_size")
+        size = {"shortest_edge": size} if isinstance(size, int) else size
+        crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
+        normalise = config.get("do_normalize", True)
+        try:
+            size = {key: int(value) for key, value in size.items() if value is not None}
+            cut = config["do_center_crop"]
+            transform = cls(
+                size.pop("shortest_edge", None),
+                size.pop("height", None),
+                size.pop("width", None),
+                (int(crop["height"]), int(crop["width"])) if cut else None,
+                Image.Resampling(config.get("resample", 3)) if config.get("do_resize", True) else None,
+                float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0,
+                tuple(float(v) for v in config["image_mean"]) if normalise else (0.0, 0.0, 0.0),
+                tuple(float(v) for v in config["image_std"]) if normalise else (1.0, 1.0, 1.0),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{file} does not say how to prepare images: {error!r}") from error
+        resized = transform.resample is not None
+        square = transform.height is not None and transform.width is not None and transform.shortest_edge is None
+        known = not size and (square or transform.shortest_edge is not None or not resized)
+        if not known or config.get("do_pad") or not (transform.crop or (resized and square)):
+            found = {name: config.get(name) for name in ("do_resize", "size", "do_center_crop", "crop_size", "do_pad")}
+            raise ConfigError(
+                f"{file}: images must come out in one size, by a size of height and width or by a centre crop, and "
+                f"without padding, found {found}: take another model"
+            )
+        return transform
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """(H, W) of what comes out."""
+        return self.crop or (self.height or 0, self.width or 0)
+
+    def __call__(self, images: Sequence[Image.Image]) -> Tensor:
+        """Images of any mode and size to pixels (B, 3, H, W) float32; transparent is white.
+
+        Raises
+        ------
+        DataError
+            An image without pixels.
+        """
+        prepared = [self._centre(self._resize(_to_rgb(image))) for image in images]  # of (H, W, 3) uint8
+        x = np.stack(prepared).astype(np.float32)
+        x *= self.scale
+        x -= np.asarray(self.mean, np.float32)
+        x /= np.asarray(self.std, np.float32)
+        return torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+
+    def _resize(self, image: Image.Image) -> Image.Image:
+        if self.resample is None:
+            return image
+        if self.shortest_edge is None:
+            return image.resize((self.width or 1, self.height or 1), self.resample)
+        short, long = sorted(image.size)
+        if long > MAX_ASPECT * short:
+            image = _cut(image, min(image.width, MAX_ASPECT * short), min(image.height, MAX_ASPECT * short))
+            short, long = sorted(image.size)
+        edge, other = self.shortest_edge, int(self.shortest_edge * long / short)
+        size = (edge, other) if image.width <= image.height else (other, edge)
+        return image.resize(size, self.resample)
+
+    def _centre(self, image: Image.Image) -> np.ndarray:
+        if self.crop is not None:
+            image = _cut(image, self.crop[1], self.crop[0])
+        return np.asarray(image)
+
+
+def _cut(image: Image.Image, width: int, height: int) -> Image.Image:
+    """The centre, ``width`` x ``height``; black beyond the border."""
+    left, top = (image.width - width) // 2, (image.height - height) // 2  # rounds down, below 0 too
+    return image.crop((left, top, left + width, top + height))

@@ -1,0 +1,480 @@
+"""Pretrained CLIP and SigLIP: tiny random ones, written to a directory as transformers writes them and read back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cleanpairs.encoders.image_transform import MAX_ASPECT, ImageTransform
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.errors import ConfigError, DataError
+
+pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+
+LENGTH = 16  # tokens that the tiny models take
+MERGES: list[Any] = [("c", "a"), ("ca", "t</w>")]
+WORDS = "a photo of the red cat dog and boat .".split()
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError("a test reached for the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def save_clip(folder: Path) -> None:
+    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    letters = [chr(k) for k in range(97, 123)] + list(".!")
+    vocabulary = [*letters, *(letter + "</w>" for letter in letters), "ca", "cat</w>"]
+    ids = {token: k for k, token in enumerate([*vocabulary, "<|startoftext|>", "<|endoftext|>"])}
+    CLIPTokenizer(vocab=ids, merges=MERGES).save_pretrained(folder)
+    end = ids["<|endoftext|>"]
+    text = {"vocab_size": len(ids), "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
+    CLIPModel(
+        CLIPConfig(
+            text_config={**tower(), **text, "max_position_embeddings": LENGTH},
+            vision_config={**tower(), "image_size": 32, "patch_size": 8},
+            projection_dim=24,
+        )
+    ).save_pretrained(folder)
+    size = {"height": 32, "width": 32}
+    CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size).save_pretrained(folder)
+
+
+def save_siglip(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast, SiglipConfig, SiglipModel
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(vocab_size=80, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False)
+    tokenizer.train_from_iterator([" ".join(WORDS)] * 4, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    text = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    model = SiglipModel(
+        SiglipConfig(
+            text_config={**tower(), **text, "max_position_embeddings": LENGTH, "projection_size": 32},
+            vision_config={**tower(), "image_size": 32, "patch_size": 8},
+        )
+    )
+    model.logit_scale.data.fill_(2.3)
+    model.logit_bias.data.fill_(-3.0)
+    model.save_pretrained(folder)
+    SiglipImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+
+
+def tower() -> dict[str, int]:
+    return {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+SAVE = {"clip": save_clip, "siglip": save_siglip}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {}
+    with torch.random.fork_rng(devices=[]):
+        for kind, save in SAVE.items():
+            torch.manual_seed(0)
+            made[kind] = tmp_path_factory.mktemp(kind)
+            save(made[kind])
+    return made
+
+
+@pytest.fixture(params=list(SAVE))
+def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
+    return folders[request.param]
+
+
+@pytest.fixture
+def encoder(folder: Path) -> PretrainedCLIP:
+    return PretrainedCLIP.load(folder)
+
+
+@pytest.fixture
+def broken(folder: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(folder, tmp_path / "model"))
+
+
+def pictures(n: int = 5) -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    sizes = [(50, 70), (70, 50), (32, 32), (20, 33), (97, 41)]
+    return [
+        Image.fromarray(rng.integers(0, 256, (*sizes[k % 5], 3), dtype=np.uint8)).resize(sizes[k % 5][::-1])
+        for k in range(n)
+    ]
+
+
+def captions(n: int = 12) -> list[str]:
+    rng = np.random.default_rng(1)
+    return [" ".join(rng.choice(WORDS, rng.integers(1, 4))) for _ in range(n)]
+
+
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+
+
+# -- the vectors ----------------------------------------------------------------------------------------------------
+
+
+def processor(folder: Path) -> Any:
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+    return {"clip": CLIPImageProcessorPil, "siglip": SiglipImageProcessorPil}[kind].from_pretrained(folder)
+
+
+def test_the_same_logits_as_transformers(folder: Path, encoder: PretrainedCLIP) -> None:
+    """Its own whole model, of its own tokens and pixels: cosine, scale and bias are ours."""
+    from transformers import AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(folder).eval()
+    padding = "max_length" if encoder.model_type == "siglip" else True
+    tokens = AutoTokenizer.from_pretrained(folder)(
+        captions(), padding=padding, truncation=True, max_length=LENGTH, return_tensors="pt"
+    )
+    mask = {} if encoder.model_type == "siglip" else {"attention_mask": tokens["attention_mask"]}
+    pixels = processor(folder)(pictures(), return_tensors="pt")["pixel_values"]
+    with torch.inference_mode():
+        expected = model(input_ids=tokens["input_ids"], pixel_values=pixels, **mask).logits_per_image  # (5, 12)
+    cosine = encoder.encode_images(pictures()) @ encoder.encode_texts(captions()).T
+    np.testing.assert_allclose(encoder.logit_scale * cosine + encoder.logit_bias, expected.numpy(), atol=2e-5)
+    assert encoder.temperature == pytest.approx(1 / encoder.logit_scale)
+    assert (encoder.logit_bias == 0) == (encoder.model_type == "clip")
+
+
+def test_unit_vectors(encoder: PretrainedCLIP) -> None:
+    assert encoder.dim == {"clip": 24, "siglip": 32}[encoder.model_type]
+    assert encoder.max_length == LENGTH
+    for z in (encoder.encode_images(pictures()), encoder.encode_texts(captions(5))):
+        assert z.shape == (5, encoder.dim) and z.dtype == np.float32
+        np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1, atol=1e-6)
+        assert np.linalg.matrix_rank(z) > 1  # not the same vector for all
+
+
+def test_nothing_gives_nothing(encoder: PretrainedCLIP) -> None:
+    assert encoder.encode_images([]).shape == encoder.encode_texts([]).shape == (0, encoder.dim)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_and_two(encoder: PretrainedCLIP, n: int) -> None:
+    np.testing.assert_allclose(encoder.encode_texts(captions()[:n]), encoder.encode_texts(captions())[:n], atol=1e-6)
+    np.testing.assert_allclose(encoder.encode_images(pictures()[:n]), encoder.encode_images(pictures())[:n], atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_order_and_batches_do_not_matter(encoder: PretrainedCLIP, batch_size: int) -> None:
+    images, texts = pictures(), [*captions(), "", "cat " * 40]
+    z_image, z_text = encoder.encode_images(images), encoder.encode_texts(texts)
+    order = np.random.default_rng(2).permutation(len(texts))
+    shuffled = encoder.encode_texts([texts[i] for i in order], batch_size)
+    np.testing.assert_allclose(shuffled, z_text[order], atol=1e-6)
+    np.testing.assert_allclose(encoder.encode_images(images[::-1], batch_size), z_image[::-1], atol=1e-6)
+
+
+# -- captions -------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_caption_is_cut_and_keeps_its_end_mark(encoder: PretrainedCLIP) -> None:
+    end = encoder.tokenizer.eos_token_id
+    short, long = encoder._tokenize(["cat", "cat " * 400])
+    assert len(long) == LENGTH and long[-1] == short[-1] == end
+    z = encoder.encode_texts(["cat " * 400, "cat " * 399 + "dog", "cat"])
+    np.testing.assert_array_equal(z[0], z[1])  # they differ behind the cut
+    assert np.abs(z[0] - z[2]).max() > 1e-3
+
+
+def test_the_older_files_of_a_tokenizer(folders: dict[str, Path], tmp_path: Path) -> None:
+    expected = PretrainedCLIP.load(folders["clip"])._tokenize(captions())
+    old = Path(shutil.copytree(folders["clip"], tmp_path / "old"))
+    vocabulary = json.loads((old / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    (old / "tokenizer.json").unlink()
+    (old / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (old / "merges.txt").write_text("".join(f"{a} {b}\n" for a, b in MERGES), encoding="utf-8")
+    assert PretrainedCLIP.load(old)._tokenize(captions()) == expected
+
+
+def test_odd_captions_are_encoded(encoder: PretrainedCLIP) -> None:
+    odd = ["", " ", "\n\t", "\ud800", "\x00", "猫", "!!!", "<|endoftext|>", "</s> <pad>", "é" * 100]
+    z = encoder.encode_texts(odd)
+    assert z.shape == (len(odd), encoder.dim)
+    np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1, atol=1e-6)
+
+
+def test_capitals_do_not_matter(encoder: PretrainedCLIP) -> None:
+    np.testing.assert_array_equal(*encoder.encode_texts(["A Red CAT", "a red cat"]))
+
+
+def test_the_first_siglip_sees_no_punctuation(folders: dict[str, Path], tmp_path: Path) -> None:
+    """As its sentencepiece tokenizer does, of which only tokenizer.json may be there."""
+    later = PretrainedCLIP.load(folders["siglip"])
+    assert later._tokenize(["a cat."]) != later._tokenize(["a cat"])
+    first = Path(shutil.copytree(folders["siglip"], tmp_path / "first"))
+    edit(first / "tokenizer_config.json", tokenizer_class="SiglipTokenizer")
+    tokens = PretrainedCLIP.load(first)._tokenize(["a cat", " A  Cat. ", "(a) 'cat'!"])
+    assert tokens[0] == tokens[1] == tokens[2] == later._tokenize(["a cat"])[0]
+
+
+def test_one_text_is_no_list(encoder: PretrainedCLIP) -> None:
+    with pytest.raises(ConfigError, match=r"use \['a photo'\]"):
+        encoder.encode_texts("a photo")
+
+
+# -- images ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(32, 32), (64, 48), (48, 65), (33, 97), (7, 5), (31, 300), (1, 9)])
+def test_the_same_pixels_as_transformers(folder: Path, encoder: PretrainedCLIP, size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
+    expected = processor(folder)([image], return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(encoder.transform([image]), expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("crop", [8, 31, 33, 45])
+def test_a_cut_larger_than_the_image_is_filled_up_as_there(crop: int) -> None:
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    theirs = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": crop, "width": crop})
+    ours = ImageTransform.from_config(theirs.to_dict(), "clip")
+    for image in pictures():
+        expected = theirs([image], return_tensors="pt")["pixel_values"]
+        torch.testing.assert_close(ours([image]), expected, atol=2e-6, rtol=0)
+    assert ours.output_size == (crop, crop)
+
+
+def test_the_oldest_form_of_the_settings() -> None:
+    old = {"crop_size": 32, "size": 32, "resample": 3, "do_center_crop": True, "do_normalize": True, "do_resize": True}
+    new = {"crop_size": {"height": 32, "width": 32}, "size": {"shortest_edge": 32}}
+    assert ImageTransform.from_config(old, "clip") == ImageTransform.from_config(new, "clip")
+
+
+def test_by_hand() -> None:
+    settings = {"size": {"height": 2, "width": 4}, "image_mean": [0.5, 0.5, 0], "image_std": [0.5, 0.25, 1]}
+    x = ImageTransform.from_config(settings, "siglip")([Image.new("RGB", (9, 9), (255, 0, 51))])
+    assert x.shape == (1, 3, 2, 4) and x.dtype == torch.float32
+    torch.testing.assert_close(x[0, :, 1, 3], torch.tensor([1.0, -2.0, 0.2]))
+    off = {"do_rescale": False, "do_normalize": False, "do_resize": False, "crop_size": 2}
+    x = ImageTransform.from_config(off, "clip")([Image.new("RGB", (9, 9), (255, 0, 51))])
+    torch.testing.assert_close(x[0, :, 0, 0], torch.tensor([255.0, 0.0, 51.0]))
+
+
+def test_a_long_strip_stays_small(encoder: PretrainedCLIP) -> None:
+    """Enlarged by its short edge it would take 12 GB."""
+    strip = Image.new("RGB", (4_000_000, 1), (200, 10, 10))
+    middle = Image.new("RGB", (MAX_ASPECT, 1), (200, 10, 10))
+    torch.testing.assert_close(encoder.transform([strip]), encoder.transform([middle]), atol=0.02, rtol=0)
+    assert encoder.encode_images([strip.rotate(90, expand=True)]).shape == (1, encoder.dim)
+
+
+def test_any_mode_and_white_behind_what_is_transparent(encoder: PretrainedCLIP) -> None:
+    white = encoder.transform([Image.new("RGB", (40, 40), "white")])
+    torch.testing.assert_close(encoder.transform([Image.new("RGBA", (40, 40), (0, 0, 0, 0))]), white)
+    for mode in ("L", "1", "P", "CMYK", "I;16", "F"):
+        assert encoder.transform([Image.new(mode, (40, 40))]).shape == (1, 3, 32, 32)
+    with pytest.raises(DataError, match="0x5"):
+        encoder.encode_images([Image.new("RGB", (0, 5))])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"size": {"longest_edge": 32}, "do_center_crop": False},
+        {"size": {"shortest_edge": 32}, "do_center_crop": False},
+        {"size": {"max_height": 3, "max_width": 3}},
+        {"size": "large"},
+        {"size": {}},
+        {"crop_size": {"height": 3}},
+        {"do_resize": False, "do_center_crop": False},
+        {"do_pad": True},
+        {"resample": 99},
+        {"image_mean": 3},
+    ],
+)
+def test_settings_that_are_not_known_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^p\.json"):
+        ImageTransform.from_config(settings, "clip", "p.json")
+
+
+# -- loading --------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_frozen(encoder: PretrainedCLIP) -> None:
+    assert not encoder.model.training
+    assert not any(parameter.requires_grad for parameter in encoder.model.parameters())
+
+
+def test_half_precision_files_become_float32(broken: Path) -> None:
+    from transformers import AutoModel
+
+    expected = PretrainedCLIP.load(broken).encode_texts(captions())
+    AutoModel.from_pretrained(broken).half().save_pretrained(broken)
+    half = PretrainedCLIP.load(broken)
+    assert next(half.model.parameters()).dtype == torch.float32
+    np.testing.assert_allclose(half.encode_texts(captions()), expected, atol=5e-3)
+
+
+def test_loading_draws_no_random_numbers(folder: Path) -> None:
+    before = torch.get_rng_state()
+    PretrainedCLIP.load(folder)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_fingerprint_is_of_the_contents(broken: Path, folder: Path) -> None:
+    fingerprint = PretrainedCLIP.load(folder).fingerprint
+    assert PretrainedCLIP.load(str(broken)).fingerprint == fingerprint and len(fingerprint) == 64
+    (broken / "README.md").write_text("changes no vector", encoding="utf-8")
+    assert PretrainedCLIP.load(broken).fingerprint == fingerprint
+    edit(broken / "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3])
+    assert PretrainedCLIP.load(broken).fingerprint != fingerprint
+
+
+def test_settings_within_processor_config(broken: Path) -> None:
+    expected = PretrainedCLIP.load(broken).transform
+    settings = json.loads((broken / "preprocessor_config.json").read_text(encoding="utf-8"))
+    (broken / "preprocessor_config.json").unlink()
+    (broken / "processor_config.json").write_text(json.dumps({"image_processor": settings}), encoding="utf-8")
+    assert PretrainedCLIP.load(broken).transform == expected
+
+
+def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"config\.json is missing"):
+        PretrainedCLIP.load(tmp_path)
+    with pytest.raises(DataError, match="there is no directory"):
+        PretrainedCLIP.load(tmp_path / "nothing" / "here")
+
+
+@pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json", "model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "garbage"])
+def test_a_damaged_file_is_named(broken: Path, file: str, damage: str) -> None:
+    data = (broken / file).read_bytes()
+    if damage == "missing":
+        (broken / file).unlink()
+        if file == "tokenizer.json":
+            (broken / "tokenizer_config.json").unlink()
+    else:
+        (broken / file).write_bytes(data[: len(data) // 2] if damage == "cut" else b"[1]")
+    with pytest.raises(DataError) as caught:
+        PretrainedCLIP.load(broken)
+    assert file.split(".")[0].split("_")[0] in str(caught.value) or "weights" in str(caught.value)
+    assert str(broken) in str(caught.value)
+
+
+def test_other_kinds_are_refused(broken: Path) -> None:
+    edit(broken / "config.json", model_type="bert")
+    with pytest.raises(ConfigError, match=r"type 'bert', and only clip, siglip can be used"):
+        PretrainedCLIP.load(broken)
+
+
+def test_pickled_weights_are_refused(broken: Path) -> None:
+    (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
+    with pytest.raises(DataError, match=r"no model\.safetensors \(found pytorch_model\.bin, which could run code\)"):
+        PretrainedCLIP.load(broken)
+
+
+def test_weights_that_are_missing_are_not_made_up(broken: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(broken / "model.safetensors")
+    del weights["logit_scale"]
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match="lacks 1 weights, of which the first is logit_scale"):
+        PretrainedCLIP.load(broken)
+
+
+def test_weights_of_another_shape_are_refused(broken: Path) -> None:
+    config = json.loads((broken / "config.json").read_text(encoding="utf-8"))
+    edit(broken / "config.json", text_config={**config["text_config"], "hidden_size": 16})
+    with pytest.raises(DataError, match=r"does not hold the weights of its config\.json"):
+        PretrainedCLIP.load(broken)
+
+
+def test_a_tokenizer_of_another_model_is_refused(broken: Path) -> None:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(broken / "tokenizer.json"))
+    tokenizer.add_tokens([f"more{k}" for k in range(100)])
+    tokenizer.save(str(broken / "tokenizer.json"))
+    with pytest.raises(DataError, match=r"tokens, and the model takes \d+: the files are not of one model"):
+        PretrainedCLIP.load(broken)
+
+
+def test_pixels_of_another_size_are_refused(broken: Path) -> None:
+    size = {"height": 48, "width": 48}
+    edit(broken / "preprocessor_config.json", size=size, crop_size=size)
+    with pytest.raises(ConfigError, match=r"32x32.*48x48"):
+        PretrainedCLIP.load(broken)
+
+
+def test_code_of_the_directory_is_never_run(broken: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    code = f"from pathlib import Path\nPath({str(mark)!r}).touch()\nclass Evil: pass\n"
+    (broken / "evil.py").write_text(code, encoding="utf-8")
+    remote = {"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil", "AutoTokenizer": ["evil.Evil", None]}
+    for file in ("config.json", "tokenizer_config.json"):
+        edit(broken / file, auto_map=remote)
+    assert PretrainedCLIP.load(broken).encode_texts(["a cat"]).shape[0] == 1
+    assert not mark.exists()
+
+
+def test_without_the_extra_it_names_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("transformers", "tokenizers"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, name, None)
+            with pytest.raises(ConfigError, match=rf'needs {name}, run: pip install "cleanpairs\[clip\]"'):
+                PretrainedCLIP.load(folder)
+
+
+def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match=r"no directory nobody/nothing.*from the hub.*check name and network"):
+        PretrainedCLIP.load("nobody/nothing")
+
+
+def test_from_the_hub_only_data_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def snapshot(name: str, **options: Any) -> str:
+        asked.update(options, name=name)
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    encoder = PretrainedCLIP.load("someone/model", revision="v1")
+    assert encoder.name == asked["name"] == "someone/model" and asked["revision"] == "v1"
+    assert not [p for p in asked["allow_patterns"] if p.endswith((".bin", ".py", ".pt", ".h5", "*"))]
+
+
+def test_a_device_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="'cuda' is not available"):
+        PretrainedCLIP.load(folder, device="cuda")
