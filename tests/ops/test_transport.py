@@ -1,0 +1,246 @@
+"""Partial transport: against POT on the augmented problem, its constraints, and the problems that break solvers."""
+
+from __future__ import annotations
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.ops import transport
+from cleanpairs.ops.transport import partial_transport
+
+TIGHT = {"tol": 1e-10, "max_iter": 20_000}
+
+
+def random_cost(*shape: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).random(shape))
+
+
+def diagonal(n: int) -> Tensor:
+    return torch.eye(n, dtype=torch.bool)
+
+
+def by_pot(cost: Tensor, mass: float, reg: float, forbidden: Tensor | None = None, xi: float = 0.3) -> np.ndarray:
+    """L2RM's appendix B: a virtual row and column at cost xi, the corner and what is forbidden out of reach."""
+    n, m = cost.shape
+    C = np.full((n + 1, m + 1), xi)
+    C[:n, :m] = cost.numpy()
+    out_of_reach = 1e4 * reg
+    C[n, m] = out_of_reach
+    if forbidden is not None:
+        C[:n, :m][forbidden.numpy()] = out_of_reach
+    p, q = np.append(np.full(n, 1 / n), 1 - mass), np.append(np.full(m, 1 / m), 1 - mass)
+    plan = ot.sinkhorn(p, q, C, reg, method="sinkhorn_log", stopThr=1e-13, numItermax=20_000, warn=False)
+    return plan[:n, :m]
+
+
+@pytest.mark.parametrize(("n", "m"), [(6, 6), (5, 9), (9, 4), (1, 5), (5, 1), (2, 2)])
+@pytest.mark.parametrize(("mass", "reg"), [(0.1, 0.05), (0.5, 0.02), (0.9, 0.1), (0.1, 0.01)])
+def test_equals_pot_on_the_augmented_problem(n: int, m: int, mass: float, reg: float) -> None:
+    cost = random_cost(n, m)
+    found = partial_transport(cost, mass=mass, reg=reg, **TIGHT)
+    assert bool(found.converged)
+    np.testing.assert_allclose(found.plan.numpy(), by_pot(cost, mass, reg), atol=1e-8)
+
+
+@pytest.mark.parametrize("reg", [0.07, 0.03, 0.01])
+def test_equals_pot_with_the_diagonal_forbidden(reg: float) -> None:
+    cost = random_cost(24, 24)
+    found = partial_transport(cost, reg=reg, forbidden=diagonal(24), **TIGHT)
+    np.testing.assert_allclose(found.plan.numpy(), by_pot(cost, 0.1, reg, diagonal(24)), atol=1e-8)
+    assert (found.plan.diagonal() == 0).all()
+
+
+def test_all_mass_is_balanced_transport() -> None:
+    cost = random_cost(7, 5)
+    found = partial_transport(cost, mass=1.0, reg=0.05, **TIGHT)
+    oracle = ot.sinkhorn(np.full(7, 1 / 7), np.full(5, 1 / 5), cost.numpy(), 0.05, stopThr=1e-13)
+    np.testing.assert_allclose(found.plan.numpy(), oracle, atol=1e-9)
+
+
+def test_default_tolerance_is_close_to_the_solution() -> None:
+    cost = random_cost(32, 32)
+    found = partial_transport(cost.float(), reg=0.03, forbidden=diagonal(32))
+    assert found.plan.dtype == torch.float32
+    assert np.abs(found.plan.numpy() - by_pot(cost, 0.1, 0.03, diagonal(32))).sum() / 0.1 < 5e-4
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 9),
+    m=st.integers(1, 9),
+    mass=st.floats(0.01, 1.0),
+    reg=st.floats(0.003, 1.0),
+    barred=st.floats(0, 0.9),
+    shift=st.sampled_from([0.0, 1.0, -50.0, 1e4]),
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 100.0]),
+    seed=st.integers(0, 1000),
+)
+def test_constraints_hold_whatever_is_asked(
+    n: int, m: int, mass: float, reg: float, barred: float, shift: float, scale: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    cost = torch.from_numpy(rng.random((n, m)) * scale + shift)
+    forbidden = torch.from_numpy(rng.random((n, m)) < barred)
+    found = partial_transport(cost, mass=mass, reg=reg, forbidden=forbidden, max_iter=200)
+    plan = found.plan
+    assert plan.isfinite().all()
+    assert (plan >= 0).all()
+    assert (plan[forbidden] == 0).all()
+    assert (plan.sum(dim=1) <= 1 / n * (1 + 1e-9)).all()
+    assert (plan.sum(dim=0) <= 1 / m * (1 + 1e-9)).all()
+    if bool(found.converged):
+        assert float(plan.sum()) == pytest.approx(mass, rel=1e-3)
+        assert float(found.error) <= 1e-3
+
+
+def test_a_batch_equals_its_problems_one_by_one() -> None:
+    cost = random_cost(2, 3, 8, 6)
+    cost[0, 1] *= 30  # one that takes longer than the others
+    forbidden = random_cost(2, 3, 8, 6, seed=1) < 0.3
+    together = partial_transport(cost, reg=0.02, forbidden=forbidden)
+    assert together.plan.shape == cost.shape
+    assert together.error.shape == together.converged.shape == (2, 3)
+    for i in range(2):
+        for j in range(3):
+            alone = partial_transport(cost[i, j], reg=0.02, forbidden=forbidden[i, j])
+            torch.testing.assert_close(together.plan[i, j], alone.plan, rtol=1e-9, atol=1e-15)
+            assert bool(together.converged[i, j]) == bool(alone.converged)
+
+
+def test_torch_and_numpy_run_the_same_iteration() -> None:
+    cost = random_cost(3, 8, 6)
+    cost[1] *= 2000  # needs the log-sum-exp
+    barred = diagonal(8)[:, :6].expand(3, 8, 6)
+    with np.errstate(all="ignore"):
+        here = transport._solve(np, transport._augment(np, cost.numpy(), barred.numpy(), 0.6, 0.01), 1e-6, 500)
+    there = transport._solve(torch, transport._augment(torch, cost, barred, 0.6, 0.01), 1e-6, 500)
+    np.testing.assert_allclose(here[0], there[0].numpy(), atol=1e-12)
+    np.testing.assert_allclose(here[1], there[1].numpy(), atol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_the_gpu_as_on_the_cpu() -> None:
+    cost = random_cost(4, 32, 32)
+    there = partial_transport(cost.cuda(), forbidden=diagonal(32).cuda())
+    assert there.plan.device.type == "cuda"
+    torch.testing.assert_close(there.plan.cpu(), partial_transport(cost, forbidden=diagonal(32)).plan)
+
+
+@pytest.mark.parametrize("reg", [0.003, 0.01, 0.07])
+@pytest.mark.parametrize(
+    "cost",
+    [
+        pytest.param(torch.zeros(16, 16), id="all equal"),
+        pytest.param(1 - 0.01 * random_cost(16, 16).float(), id="near 1"),
+        pytest.param(1e6 * random_cost(16, 16).float(), id="very different"),
+        pytest.param(torch.full((16, 16), 1e-10), id="all clipped"),
+    ],
+)
+def test_no_nan_and_all_the_mass(cost: Tensor, reg: float) -> None:
+    found = partial_transport(cost, reg=reg, forbidden=diagonal(16), max_iter=5000)
+    assert found.plan.isfinite().all()
+    assert float(found.plan.sum()) == pytest.approx(0.1, rel=1e-2)
+
+
+def test_all_costs_equal_is_a_uniform_plan() -> None:
+    found = partial_transport(torch.full((4, 6), 0.7, dtype=torch.float64), mass=0.3, reg=0.003, **TIGHT)
+    np.testing.assert_allclose(found.plan.numpy(), 0.3 / 24, rtol=1e-8)
+
+
+def test_one_far_cheaper_entry_takes_what_it_can() -> None:
+    """Its row and column are full; the rest, 1e5 lambda away in the kernel, carries what is left."""
+    cost = torch.ones(5, 5, dtype=torch.float64)
+    cost[2, 3] = -1000.0
+    found = partial_transport(cost, mass=0.5, reg=0.01, max_iter=5000)
+    assert bool(found.converged)
+    assert float(found.plan[2, 3]) == pytest.approx(0.2, rel=1e-3)
+    rest = found.plan[[0, 1, 3, 4]][:, [0, 1, 2, 4]]
+    np.testing.assert_allclose(rest.numpy(), 0.3 / 16, rtol=1e-2)
+
+
+def test_low_regularisation_is_the_linear_programme() -> None:
+    cost = random_cost(8, 8)
+    found = partial_transport(cost, mass=0.5, reg=1e-3, tol=1e-8, max_iter=20_000)
+    best = ot.partial.partial_wasserstein2(np.full(8, 1 / 8), np.full(8, 1 / 8), cost.numpy(), m=0.5)
+    assert float((found.plan * cost).sum()) == pytest.approx(best, abs=0.002)
+
+
+def test_a_forbidden_row_carries_nothing_and_the_others_everything() -> None:
+    forbidden = torch.zeros(6, 6, dtype=torch.bool)
+    forbidden[4] = True
+    found = partial_transport(random_cost(6, 6), mass=0.3, forbidden=forbidden)
+    assert bool(found.converged)
+    assert (found.plan[4] == 0).all()
+
+
+@pytest.mark.parametrize("mass", [0.1, 1.0])
+def test_what_cannot_be_moved_stays(mass: float) -> None:
+    alone = partial_transport(torch.zeros(1, 1), mass=mass, forbidden=diagonal(1))
+    assert (alone.plan == 0).all()
+    assert not bool(alone.converged)
+    two = partial_transport(torch.zeros(2, 2), mass=mass, forbidden=diagonal(2))
+    assert bool(two.converged)
+    torch.testing.assert_close(two.plan, torch.tensor([[0, mass / 2], [mass / 2, 0]]))
+
+
+def test_an_infeasible_problem_moves_what_is_possible() -> None:
+    forbidden = torch.ones(4, 4, dtype=torch.bool)
+    forbidden[0, 0] = False
+    found = partial_transport(random_cost(4, 4), mass=0.6, forbidden=forbidden)
+    assert not bool(found.converged)
+    assert float(found.plan[0, 0]) == pytest.approx(0.25, rel=1e-2)
+    hall = torch.ones(4, 4, dtype=torch.bool)  # each row and column has a partner, but three rows share one
+    hall[:3, 0] = hall[3, :] = False
+    found = partial_transport(random_cost(4, 4), mass=0.9, forbidden=hall)
+    assert not bool(found.converged)
+    assert 0 < float(found.plan.sum()) <= 0.5 * (1 + 1e-9)
+
+
+def test_a_problem_without_solution_leaves_the_batch_alone() -> None:
+    cost = random_cost(2, 5, 5)
+    forbidden = torch.stack([torch.ones(5, 5, dtype=torch.bool), diagonal(5)])
+    found = partial_transport(cost, forbidden=forbidden)
+    assert found.converged.tolist() == [False, True]
+    assert (found.plan[0] == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (0, 4, 4), (2, 0, 4)])
+def test_empty(shape: tuple[int, ...]) -> None:
+    found = partial_transport(torch.zeros(shape))
+    assert found.plan.shape == shape
+    assert found.error.shape == shape[:-2]
+
+
+def test_half_precision_gives_a_float32_plan() -> None:
+    assert partial_transport(random_cost(4, 4).bfloat16()).plan.dtype == torch.float32
+
+
+def test_takes_no_gradient_and_leaves_its_input() -> None:
+    cost = random_cost(6, 6).requires_grad_()
+    before = cost.detach().clone()
+    assert not partial_transport(cost, forbidden=diagonal(6)).plan.requires_grad
+    assert torch.equal(cost.detach(), before)
+
+
+def test_refuses_what_it_cannot_use() -> None:
+    cost = random_cost(3, 3)
+    for bad in (float("nan"), float("inf")):
+        broken = cost.clone()
+        broken[1, 2] = bad
+        with pytest.raises(DataError, match=r"entry \[1, 2\]"):
+            partial_transport(broken)
+    with pytest.raises(DataError, match="floating-point"):
+        partial_transport(torch.zeros(3, 3, dtype=torch.int64))
+    with pytest.raises(DataError, match="broadcast"):
+        partial_transport(cost, forbidden=diagonal(4))
+    with pytest.raises(DataError, match="bool"):
+        partial_transport(cost, forbidden=torch.zeros(3, 3))
+    for wrong in ({"mass": 0.0}, {"mass": 1.1}, {"reg": 0.0}, {"tol": 0.0}, {"max_iter": 0}):
+        with pytest.raises(ConfigError):
+            partial_transport(cost, **wrong)  # type: ignore[arg-type]
