@@ -1,0 +1,320 @@
+r"""CLIP-score: the cosine of a pretrained CLIP or SigLIP, with nothing trained; the filter of LAION and DataComp.
+
+Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021; Schuhmann et al.,
+LAION, 2021 and 2022; Gadre et al., DataComp, 2023. For unit vectors v of the image and t of the caption
+
+    correspondence = (1 + v . t) / 2
+
+so a threshold here is one on the cosine: LAION-400M's 0.3 is 0.65, LAION-5B's 0.28 is 0.64. By default the threshold is
+a quantile, as in DataComp, which keeps the best 30 %: here the lowest ``quantile`` of the pairs are flagged.
+
+Departures: wrong pairs are repaired too, where the papers only drop them. The cosine of a model has no absolute meaning
+(most wrong pairs of CLIP lie near 0.1 to 0.2), so candidates are judged by the matching probability against a bank of
+trusted pairs at the model's own temperature, as all methods do it, and not by their cosine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+import numpy as np
+
+import cleanpairs
+from cleanpairs.data import Pairs, load_pairs, read_image
+from cleanpairs.data.atomic import staged_directory
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.errors import ConfigError, DataError, RefusedError
+from cleanpairs.estimators import PairCleaner
+from cleanpairs.evaluate import Recall, recall
+from cleanpairs.features import ImageMatrix
+from cleanpairs.parameters import check_number
+from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable
+from cleanpairs.scoring import Bank, Embeddings
+
+if TYPE_CHECKING:
+    from cleanpairs.trainer import EpochRecord
+
+__all__ = ["ClipScore"]
+
+BATCH = 64  # encoded images that are decoded at once
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ClipScore(PairCleaner):
+    """Scores by a pretrained model; ``fit`` encodes the pairs, and sets the threshold and the bank.
+
+    Of the parameters of :class:`cleanpairs.estimators.SharedParameters` only ``image_encoder`` (see below),
+    ``threshold``, ``label_group``, ``label_tau``, ``device`` and ``random_state`` matter; the rest is for training.
+
+    Parameters
+    ----------
+    model : str or path
+        A CLIP or SigLIP model: a directory, or a name on the Hugging Face hub; see
+        :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. Must be given.
+    revision : str, optional
+        Branch, tag or commit on the hub.
+    quantile : float in [0, 1)
+        Share of the pairs that is flagged when ``threshold`` is None.
+    image_encoder : {"auto", "features"}
+        "features": the vectors of the data are this model's own, of its number of dimensions. "auto": the model looks
+        at the images; the vectors are taken only where there is no image.
+    label_tau : float, optional
+        Temperature of the probability that judges repairs; the model's own when None.
+    """
+
+    method_name: ClassVar[str] = "clip-score"
+
+    model: str | Path | None = None
+    revision: str | None = None
+    quantile: float = 0.3
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_number("clip-score", "quantile", self.quantile, least=0, below=1)
+        if not isinstance(self.model, (str, Path)) or not str(self.model):
+            raise ConfigError(
+                f"model of clip-score must be a directory or a name on the hub, like openai/clip-vit-large-patch14, "
+                f"found {self.model!r}"
+            )
+        if self.revision is not None and not isinstance(self.revision, str):
+            raise ConfigError(f"revision of clip-score must be a word or None, found {self.revision!r}")
+        if self.image_encoder not in ("auto", "features"):
+            raise ConfigError(
+                f"image_encoder of clip-score must be 'auto' or 'features', found {self.image_encoder!r}: the images "
+                f"are encoded by the model itself"
+            )
+
+    def _default_threshold(self) -> float:
+        known = self.correspondence_[np.isfinite(self.correspondence_)]
+        return float(np.quantile(known, self.quantile))
+
+    # -- fit --------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        pairs: Any,
+        y: Any = None,
+        *,
+        val: Any = None,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
+        on_epoch: Callable[[EpochRecord, np.ndarray], None] | None = None,
+        on_step: Callable[[int, int, float], None] | None = None,
+        on_encode: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """Encode ``pairs``, and set the threshold and the bank by them.
+
+        There are no epochs: ``run_dir``, ``resume``, ``on_epoch`` and ``on_step`` have nothing to do. The rest is as in
+        :meth:`cleanpairs.estimators.PairCleaner.fit`, errors too; and
+
+        Raises
+        ------
+        ConfigError
+            The model is not CLIP or SigLIP, or transformers is missing.
+        DataError
+            There is no such model, or it is damaged.
+        """
+        self._validate()
+        for name in [n for n in vars(self) if n.endswith("_")]:
+            delattr(self, name)
+        pairs = load_pairs(pairs)
+        name = str(Path(self.model).resolve()) if Path(str(self.model)).is_dir() else str(self.model)  # type: ignore[arg-type]
+        model = PretrainedCLIP.load(name, self._device(), revision=self.revision)
+        images, texts, self.quarantined_ = self._encode(model, pairs, on_encode)
+        usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
+        self._refuse_mostly_bad(len(pairs), len(usable))
+        if len(usable) < 2:
+            raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
+        self.correspondence_ = self._bank_scores(pairs, images, texts)
+        self.correspondence_[list(self.quarantined_)] = np.nan
+        self._set_threshold(self.correspondence_[usable])
+        self.fingerprint_, self.history_, self.heads_, self.best_val_rsum_ = pairs.source.fingerprint, [], [], None
+        self.image_encoder_, self.image_size_ = self.method_name, model.transform.output_size[0]
+        self.tau_ = self.label_tau or model.temperature
+        self.bank_ = Bank.choose(
+            images,
+            texts.take(usable),
+            pairs.image_index[usable],
+            pairs.pair_image_group[usable],
+            pairs.text_group[usable],
+            self.correspondence_[usable],
+            tau=self.tau_,
+            group_size=self.label_group - 1,
+            seed=self.random_state,
+        )
+        self.pretrained_ = model
+        self.model_ = cast(Any, model)  # what the base asks for to know that it is fitted
+        if val is not None:
+            self.best_val_rsum_ = self.evaluate(val).rsum
+        return self
+
+    # -- use --------------------------------------------------------------------------------------------------------
+
+    def _embed(self, pairs: Any) -> tuple[Pairs, Embeddings, Embeddings, dict[int, str]]:
+        self._fitted()
+        pairs = load_pairs(pairs)
+        return (pairs, *self._encode(self.pretrained_, pairs))
+
+    def _bank_scores(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
+        """(1 + cosine) / 2; the bank is for repairs only."""
+        out = np.empty(len(pairs), dtype=np.float32)
+        for start in range(0, len(pairs), 16_384):
+            s = slice(start, start + 16_384)
+            cosine = np.einsum("ij,ij->i", images.vectors[pairs.image_index[s]], texts.vectors[s])
+            out[s] = np.clip((1 + cosine) / 2, 0, 1)
+        return out
+
+    def _encode(
+        self, model: PretrainedCLIP, pairs: Pairs, progress: Callable[[int, int], None] | None = None
+    ) -> tuple[Embeddings, Embeddings, dict[int, str]]:
+        """M images, N captions and the quarantine."""
+        vectors, failures = self._image_vectors(model, pairs, progress)
+        matrix = ImageMatrix(vectors[:, None], failures, self.method_name, None)
+        return Embeddings(vectors), Embeddings(model.encode_texts(pairs.captions)), self._quarantine(pairs, matrix)
+
+    def _image_vectors(
+        self, model: PretrainedCLIP, pairs: Pairs, progress: Callable[[int, int], None] | None
+    ) -> tuple[np.ndarray, dict[int, str]]:
+        """(M, E) unit vectors, and image row -> why there is none; such rows are zero."""
+        array = pairs.images.array()
+        if array is not None and (self.image_encoder == "features" or not _has_images(pairs)):
+            return _unit(_checked(array, model)), {}
+        if array is None and self.image_encoder == "features":
+            raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
+        m = len(pairs.images)
+        out, failures = np.zeros((m, model.dim), dtype=np.float32), {}
+        for start, chunk in pairs.images.iter_encoded(BATCH):
+            rows, decoded = [], []
+            for row, data in enumerate(chunk, start):
+                try:
+                    if data is None:
+                        raise DataError("there is no image")
+                    decoded.append(read_image(data))
+                    rows.append(row)
+                except DataError as error:
+                    failures[row] = str(error)
+            out[rows] = model.encode_images(decoded)
+            if progress is not None:
+                progress(min(start + len(chunk), m), m)
+        for row in np.flatnonzero(~np.isfinite(out).all(axis=1)).tolist():
+            failures[row], out[row] = "its vector is not finite", 0
+        return out, failures
+
+    def encode_images(self, images: Any) -> np.ndarray:
+        """Unit vectors (m, E) float32 of images.
+
+        Parameters
+        ----------
+        images : Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, E) or (m, 1, E) of this model's
+            vectors, or (m, 3, H, W) uint8 pixels
+        """
+        self._fitted()
+        if not isinstance(images, np.ndarray):
+            return self._image_vectors(self.pretrained_, load_pairs(images), None)[0]
+        if images.ndim == 4:
+            from PIL import Image
+
+            pictures = [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
+            return np.asarray(self.pretrained_.encode_images(pictures))
+        return _unit(_checked(images, self.pretrained_))
+
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors (n, E) float32 of n captions."""
+        self._fitted()
+        return np.asarray(self.pretrained_.encode_texts(texts))
+
+    def evaluate(self, pairs: Any) -> Recall:
+        """Retrieval recall on ``pairs``; images that occur in several rows count once."""
+        pairs, images, texts, quarantined = self._embed(pairs)
+        usable = np.array([i not in quarantined for i in range(len(pairs))], dtype=bool)
+        _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
+        return recall(images.vectors[pairs.image_index[usable][first]], texts.vectors[usable], owner)
+
+    # -- persistence ------------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write ``config.json`` and ``bank.safetensors``; of the pretrained model its name and its fingerprint only."""
+        from safetensors.numpy import save_file
+
+        self._fitted()
+        config = {
+            "format": FORMAT,
+            "cleanpairs": cleanpairs.__version__,
+            "method": self.method_name,
+            "parameters": {name: _storable(value) for name, value in self.get_params().items()},
+            "pretrained": {"name": self.pretrained_.name, "fingerprint": self.pretrained_.fingerprint},
+            "bank": {"tau": self.bank_.tau, "group_size": self.bank_.group_size},
+            "state": {name: _plain(getattr(self, name)) for name in _STATE},
+        }
+        with staged_directory(Path(path), overwrite=overwrite) as staging:
+            save_file(_bank_arrays(self.bank_), Path(staging) / "bank.safetensors")
+            (Path(staging) / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        return Path(path)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Self:
+        """A fitted estimator out of :meth:`save_pretrained`'s directory; without the training pairs' correspondence.
+
+        Raises
+        ------
+        DataError
+            The directory is not one of this method, or damaged; or the pretrained model is gone or another one now.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        file = Path(path) / "config.json"
+        config = _json(file)
+        if config.get("format") != FORMAT or config.get("method") != cls.method_name:
+            raise DataError(
+                f"{file} has format {config.get('format')!r} and method {config.get('method')!r}; a {cls.__name__} "
+                f"has format {FORMAT} and method {cls.method_name!r}"
+            )
+        try:
+            self = cls(**config["parameters"])
+            name, fingerprint = config["pretrained"]["name"], config["pretrained"]["fingerprint"]
+            state = {key: config["state"][key] for key in _STATE}
+            file = Path(path) / "bank.safetensors"
+            arrays = load_file(file)
+            groups = arrays["image_group"], arrays["text_group"]
+            images, texts = _side(arrays, "images"), _side(arrays, "texts")
+            self.bank_ = Bank(images, texts, *groups, config["bank"]["tau"], config["bank"]["group_size"])
+        except (SafetensorError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
+        model = PretrainedCLIP.load(name, self._device(), revision=self.revision)
+        if model.fingerprint != fingerprint:
+            raise DataError(
+                f"{name} is not the model that {path} was made with (its files have changed): fit again, or name the "
+                f"revision that was used"
+            )
+        for key, value in state.items():
+            setattr(self, key, float("nan") if key == "noise_rate_" and value is None else value)
+        self.pretrained_, self.model_ = model, cast(Any, model)
+        self.heads_, self.history_, self.quarantined_ = [], [], {}
+        self.correspondence_, self.best_val_rsum_ = np.empty(0, dtype=np.float32), None
+        return self
+
+
+def _has_images(pairs: Pairs) -> bool:
+    """Whether there is any encoded image beside the vectors."""
+    return any(data is not None for _, chunk in pairs.images.iter_encoded(1024) for data in chunk)
+
+
+def _checked(array: np.ndarray, model: PretrainedCLIP) -> np.ndarray:
+    """(m, E) out of (m, E) or (m, 1, E)."""
+    if array.shape[-1] != model.dim or array.shape[1:-1] not in ((), (1,)):
+        raise DataError(
+            f"the model {model.name} makes one vector of {model.dim} dimensions of an image, and this data has vectors "
+            f"of {' x '.join(map(str, array.shape[1:]))}: give the images themselves, or vectors of this model"
+        )
+    return np.asarray(array, dtype=np.float32).reshape(len(array), model.dim)
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
+    x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)

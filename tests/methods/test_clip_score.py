@@ -1,0 +1,213 @@
+"""The CLIP-score filter, with a tiny random CLIP in a directory: what it computes, keeps on disk and refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs import Pairs
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
+from cleanpairs.methods.clip_score import ClipScore
+
+pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+
+WORDS = "red blue green cat dog boat tree house sky sea road car".split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+
+    path = tmp_path_factory.mktemp("clip")
+    letters = [chr(k) for k in range(97, 123)]
+    tokens = [*letters, *(a + "</w>" for a in letters), "<|startoftext|>", "<|endoftext|>"]
+    ids = {token: k for k, token in enumerate(tokens)}
+    CLIPTokenizer(vocab=ids, merges=[]).save_pretrained(path)
+    tower = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    end = ids["<|endoftext|>"]
+    text = {"vocab_size": len(ids), "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        CLIPModel(
+            CLIPConfig(
+                text_config={**tower, **text, "max_position_embeddings": 24},
+                vision_config={**tower, "image_size": 32, "patch_size": 8},
+                projection_dim=24,
+            )
+        ).save_pretrained(path)
+    settings = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    (path / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> PretrainedCLIP:
+    return PretrainedCLIP.load(folder)
+
+
+def captions(n: int, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, 3, replace=False)) for _ in range(n)]
+
+
+def vectors(encoder: PretrainedCLIP, n: int, wrong: int = 0, seed: int = 0) -> Pairs:
+    """Vectors near those of the captions; the first ``wrong`` captions rotate."""
+    texts = captions(n, seed)
+    z = encoder.encode_texts(texts)
+    z = z + np.random.default_rng(seed).normal(size=z.shape).astype(np.float32) * 0.02
+    texts = texts[1:wrong] + texts[:1] + texts[wrong:] if wrong else texts
+    return Pairs.from_arrays(texts, features=z)
+
+
+def pictures(n: int) -> list[bytes | None]:
+    rng = np.random.default_rng(3)
+    out: list[bytes | None] = []
+    for _ in range(n):
+        buffer = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(buffer, "PNG")
+        out.append(buffer.getvalue())
+    return out
+
+
+def clip(folder: Path, **settings: Any) -> ClipScore:
+    return ClipScore(**{"model": folder, "device": "cpu", "label_group": 16, **settings})
+
+
+# -- what it computes -----------------------------------------------------------------------------------------------
+
+
+def test_the_correspondence_is_the_cosine(folder: Path, encoder: PretrainedCLIP) -> None:
+    images = pictures(8)
+    pairs = Pairs.from_arrays(captions(8), images=images)
+    model = clip(folder).fit(pairs)
+    z_image = encoder.encode_images([Image.open(io.BytesIO(data or b"")) for data in images])
+    cosine = (z_image * encoder.encode_texts(captions(8))).sum(1)
+    np.testing.assert_allclose(2 * model.correspondence_ - 1, cosine, atol=1e-6)
+    np.testing.assert_allclose(model.score_pairs(pairs), model.correspondence_, atol=1e-6)
+    np.testing.assert_allclose(model.encode_images(pairs), z_image, atol=1e-6)
+    np.testing.assert_allclose(model.encode_texts(captions(8)), encoder.encode_texts(captions(8)), atol=1e-6)
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(data or b""))) for data in images]).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(model.encode_images(pixels), z_image, atol=1e-6)
+    assert model.tau_ == pytest.approx(encoder.temperature)
+
+
+@pytest.mark.parametrize("quantile", [0.0, 0.3, 0.95])
+def test_the_quantile_is_the_share_that_is_flagged(folder: Path, encoder: PretrainedCLIP, quantile: float) -> None:
+    pairs = vectors(encoder, 100)
+    model = clip(folder, quantile=quantile).fit(pairs)
+    assert (model.correspondence_ < model.threshold_).sum() == pytest.approx(100 * quantile, abs=1)
+    assert clip(folder, quantile=quantile, threshold=0.64).fit(pairs).threshold_ == 0.64
+
+
+def test_wrong_pairs_are_found_and_repaired(folder: Path, encoder: PretrainedCLIP) -> None:
+    n, wrong = 120, 36
+    pairs = vectors(encoder, n, wrong)
+    model = clip(folder, quantile=wrong / n).fit(pairs)
+    truth = np.arange(n) < wrong
+    assert roc_auc_score(~truth, model.correspondence_) > 0.95
+    assert model.evaluate(pairs).t2i_r1 < model.evaluate(vectors(encoder, n)).t2i_r1
+    plan = model.rematch(pairs, min_repair_score=0.0).to_pandas()
+    assert len(plan) == n and (plan["action"] == "rematch_text").sum() > 0
+    taken = plan[plan["action"] == "rematch_text"]
+    own = vectors(encoder, n).captions
+    right = np.array(own)[taken["pair_id"].to_numpy()] == taken["caption"].to_numpy()
+    assert right.mean() > 0.7
+
+
+def test_the_same_pair_gets_the_same_score(folder: Path, encoder: PretrainedCLIP) -> None:
+    pairs = vectors(encoder, 30)
+    model = clip(folder).fit(pairs)
+    np.testing.assert_allclose(model.score_pairs(pairs.select([7, 2])), model.score_pairs(pairs)[[7, 2]], atol=1e-6)
+    assert model.score_pairs(vectors(encoder, 0)).shape == (0,)
+    assert np.isfinite(model.score_pairs(vectors(encoder, 1, seed=4))).all()
+
+
+# -- on disk --------------------------------------------------------------------------------------------------------
+
+
+def test_saved_and_loaded_it_is_the_same(folder: Path, encoder: PretrainedCLIP, tmp_path: Path) -> None:
+    pairs = vectors(encoder, 40, 10)
+    model = clip(folder, quantile=0.25).fit(pairs)
+    path = model.save_pretrained(tmp_path / "model")
+    assert sorted(p.name for p in path.iterdir()) == ["bank.safetensors", "config.json"]
+    loaded = ClipScore.from_pretrained(path)
+    np.testing.assert_array_equal(loaded.score_pairs(pairs), model.score_pairs(pairs))
+    assert loaded.threshold_ == model.threshold_ and loaded.quantile == 0.25
+    assert loaded.rematch(pairs).to_pandas().equals(model.rematch(pairs).to_pandas())
+    assert loaded.save_pretrained(path, overwrite=True) == path
+
+
+def test_another_model_under_the_name_is_refused(folder: Path, encoder: PretrainedCLIP, tmp_path: Path) -> None:
+    path = clip(folder).fit(vectors(encoder, 10)).save_pretrained(tmp_path / "model")
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    config["pretrained"]["fingerprint"] = "0" * 64
+    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(DataError, match="is not the model that"):
+        ClipScore.from_pretrained(path)
+    (path / "bank.safetensors").write_bytes(b"no")
+    with pytest.raises(DataError, match=r"bank\.safetensors"):
+        ClipScore.from_pretrained(path)
+    (path / "config.json").write_text('{"format": 1, "method": "crcl"}', encoding="utf-8")
+    with pytest.raises(DataError, match="'crcl'"):
+        ClipScore.from_pretrained(path)
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("model", None), ("model", ""), ("model", 3), ("quantile", 1), ("quantile", -0.1), ("quantile", "a"),
+     ("revision", 2), ("image_encoder", "cnn"), ("threshold", 2), ("label_group", 1)],
+)  # fmt: skip
+def test_a_bad_setting_is_named(folder: Path, setting: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=setting):
+        clip(folder, **{setting: value}).fit(None)
+
+
+def test_what_cannot_be_used_is_quarantined(folder: Path) -> None:
+    images = pictures(12)
+    images[2], images[5] = b"not an image", None
+    model = clip(folder).fit(Pairs.from_arrays(captions(12), images=images))
+    assert np.flatnonzero(np.isnan(model.correspondence_)).tolist() == [2, 5]
+    assert "decoded" in model.quarantined_[2] and "no image" in model.quarantined_[5]
+    images[7] = b""
+    with pytest.raises(DataError, match="more than 20%"):
+        clip(folder).fit(Pairs.from_arrays(captions(12), images=images))
+
+
+def test_vectors_of_another_model_are_refused(folder: Path) -> None:
+    other = Pairs.from_arrays(captions(4), features=np.ones((4, 5), np.float32))
+    with pytest.raises(DataError, match=r"24 dimensions.*vectors of .*5.*give the images"):
+        clip(folder).fit(other)
+    regions = Pairs.from_arrays(captions(4), features=np.ones((4, 9, 24), np.float32))
+    with pytest.raises(DataError, match="9 x 24"):
+        clip(folder).fit(regions)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_few_pairs(folder: Path, encoder: PretrainedCLIP, n: int, tmp_path: Path) -> None:
+    pairs = vectors(encoder, n)
+    model = clip(folder).fit(pairs)
+    assert np.isfinite(model.correspondence_).all() and len(model.rematch(pairs).to_pandas()) == n
+    loaded = ClipScore.from_pretrained(model.save_pretrained(tmp_path / "m"))
+    assert np.isfinite(loaded.score_pairs(pairs)).all()
+
+
+def test_no_pair_and_one_pair(folder: Path, encoder: PretrainedCLIP) -> None:
+    with pytest.raises(DataError, match="no pair"):
+        clip(folder).fit(vectors(encoder, 0))
+    with pytest.raises(RefusedError, match="at least 2"):
+        clip(folder).fit(vectors(encoder, 1))
+    with pytest.raises(NotFittedError):
+        clip(folder).score_pairs(vectors(encoder, 2))
