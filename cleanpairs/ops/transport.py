@@ -41,7 +41,7 @@ from cleanpairs.errors import ConfigError, DataError
 
 __all__ = ["TransportPlan", "partial_transport"]
 
-EVERY = 3  # iterations between two looks at the error: a look costs an iteration's time, and on a GPU a wait
+EVERY = 2  # iterations between two looks at the error: on a GPU a look is a wait
 ADAPT_EVERY = 12  # iterations between two estimates of the best omega
 OMEGA, OMEGA_MAX = 1.5, 1.9
 LOWEST = float(np.finfo(np.float64).min)
@@ -81,7 +81,7 @@ def partial_transport(
     mass: float = 0.1,
     reg: float = 0.01,
     forbidden: Tensor | None = None,
-    tol: float = 1e-4,
+    tol: float = 5e-4,
     max_iter: int = 1000,
 ) -> TransportPlan:
     """Move ``mass`` from the rows to the columns of each cost matrix; no gradient. The module says what is solved.
@@ -121,10 +121,13 @@ def partial_transport(
         nothing = torch.zeros(batch, dtype=torch.float64, device=cost.device)
         return TransportPlan(cost.new_zeros(cost.shape, dtype=dtype), 0, nothing, nothing.bool())
     C: Any = cost.detach().reshape(-1, n, m).double()
-    barred: Any = None if forbidden is None else forbidden.to(C.device).broadcast_to(cost.shape).reshape(-1, n, m)
+    barred: Any = None if forbidden is None else forbidden.to(C.device).expand(cost.shape).reshape(-1, n, m)
     xp: Any = torch
     if C.device.type == "cpu":
         xp, C, barred = np, C.numpy(), None if barred is None else barred.numpy()
+    if not (math.isfinite(C.min()) and math.isfinite(C.max())):  # a NaN is both
+        at = (~cost.isfinite()).nonzero()[0].tolist()
+        raise DataError(f"cost must be finite; entry {at} is {cost[tuple(at)].item()}: bar entries by `forbidden`")
     with np.errstate(all="ignore"):  # an overflow is noticed by the error that it makes
         problem = _augment(xp, C, barred, mass, reg)
         plan, error, iterations = _solve(xp, problem, tol * mass, max_iter)
@@ -142,22 +145,15 @@ def partial_transport(
 def _check(cost: Tensor, mass: float, reg: float, forbidden: Tensor | None, tol: float, max_iter: int) -> None:
     if cost.ndim < 2 or not cost.is_floating_point():
         raise DataError(f"cost must be a floating-point tensor (..., n, m); found {tuple(cost.shape)} {cost.dtype}")
-    if cost.numel():
-        low, high = torch.aminmax(cost.detach())  # a NaN is both
-        if not (math.isfinite(low.item()) and math.isfinite(high.item())):
-            at = (~cost.isfinite()).nonzero()[0].tolist()
-            raise DataError(f"cost must be finite; entry {at} is {cost[tuple(at)].item()}: bar entries by `forbidden`")
     if forbidden is not None:
         if forbidden.dtype != torch.bool:
             raise DataError(f"forbidden must be bool; found {forbidden.dtype}")
         try:
-            fits = torch.broadcast_shapes(forbidden.shape, cost.shape) == cost.shape
-        except RuntimeError:
-            fits = False
-        if not fits:
+            forbidden.expand(cost.shape)
+        except RuntimeError as error:
             raise DataError(
                 f"forbidden must broadcast to the cost's shape {tuple(cost.shape)}; found {tuple(forbidden.shape)}"
-            )
+            ) from error
     if not 0 < mass <= 1:
         raise ConfigError(f"mass must be in (0, 1]: the fraction of all mass that is moved; found {mass}")
     if not 0 < reg < float("inf"):
@@ -187,18 +183,15 @@ _Sums = Callable[[Any], Any]  # log v (B, m + 1) -> log(K v) (B, n + 1), or log 
 def _augment(xp: Any, C: Any, barred: Any, mass: float, reg: float) -> _Problem:
     B, n, m = C.shape
     log_kernel = np.zeros((B, n + 1, m + 1)) if xp is np else C.new_zeros((B, n + 1, m + 1))
-    log_kernel[:, n, m] = -xp.inf
-    block = log_kernel[:, :n, :m]
-    block[:] = C
-    block *= -1 / reg
-    possible = xp.ones_like(C[:, 0, 0])
+    p, q = xp.full_like(log_kernel[:, :, 0], 1 / n), xp.full_like(log_kernel[:, 0, :], 1 / m)
+    block, possible = C * (-1 / reg), xp.ones_like(C[:, 0, 0])
     if barred is not None:
-        block[barred] = -xp.inf
-        rows, columns = (~barred.all(axis=2)).sum(axis=1) / n, (~barred.all(axis=1)).sum(axis=1) / m
-        possible = xp.minimum(rows, columns) * possible
-    block -= xp.amax(block, axis=(1, 2)).clip(min=LOWEST)[:, None, None]
+        block = xp.where(barred, -xp.inf, block)
+        has_row, has_column = ~barred.all(axis=2), ~barred.all(axis=1)
+        possible = xp.minimum((p[:, :n] * has_row).sum(axis=1), (q[:, :m] * has_column).sum(axis=1)).clip(max=1)
+    log_kernel[:, :n, :m] = block - xp.amax(block, axis=(1, 2)).clip(min=LOWEST)[:, None, None]
+    log_kernel[:, n, m] = -xp.inf
     rho = possible.clip(max=mass)  # rows and columns without a partner cannot carry more
-    p, q = xp.ones_like(log_kernel[:, :, 0]) / n, xp.ones_like(log_kernel[:, 0, :]) / m
     p[:, n] = (1 - rho).clip(min=EMPTY)
     q[:, m] = p[:, n]
     return _Problem(log_kernel, p, q, possible > 0)
@@ -244,7 +237,8 @@ def _start(xp: Any, problem: _Problem, K: Any) -> Any:
     iterations than with zeros alone.
     """
     log_v = xp.zeros_like(problem.q)
-    mean = K[:, :-1, :-1].sum(axis=(1, 2)) / (K.shape[1] - 1)
+    n, m = K.shape[1] - 1, K.shape[2] - 1
+    mean = (K.sum(axis=(1, 2)) - (n + m)) / n  # without the ones of the virtual row and column
     slack = problem.q[:, -1]
     log_v[:, -1] = xp.log(mean.clip(min=EMPTY) * slack / (1 - slack).clip(min=EMPTY))
     return log_v
@@ -257,6 +251,10 @@ def _iterate(
 
     The rows of what is returned are those of ``p`` and the columns are then cut to ``q``: no sum is above its marginal.
     """
+
+    def column_error(log_u: Any, log_v: Any) -> Any:
+        return abs(xp.exp(log_v + columns(log_u)) - problem.q).sum(axis=1)
+
     log_p, log_q = xp.log(problem.p), xp.log(problem.q)
     log_u = log_p - rows(log_v)
     best_u, best_v = log_u, log_v
@@ -268,20 +266,20 @@ def _iterate(
         iteration += 1
         target = log_p - rows(log_v)
         if iteration % EVERY == 0 or iteration == max_iter:
-            # the plan of (target, log_v) has exact row sums: its error is that of its columns
-            error = abs(xp.exp(log_v + columns(target)) - problem.q).sum(axis=1)
+            error = (abs(xp.exp(log_u - target) - 1) * problem.p).sum(axis=1)  # of the rows of (log_u, log_v)
             better = active & (error < best)
             if better.all():
                 best_u, best_v, best = target, log_v, error
-            else:
+            elif better.any():
                 best_u = xp.where(better[:, None], target, best_u)
                 best_v = xp.where(better[:, None], log_v, best_v)
                 best = xp.where(better, error, best)
-            active = active & (best > tol)
-            if not active.any():
-                break
+            if (active & (best <= tol)).any():  # (target, log_v) has exact rows: look at its columns
+                active = active & ~((best <= tol) & (column_error(best_u, best_v) <= tol))
+                if not active.any():
+                    break
             if iteration % ADAPT_EVERY == 0:
-                failed = ~(error <= 10 * best)  # also NaN: over-relaxation does not contract here
+                failed = ~(error <= (10 * at_last_estimate).clip(max=1e300))  # NaN too: it does not contract here
                 if failed.any():
                     log_u, log_v = xp.where(failed[:, None], best_u, log_u), xp.where(failed[:, None], best_v, log_v)
                     target = log_p - rows(log_v)
@@ -289,7 +287,7 @@ def _iterate(
                 at_last_estimate = error
         log_u = log_u + omega * (target - log_u)
         log_v = log_v + omega * (log_q - columns(log_u) - log_v)
-    return best_u, xp.minimum(best_v, log_q - columns(best_u)), best, iteration
+    return best_u, xp.minimum(best_v, log_q - columns(best_u)), column_error(best_u, best_v), iteration
 
 
 def _best_omega(xp: Any, omega: Any, error: Any, before: Any) -> Any:
