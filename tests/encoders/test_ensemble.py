@@ -1,0 +1,77 @@
+"""An ensemble is one dual encoder whose similarity is its members' mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cleanpairs.encoders.base import Local, input_dim
+from cleanpairs.encoders.ensemble import Ensemble
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.sgraf import SAF, SGR
+from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, pack
+
+WORDS = [f"w{k}" for k in range(8)]
+
+
+def inputs(n: int) -> tuple[Tensor, PackedTokens]:
+    captions = [" ".join(WORDS[: 1 + k % 3]) for k in range(n)]
+    tokens, _ = pack(Tokenizer(WORDS).encode(captions), np.arange(n))
+    return torch.randn(n, 3, 6, generator=torch.Generator().manual_seed(0)), tokens
+
+
+def members_of(local: bool) -> list[Any]:
+    torch.manual_seed(0)
+    if local:
+        return [kind(9, 6, dim=dim, dim_word=5, dim_sim=4).eval() for kind, dim in ((SAF, 8), (SGR, 4))]
+    return [MLP(9, 6, dim=dim, dim_word=5).eval() for dim in (8, 4)]
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["vectors", "local"])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_similarity_is_the_mean(n: int, local: bool) -> None:
+    members = members_of(local)
+    model = Ensemble(members)
+    images, tokens = inputs(n)
+    keep = torch.ones(n, 3, dtype=torch.bool)
+    keep[0, 1] = False
+    states = model(images, keep, tokens)
+    mean = sum((m.similarity(*m(images, keep, tokens)) for m in members), torch.zeros(n, n)) / 2
+    torch.testing.assert_close(model.similarity(*states), mean)
+    torch.testing.assert_close(model.paired_similarity(*states), mean.diagonal())
+    vectors = [model.vector(s) for s in states]
+    assert all(v.shape == (n, 12) for v in vectors) and model.dim == 12 and model.local is local
+    torch.testing.assert_close(vectors[0].norm(dim=1), torch.ones(n))
+    cosine = sum(
+        (m.vector(i) @ m.vector(t).T for m, (i, t) in ((m, m(images, keep, tokens)) for m in members)),
+        torch.zeros(n, n),
+    )
+    torch.testing.assert_close(vectors[0] @ vectors[1].T, cosine / 2)  # of the vectors: the mean cosine
+    assert isinstance(states[0], Local) is local
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["vectors", "local"])
+def test_it_passes_on_the_standardisation_and_its_configuration(local: bool) -> None:
+    members = members_of(local)
+    model = Ensemble(members)
+    model.fit_input(torch.arange(6.0), torch.full((6,), 2.0))
+    for m in members:
+        torch.testing.assert_close(m.shift, torch.arange(6.0))
+        torch.testing.assert_close(m.scale, torch.full((6,), 0.5))
+    assert model.config == {"members": [m.config for m in members]} and input_dim(model) == 6
+    assert (model.image_drop, model.text_drop) == (members[0].image_drop, members[0].text_drop)
+
+
+def test_one_member_is_that_member() -> None:
+    member = members_of(local=True)[0]
+    states = member(*_with_keep(inputs(3)))
+    model = Ensemble([member])
+    torch.testing.assert_close(model.similarity(*model(*_with_keep(inputs(3)))), member.similarity(*states))
+
+
+def _with_keep(pair: tuple[Tensor, PackedTokens]) -> tuple[Tensor, None, PackedTokens]:
+    return pair[0], None, pair[1]

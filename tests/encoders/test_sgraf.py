@@ -1,0 +1,212 @@
+"""SAF, SGR, SGRAF: all pairs at once are what one caption at a time gives, in value and gradient."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu, normalize
+
+from cleanpairs.encoders import local_similarity, squared_difference
+from cleanpairs.encoders.base import Local, input_dim
+from cleanpairs.encoders.sgraf import SAF, SGR, SGRAF
+from cleanpairs.encoders.squared_difference import similarity_vectors
+from cleanpairs.encoders.tokenizer import Tokenizer, pack
+from cleanpairs.errors import ConfigError
+
+WORDS = [f"w{k}" for k in range(12)]
+
+
+def model_of(kind: type, **changes: Any) -> Any:
+    torch.manual_seed(0)
+    return kind(len(WORDS) + 1, 6, **{"dim": 8, "dim_word": 5, "dim_sim": 4, **changes}).double().eval()
+
+
+def states(model: Any, n_image: int = 4, lengths: tuple[int, ...] = (5, 3, 3, 1), keep: bool = True) -> Any:
+    g = torch.Generator().manual_seed(1)
+    images = torch.randn(n_image, 3, 6, generator=g, dtype=torch.float64)
+    kept = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 0, 1], [1, 1, 0]], dtype=torch.bool)[:n_image] if keep else None
+    table = Tokenizer(WORDS).encode([" ".join(WORDS[k : k + length]) for k, length in enumerate(lengths)])
+    tokens, _ = pack(table, np.arange(len(lengths)))
+    regions, words = model.encode_images(images, kept), model.encode_texts(tokens)
+    return Local(regions.parts.double(), regions.lengths), Local(words.parts.double(), words.lengths)
+
+
+def self_attend(module: Any, parts: Tensor) -> Tensor:
+    """One set (L, D), no padding: (D,)."""
+    common = module.local(parts) * module.whole(parts.mean(dim=0))
+    weight = module.weigh(common).squeeze(-1).softmax(dim=0)
+    return normalize(weight @ parts, dim=0)
+
+
+def one_pair(model: Any, regions: Tensor, words: Tensor) -> Tensor:
+    """The definition, for one image (R, D) and one caption (L, D) without padding."""
+    compare = model.compare
+    s = leaky_relu(words @ regions.T, 0.1)  # (L, R)
+    a = (9 * s / s.norm(dim=0, keepdim=True).clamp_min(1e-8)).softmax(dim=1)
+    context = normalize(a @ regions, dim=1)
+    local = normalize(compare.local((context - words) ** 2), dim=1)
+    v, t = self_attend(compare.image_attention, regions), self_attend(compare.text_attention, words)
+    x = torch.cat([normalize(compare.whole((v - t) ** 2), dim=0)[None], local])  # (L + 1, S)
+    r = compare.reasoning
+    if isinstance(model, SGR):
+        for query, key, graph in zip(r.query, r.key, r.graph, strict=True):
+            x = graph((query(x) @ key(x).T).softmax(dim=1) @ x).relu()
+        return torch.sigmoid(r.score(x[0])).squeeze()
+    weight = torch.sigmoid(r.attention(x)).squeeze(-1)
+    kept = normalize((weight / weight.sum()) @ x, dim=0)
+    return torch.sigmoid(r.score(kept)).squeeze()
+
+
+def caption_by_caption(model: Any, images: Local, texts: Local) -> Tensor:
+    def part(state: Local, k: int) -> Tensor:
+        return state.parts[k, : int(state.lengths[k])]
+
+    rows = [
+        torch.stack([one_pair(model, part(images, i), part(texts, t)) for t in range(len(texts.parts))])
+        for i in range(len(images.parts))
+    ]
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("block", [1, 1 << 24], ids=["a-caption-a-block", "one-block"])
+@pytest.mark.parametrize("keep_bytes", [0, 1 << 30], ids=["recomputed", "kept"])
+@pytest.mark.parametrize("kind", [SAF, SGR])
+def test_all_pairs_are_the_pairs_one_by_one(
+    kind: Any, keep_bytes: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(local_similarity.BLOCK_BYTES, "cpu", block)
+    monkeypatch.setitem(squared_difference.PIECE_BYTES, "cpu", block)
+    monkeypatch.setattr(local_similarity, "KEEP_BYTES", keep_bytes)
+    model = model_of(kind)
+    weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    gradients = []
+    values = []
+    for compute in (kind.similarity, caption_by_caption):
+        model.zero_grad()
+        S = compute(model, *states(model))
+        (S * weight).sum().backward()
+        values.append(S.detach())
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(values[0], values[1])
+    assert bool((values[0] > 0).all()) and bool((values[0] < 1).all())
+    assert gradients[0].keys() >= gradients[1].keys() and len(gradients[1]) > 10
+    for name, gradient in gradients[1].items():
+        torch.testing.assert_close(gradients[0][name], gradient, msg=lambda text, n=name: f"{n}: {text}")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", [SAF, SGR, SGRAF])
+@pytest.mark.parametrize("keep", [True, False])
+def test_paired_is_the_diagonal(kind: type, keep: bool) -> None:
+    model = model_of(kind)
+    images, texts = states(model, keep=keep)
+    torch.testing.assert_close(model.paired_similarity(images, texts), model.similarity(images, texts).diagonal())
+
+
+@pytest.mark.parametrize("kind", [SAF, SGR])
+def test_padding_does_not_matter(kind: type) -> None:
+    """A caption has one similarity whatever it is batched beside; padding holds garbage that nobody sees."""
+    model = model_of(kind)
+    images, texts = states(model)
+    S = model.similarity(images, texts)
+    for t in range(4):
+        length = int(texts.lengths[t])
+        alone = Local(texts.parts[t : t + 1, :length], texts.lengths[t : t + 1])
+        torch.testing.assert_close(model.similarity(images, alone)[:, 0], S[:, t])
+    for i in range(4):
+        length = int(images.lengths[i])
+        alone = Local(images.parts[i : i + 1, :length], images.lengths[i : i + 1])
+        torch.testing.assert_close(model.similarity(alone, texts)[0], S[i])
+
+
+def test_sgraf_is_the_mean() -> None:
+    model = model_of(SGRAF)
+    images, texts = states(model)
+    each = [
+        m.similarity(i, t) for m, i, t in zip(model.members, model._split(images), model._split(texts), strict=True)
+    ]
+    torch.testing.assert_close(model.similarity(images, texts), (each[0] + each[1]) / 2)
+    assert not torch.allclose(each[0], each[1])
+
+
+@pytest.mark.parametrize("kind", [SAF, SGR, SGRAF])
+def test_one_image_and_one_caption_of_one_word(kind: type) -> None:
+    """In training too: nothing needs a second row."""
+    model = model_of(kind).train()
+    images, texts = states(model, n_image=1, lengths=(1,), keep=False)
+    S = model.similarity(images, texts)
+    S.sum().backward()
+    assert S.shape == (1, 1) and bool(torch.isfinite(S).all())
+    assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
+    nothing = Local(images.parts[:0], images.lengths[:0])
+    assert model.similarity(nothing, texts).shape == (0, 1)
+    assert model.similarity(images, Local(texts.parts[:0], texts.lengths[:0])).shape == (1, 0)
+
+
+def test_dropped_regions_are_gone_and_the_rest_keep_their_order() -> None:
+    model = model_of(SAF)
+    images = torch.randn(2, 3, 6, dtype=torch.float64)
+    keep = torch.tensor([[False, True, True], [True, False, False]])
+    images[~keep] = float("nan")  # not even looked at
+    state = model.encode_images(images, keep)
+    assert state.lengths.tolist() == [2, 1]
+    alone = model.encode_images(images[:1, 1:])
+    torch.testing.assert_close(state.parts[0, :2], alone.parts[0])
+    assert bool((state.parts[0, 2:] == 0).all()) and bool((state.parts[1, 1:] == 0).all())
+    torch.testing.assert_close(model.vector(state)[0].double(), normalize(alone.parts[0].double().mean(dim=0), dim=0))
+
+
+@pytest.mark.parametrize("kind", [SAF, SGR, SGRAF])
+def test_the_configuration_and_the_weights_make_the_module_again(kind: type) -> None:
+    model = model_of(kind, sgr_steps=2)
+    model.fit_input(torch.arange(6.0), torch.full((6,), 2.0))
+    copy = kind(**json.loads(json.dumps(model.config))).double().eval()
+    copy.load_state_dict(model.state_dict())
+    assert copy.config == model.config and copy.dim == model.dim and input_dim(model) == 6
+    torch.testing.assert_close(copy.similarity(*states(copy)), model.similarity(*states(model)), rtol=0, atol=0)
+
+
+def test_the_standardisation_is_of_the_input() -> None:
+    model, plain = model_of(SGR), model_of(SGR)
+    mean, std = torch.randn(6, dtype=torch.float64), torch.rand(6, dtype=torch.float64) + 0.5
+    model.fit_input(mean, std)
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    torch.testing.assert_close(model.encode_images(x * std + mean).parts, plain.encode_images(x).parts)
+
+
+def test_steps_of_reasoning_are_positive() -> None:
+    with pytest.raises(ConfigError, match=r"sgr_steps.*found 0"):
+        SGR(5, 6, sgr_steps=0)
+
+
+@pytest.mark.parametrize("kind", [SAF, SGR])
+def test_half_precision_is_near(kind: type) -> None:
+    model = model_of(kind, dim=32, dim_sim=16).float()
+    g = torch.Generator().manual_seed(3)
+    images = torch.randn(4, 3, 6, generator=g)
+    tokens, _ = pack(Tokenizer(WORDS).encode(["w1 w2 w3", "w4 w5", "w6 w1", "w7"]), np.arange(4))
+    full = model.similarity(*model(images, None, tokens))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        states = model(images, None, tokens)
+        half, paired = model.similarity(*states), model.paired_similarity(*states)
+    half.float().sum().backward()
+    torch.testing.assert_close(half.float(), full, rtol=0, atol=0.02)
+    torch.testing.assert_close(half.diagonal().float(), paired.float(), rtol=0, atol=0.02)
+    assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
+
+
+def test_pixels_go_through_the_small_network() -> None:
+    model = model_of(SAF, pixels=True).float()
+    state = model.encode_images(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8))
+    assert state.parts.shape[0] == 2 and state.parts.shape[2] == model.dim
+
+
+def test_similarity_vectors_by_finite_differences() -> None:
+    g = torch.Generator().manual_seed(4)
+    shapes = [(2, 3, 4), (2, 4, 5), (3, 5), (6, 5), (6,)]
+    a, v, t, w, b = [torch.randn(*s, generator=g, dtype=torch.float64, requires_grad=True) for s in shapes]
+    assert torch.autograd.gradcheck(similarity_vectors, (a, v, t, w, b))
