@@ -5,10 +5,10 @@
 One thread; contestants take turns, and the fastest of their turns counts.
 
 *Transport*: 128 x 128, the diagonal forbidden, mass 0.1, costs relu(1 - S) of random unit vectors. The peer is L2RM's
-appendix B: the augmented problem with its xi and A, Sinkhorn on logarithms, M_ij = (-C^_ij + f_i + g_j) / lambda masked,
-f <- f + lambda (log p^ - LSE_j M), g likewise, 1,000 iterations at most, until sum |f - f_before| < 1e-3. "Lean" is the
-same iteration with the constant parts of M taken out of the loop, float32 both. Plan error: |plan - exact|_1 / mass,
-exact = POT's `sinkhorn_log` on the augmented problem in float64 at 1e-12.
+appendix B: the augmented problem with its xi and A, Sinkhorn on logarithms, M_ij = (-C^_ij + f_i + g_j) / lambda
+masked, f <- f + lambda (log p^ - LSE_j M), g likewise, 1,000 iterations at most, until sum |f - f_before| < 1e-3; float32.
+"Lean" is the same iteration with the constant parts of M taken out of the loop. Plan error: |plan - exact|_1 / mass, exact =
+POT's `sinkhorn_log` on the augmented problem in float64 at 1e-12.
 
 *Ranks*: a bank of 4,096; the peers are `scipy.stats.rankdata` a row, and a loop of Euclidean distances and
 `scipy.stats.spearmanr` a row (on a sample of the rows, scaled).
@@ -19,7 +19,8 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import ot
@@ -33,7 +34,7 @@ from cleanpairs.ops.transport import partial_transport
 MASS = 0.1
 
 
-def fastest(contestants: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
+def fastest(contestants: Mapping[str, Callable[[], object]], turns: int) -> dict[str, float]:
     """Seconds of each contestant's fastest call; they take turns of some 20 ms, so that all see the same machine."""
     best = dict.fromkeys(contestants, float("inf"))
     for _ in range(turns):
@@ -90,6 +91,11 @@ def papers_solver_lean(cost: Tensor, reg: float, xi: float = 1.0) -> Tensor:
     return (log_kernel + f[:, None] + g).exp()[:n, :n]
 
 
+def ours(cost: Tensor, reg: float) -> Tensor:
+    diagonal = torch.eye(len(cost), dtype=torch.bool)
+    return partial_transport(cost, mass=MASS, reg=reg, forbidden=diagonal).plan
+
+
 def exact_plan(cost: Tensor, reg: float) -> np.ndarray:
     n = len(cost)
     C, allowed, p = (x.numpy() for x in augmented(cost.double(), xi=0.0))
@@ -101,7 +107,6 @@ def exact_plan(cost: Tensor, reg: float) -> np.ndarray:
 
 def transport(size: int, turns: int) -> None:
     print(f"partial transport, {size} x {size}: ms; plan error | ratio to the paper's solver (to the lean one)")
-    forbidden = torch.eye(size, dtype=torch.bool)
     for dim in (16, 256):
         generator = torch.Generator().manual_seed(0)
         z = torch.nn.functional.normalize(torch.randn(2, size, dim, generator=generator), dim=2)
@@ -109,8 +114,8 @@ def transport(size: int, turns: int) -> None:
         for reg in (0.07, 0.03, 0.01, 0.003):
             exact = exact_plan(cost, reg)
             contestants: dict[str, Callable[[], Tensor]] = {
-                "paper": lambda reg=reg, cost=cost: papers_solver(cost, reg),
-                "lean": lambda reg=reg, cost=cost: papers_solver_lean(cost, reg),
+                "paper": partial(papers_solver, cost, reg),
+                "lean": partial(papers_solver_lean, cost, reg),
                 "ours": lambda reg=reg, cost=cost: (
                     partial_transport(cost, mass=MASS, reg=reg, forbidden=forbidden).plan
                 ),
@@ -167,8 +172,8 @@ def ranks(rows: int, bank: int, dim: int, turns: int) -> None:
         error = np.abs(rank_correlation(pool[0][:few], pool[1][:few], *pool[2:]) - expected).max()
         seconds = fastest(
             {
-                "ours": lambda pool=pool: rank_correlation(*pool),
-                "loop": lambda pool=pool: row_loop(pool[0][:few], pool[1][:few], *pool[2:]),
+                "ours": partial(rank_correlation, *pool),
+                "loop": partial(row_loop, pool[0][:few], pool[1][:few], *pool[2:]),
             },
             turns,
         )

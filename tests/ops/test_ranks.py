@@ -1,0 +1,236 @@
+"""Ranks and rank correlations: against scipy, row by row, ties and awkward values included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import stats
+
+from cleanpairs.errors import DataError
+from cleanpairs.ops import ranks
+from cleanpairs.ops.ranks import average_ranks, rank_correlation, spearman
+
+DTYPES = [np.float32, np.float64]
+
+
+def by_scipy(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of the rows, 0 where scipy has none."""
+    out = np.zeros(len(a))
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        if len(x) > 1 and np.ptp(x) and np.ptp(y):
+            out[i] = stats.spearmanr(x, y).statistic
+    return out
+
+
+def by_loop(
+    x_image: np.ndarray, x_text: np.ndarray, images: np.ndarray, texts: np.ndarray, exclude: np.ndarray | None = None
+) -> np.ndarray:
+    out = np.zeros(len(x_image))
+    for i in range(len(x_image)):
+        kept = np.arange(len(images)) != (-1 if exclude is None else exclude[i])
+        d = [((bank[kept] - x[i]) ** 2).sum(axis=1)[None] for x, bank in ((x_image, images), (x_text, texts))]
+        out[i] = by_scipy(*d)[0]
+    return out
+
+
+def vectors(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def whole(*shape: int, seed: int = 0) -> np.ndarray:
+    """Small whole numbers: distances between them are exact, and many are equal."""
+    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [0, 1, 2, 7])
+@pytest.mark.parametrize("m", [1, 2, 3, 50, 1000])
+@pytest.mark.parametrize("values", ["continuous", "ties", "two values", "constant", "skewed", "one outlier"])
+def test_ranks_equal_scipy(dtype: type, n: int, m: int, values: str) -> None:
+    rng = np.random.default_rng(n + m)
+    x = {
+        "continuous": lambda: rng.standard_normal((n, m)),
+        "ties": lambda: rng.integers(-5, 5, (n, m)),
+        "two values": lambda: rng.random((n, m)) < 0.5,
+        "constant": lambda: np.full((n, m), 0.3),
+        "skewed": lambda: np.exp(12 * rng.standard_normal((n, m))),
+        "one outlier": lambda: rng.random((n, m)) + 1e30 * (np.arange(m) == m // 2),
+    }[values]().astype(dtype)
+    found = average_ranks(x)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, stats.rankdata(x, axis=1) if n else x)
+
+
+def test_ranks_of_the_values_that_floats_have() -> None:
+    x = np.array([[np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, 1.0, 1.0000001]], dtype=np.float32)
+    np.testing.assert_array_equal(average_ranks(x), stats.rankdata(x, axis=1))
+    tiny = np.array([[3e-45, 1e-45, 0.0, 1e-45]], dtype=np.float32)  # 65,000 over their range overflows
+    np.testing.assert_array_equal(average_ranks(tiny), stats.rankdata(tiny, axis=1))
+    huge = np.array([[1.7e308, -1.7e308, 0.0]])
+    np.testing.assert_array_equal(average_ranks(huge), stats.rankdata(huge, axis=1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    arrays.arrays(
+        np.float32,
+        arrays.array_shapes(min_dims=2, max_dims=2, max_side=30),
+        elements=st.floats(width=32, allow_nan=False) | st.floats(0, 0.0009765625, width=32),
+    )
+)
+def test_ranks_equal_scipy_for_any_floats(x: np.ndarray) -> None:
+    np.testing.assert_array_equal(average_ranks(x), stats.rankdata(x, axis=1))
+
+
+@pytest.mark.parametrize("crowd", [2, 3, 10, 40])
+def test_values_that_share_a_bin_are_put_in_order(crowd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few bins, so that whole runs come out of the radix sort in the wrong order."""
+    monkeypatch.setattr(ranks, "BINS", 2000 // crowd)
+    monkeypatch.setattr(ranks, "CROWDED", 1.0)  # exchanges only
+    x = vectors(6, 2000).astype(np.float32)
+    np.testing.assert_array_equal(average_ranks(x), stats.rankdata(x, axis=1))
+
+
+def test_other_layouts_and_dtypes() -> None:
+    x = vectors(40, 30)
+    np.testing.assert_array_equal(average_ranks(x[::2, ::-3]), stats.rankdata(x[::2, ::-3], axis=1))
+    np.testing.assert_array_equal(average_ranks(np.asfortranarray(x)), stats.rankdata(x, axis=1))
+    counts = np.random.default_rng(0).integers(0, 9, (5, 20))
+    np.testing.assert_array_equal(average_ranks(counts), stats.rankdata(counts, axis=1))
+
+
+def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = whole(9, 50), vectors(9, 50)
+    expected = average_ranks(x), spearman(x, y)
+    for entries in (1, 60, 150, 10**6):
+        monkeypatch.setattr(ranks, "BLOCK", entries)
+        np.testing.assert_array_equal(average_ranks(x), expected[0])
+        np.testing.assert_array_equal(spearman(x, y), expected[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("m", [0, 1, 2, 3, 40, 4096])
+@pytest.mark.parametrize("make", [vectors, whole])
+def test_spearman_equals_scipy(dtype: type, m: int, make: object) -> None:
+    assert callable(make)
+    a, b = make(6, m, seed=1).astype(dtype), make(6, m, seed=2).astype(dtype)
+    b[1], a[2] = a[1], -b[2]
+    found = spearman(a, b)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, by_scipy(a, b), atol=1e-12)
+
+
+def test_spearman_of_a_constant_row_is_zero() -> None:
+    a, b = vectors(3, 10), vectors(3, 10, seed=1)
+    a[0], b[1] = 4.0, -1.0
+    assert spearman(a, b)[:2].tolist() == [0, 0]
+    assert spearman(np.zeros((0, 5)), np.zeros((0, 5))).shape == (0,)
+
+
+@pytest.mark.parametrize("m", [0, 1, 2, 3, 60])
+@pytest.mark.parametrize("n", [0, 1, 2, 9])
+@pytest.mark.parametrize("make", [vectors, whole])
+def test_rank_correlation_equals_the_row_loop(n: int, m: int, make: object) -> None:
+    assert callable(make)
+    args = make(n, 5, seed=1), make(n, 4, seed=2), make(m, 5, seed=3), make(m, 4, seed=4)
+    np.testing.assert_allclose(rank_correlation(*args), by_loop(*args), atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [vectors, whole])
+def test_images_with_several_captions_tie_exactly(make: object) -> None:
+    assert callable(make)
+    images = np.repeat(make(12, 4, seed=3), 5, axis=0)[:58]
+    order = np.random.default_rng(0).permutation(58)
+    args = make(20, 4, seed=1), make(20, 4, seed=2), images[order], make(58, 4, seed=4)
+    np.testing.assert_allclose(rank_correlation(*args), by_loop(*args), atol=1e-12)
+    exclude = np.random.default_rng(1).integers(-1, 58, 20)
+    np.testing.assert_allclose(rank_correlation(*args, exclude=exclude), by_loop(*args, exclude), atol=1e-12)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 30])
+@pytest.mark.parametrize("make", [vectors, whole])
+def test_excluded_entries_do_not_count(m: int, make: object) -> None:
+    assert callable(make)
+    args = make(25, 3, seed=1), make(25, 3, seed=2), make(m, 3, seed=3), make(m, 3, seed=4)
+    exclude = np.random.default_rng(0).integers(-1, m, 25)
+    np.testing.assert_allclose(rank_correlation(*args, exclude=exclude), by_loop(*args, exclude), atol=1e-12)
+
+
+def test_sizes_of_the_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = whole(30, 5, seed=1), whole(30, 5, seed=2), whole(40, 5, seed=3), whole(40, 5, seed=4)
+    exclude = np.arange(30) - 1
+    expected = rank_correlation(*args, exclude=exclude)
+    for block, inner in ((1, 10**6), (100, 90), (10**9, 1)):
+        monkeypatch.setattr(ranks, "BLOCK", inner)
+        np.testing.assert_allclose(rank_correlation(*args, exclude=exclude, block=block), expected, atol=1e-14)
+
+
+def test_float32_vectors_of_unit_length() -> None:
+    def unit(*shape: int, seed: int) -> np.ndarray:
+        x = vectors(*shape, seed=seed)
+        return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+    args = unit(20, 64, seed=1), unit(20, 64, seed=2), unit(500, 64, seed=3), unit(500, 64, seed=4)
+    np.testing.assert_allclose(rank_correlation(*args), by_loop(*args), atol=1e-4)
+
+
+def test_same_geometry_is_one_and_the_input_is_left_alone() -> None:
+    x, bank = vectors(5, 4), vectors(40, 4, seed=1)
+    before = x.copy(), bank.copy()
+    np.testing.assert_allclose(rank_correlation(x, x, bank, bank), 1.0)
+    np.testing.assert_array_equal(x, before[0])
+    np.testing.assert_array_equal(bank, before[1])
+
+
+def test_tensors_come_back_as_tensors() -> None:
+    x, y = torch.from_numpy(vectors(4, 20)), torch.from_numpy(vectors(4, 20, seed=1))
+    for found, expected in (
+        (average_ranks(x), average_ranks(x.numpy())),
+        (spearman(x, y), spearman(x.numpy(), y.numpy())),
+        (rank_correlation(x, x, y, y), rank_correlation(x.numpy(), x.numpy(), y.numpy(), y.numpy())),
+    ):
+        assert isinstance(found, torch.Tensor)
+        np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_the_torch_way_equals_the_numpy_way() -> None:
+    """What a GPU runs, on the CPU."""
+    x = whole(7, 40)
+    np.testing.assert_array_equal(ranks._ranks_by_torch(torch.from_numpy(x)).numpy(), stats.rankdata(x, axis=1))
+    args = whole(9, 5, seed=1), whole(9, 5, seed=2), whole(40, 5, seed=3), whole(40, 5, seed=4)
+    for exclude in (None, np.arange(9) - 1):
+        x_image, x_text, images, texts = map(torch.from_numpy, args)
+        left_out = None if exclude is None else torch.from_numpy(exclude)
+        there = ranks._rank_correlation_by_torch(x_image, x_text, images, texts, left_out, 100)
+        np.testing.assert_allclose(there.numpy(), rank_correlation(*args, exclude=exclude), atol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_the_gpu_as_on_the_cpu() -> None:
+    x, y = torch.from_numpy(whole(9, 5)), torch.from_numpy(whole(50, 5, seed=1))
+    assert torch.equal(average_ranks(y.cuda()).cpu().float(), average_ranks(y))
+    torch.testing.assert_close(spearman(y.cuda(), y.flip(1).cuda()).cpu(), spearman(y, y.flip(1)))
+    there = rank_correlation(x.cuda(), x.cuda(), y.cuda(), y.cuda(), exclude=torch.arange(9).cuda())
+    torch.testing.assert_close(there.cpu(), rank_correlation(x, x, y, y, exclude=torch.arange(9)))
+
+
+def test_refuses_what_has_no_ranks() -> None:
+    x = vectors(4, 6)
+    broken = x.copy()
+    broken[2, 3] = np.nan
+    with pytest.raises(DataError, match="NaN"):
+        average_ranks(broken)
+    with pytest.raises(DataError, match="matrix"):
+        average_ranks(x[0])
+    with pytest.raises(DataError, match="one shape"):
+        spearman(x, x[:, :5])
+    with pytest.raises(DataError, match="equally many columns"):
+        rank_correlation(x, x, x[:, :5], x)
+    with pytest.raises(DataError, match="equally many"):
+        rank_correlation(x, x[:3], x, x)
+    with pytest.raises(DataError, match="exclude"):
+        rank_correlation(x, x, x, x, exclude=np.array([0, 1, 2, 4]))
