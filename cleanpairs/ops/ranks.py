@@ -50,12 +50,13 @@ def average_ranks(x: Array) -> Array:
         if x.device.type != "cpu":
             return _ranks_by_torch(x)
         return torch.from_numpy(average_ranks(_as_numpy(x)))
-    x = _matrix(x, "x")
-    n: int = x.shape[0]
-    m: int = x.shape[1]
-    out = np.empty((n, m), dtype=np.float32 if m < 1 << 23 else np.float64)
-    for s in _blocks(n, m, BLOCK):
-        _rank(x[s], None, out[s])
+    return _average_ranks(_matrix(x, "x"))
+
+
+def _average_ranks(x: np.ndarray) -> np.ndarray:
+    out = np.empty(x.shape, dtype=np.float32 if x.shape[1] < 1 << 23 else np.float64)
+    for rows in _blocks(len(x), x.shape[1], BLOCK):
+        _rank(x[rows], None, out[rows])
     return out
 
 
