@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cleanpairs.errors import CleanpairsError
     from cleanpairs.estimators import PairCleaner
     from cleanpairs.methods.bicro import BiCro
+    from cleanpairs.methods.clip_score import ClipScore
     from cleanpairs.methods.crcl import CRCL
     from cleanpairs.methods.decl import DECL
     from cleanpairs.methods.infonce import InfoNCE
@@ -37,6 +38,7 @@ _HOME = {
     "BiCro": "cleanpairs.methods.bicro",
     "CRCL": "cleanpairs.methods.crcl",
     "CleanpairsError": "cleanpairs.errors",
+    "ClipScore": "cleanpairs.methods.clip_score",
     "DECL": "cleanpairs.methods.decl",
     "InfoNCE": "cleanpairs.methods.infonce",
     "L2RM": "cleanpairs.methods.l2rm",
@@ -63,6 +65,7 @@ __all__ = [
     "REPAIR",
     "BiCro",
     "CleanpairsError",
+    "ClipScore",
     "InfoNCE",
     "PairCleaner",
     "Pairs",

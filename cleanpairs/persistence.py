@@ -118,7 +118,11 @@ def load_estimator(path: Path) -> PairCleaner:
     file = path
     try:
         parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in config["parameters"].items()}
-        estimator: PairCleaner = METHODS.load(config["method"])(**parameters)
+        method = METHODS.load(config["method"])
+        if "from_pretrained" in vars(method):  # it keeps other things than a trained dual encoder
+            own: PairCleaner = method.from_pretrained(path)
+            return own
+        estimator: PairCleaner = method(**parameters)
         backbone = dict(config["backbone"])
         with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
             build = BACKBONES.load(backbone.pop("name"))

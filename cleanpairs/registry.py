@@ -129,6 +129,12 @@ METHODS = Registry(
             "plain triplet loss with hardest negatives, no resistance",
             "VSE++, BMVC 2018",
         ),
+        "clip-score": (
+            "cleanpairs.methods.clip_score:ClipScore",
+            "cosine of a pretrained CLIP or SigLIP, threshold by quantile: the filter in use, nothing trained",
+            "CLIPScore, EMNLP 2021; DataComp, 2023",
+            {"model": "a CLIP or SigLIP model, a directory or a hub name (--set method.model=NAME)"},
+        ),
     },
 )
 
@@ -148,9 +154,9 @@ BACKBONES = Registry(
     "backbone",
     {
         "vse_inf": ("cleanpairs.encoders.vse_inf:VSEInf", "regions and words pooled by GPO (VSE infinity, 2021)"),
-        # "saf": ("cleanpairs.encoders.sgraf:SAF", "words attend over regions, similarity attention filtration (2021)"),
-        # "sgr": ("cleanpairs.encoders.sgraf:SGR", "words attend over regions, similarity graph reasoning (2021)"),
-        # "sgraf": ("cleanpairs.encoders.sgraf:SGRAF", "the mean of SAF's and SGR's similarities (2021)"),
+        "saf": ("cleanpairs.encoders.sgraf:SAF", "words attend over regions, similarity attention filtration (2021)"),
+        "sgr": ("cleanpairs.encoders.sgraf:SGR", "words attend over regions, similarity graph reasoning (2021)"),
+        "sgraf": ("cleanpairs.encoders.sgraf:SGRAF", "the mean of SAF's and SGR's similarities (2021)"),
         "mlp": ("cleanpairs.encoders.mlp:MLP", "mean region and bag of words through an MLP each: the fastest"),
     },
 )

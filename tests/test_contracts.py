@@ -17,6 +17,7 @@ import torch
 from sklearn.base import clone
 
 from cleanpairs import Pairs
+from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, OutputExistsError, RefusedError
 from cleanpairs.registry import BACKBONES, METHODS, OBJECTIVES
@@ -62,7 +63,11 @@ def tiny(method: type, **changes: Any) -> Any:
     return method(**{k: v for k, v in {**TINY, **changes}.items() if k in known})
 
 
-@pytest.fixture(params=METHODS.names())
+# clip-score trains nothing and has no seed, no epochs, no vocabulary: tests/methods/test_clip_score.py is its contract.
+TRAINED = [name for name in METHODS.names() if name != "clip-score"]
+
+
+@pytest.fixture(params=TRAINED)
 def method(request: pytest.FixtureRequest) -> type:
     loaded: type = METHODS.load(request.param)
     assert loaded.method_name == request.param  # type: ignore[attr-defined]
@@ -128,24 +133,25 @@ def test_before_fit_everything_says_so(method: Any, tmp_path: Path) -> None:
 
 
 BAD: dict[str, list[Any]] = {
-    "backbone": ["vse_inv"], "image_encoder": ["efficient"],
-    "image_size": [0, -3, "big", 2.5], "dim": [0, 2.5, "a", True],
-    "dim_word": [0], "dim_sim": [0, "a"], "epochs": [0, -1, 1.5, None], "refine_epochs": [(0,), (2, "a"), 3, (True,)],
-    "freeze": [0, "a", 1.5], "horizon": [0, "always", 1.5], "beta": [-0.1, 1.1, "a", float("nan")],
-    "epsilon": [-0.1, 2, None], "lam": [-1, "a", float("nan"), float("inf")], "tau": [0, -1, "a", float("inf"), True],
-    "lr": [0, -1, "fast", float("nan"), float("inf"), True], "lr_update": [0, -1, 1.5, "a"],
-    "weight_decay": [-1, "a", float("nan")], "grad_clip": [0, "a"], "batch_size": [1, 0, 2.5],
-    "label_pass": ["train", None], "label_group": [1, "a"], "label_tau": [0, -1, "a"],
-    "threshold": [-0.1, 1.1, "otto", float("nan"), True], "exclude_duplicates": ["no", 2], "standardise": ["no", None],
-    "image_drop": [-0.1, 1, "a"], "text_drop": [-0.1, 1.0, None], "min_count": [0],
-    "warmup": [-1, "a", 1.5], "margin": [0, -1, "a"], "curve": [1, 0.5, "a"], "clean_above": [-0.1, 1, "a"],
-    "memory": [0, 2.5], "neighbours": [0, "a"], "eta": [-0.1, 2, "a"], "noisy_weight": [-1, "a"], "classes": [1, "a"],
+    "backbone": ["vse_inv"], "image_encoder": ["efficient"], "image_size": [0, -3, "big", 2.5],
+    "dim": [0, 2.5, "a", True], "dim_word": [0], "dim_sim": [0, "a"], "epochs": [0, -1, 1.5, None],
+    "refine_epochs": [(0,), (2, "a"), 3, (True,)], "freeze": [0, "a", 1.5], "horizon": [0, "always", 1.5],
+    "beta": [-0.1, 1.1, "a", float("nan")], "epsilon": [-0.1, 2, None], "lam": [-1, "a", float("nan"), float("inf")],
+    "tau": [0, -1, "a", float("inf"), True], "lr": [0, -1, "fast", float("nan"), float("inf"), True],
+    "lr_update": [0, -1, 1.5, "a"], "weight_decay": [-1, "a", float("nan")], "grad_clip": [0, "a"],
+    "batch_size": [1, 0, 2.5], "label_pass": ["train", None], "label_group": [1, "a"], "label_tau": [0, -1, "a"],
+    "threshold": [-0.1, 1.1, "otto", float("nan"), True], "exclude_duplicates": ["no", 2],
+    "standardise": ["no", None], "image_drop": [-0.1, 1, "a"], "text_drop": [-0.1, 1.0, None], "min_count": [0],
+    "warmup": [-1, "a", 1.5], "warm_loss": ["max", None], "split_by": ["loss", None], "clean_loss": ["x", None],
+    "margin": [0, -1, "a"], "curve": [1, 0.5, "a"], "clean_above": [-0.1, 1, "a"], "memory": [0, 2.5],
+    "neighbours": [0, "a"], "eta": [-0.1, 2, "a"], "noisy_weight": [-1, "a"], "classes": [1, "a"],
     "class_tau": [0, "a"], "class_lr": [0, "a"], "entropy_weight": [-1, "a"], "search": ["world", None],
     "mass": [0, 1.1, "a"], "transport_reg": [0, "a"], "transport_tau": [0, "a"], "cost": ["cheap", None],
-    "cost_lr": [0, "a"], "kept": [0, "a"], "by_mass": ["yes", None], "evidence_tau": [0, "a"], "kl_weight": [-1, "a"],
-    "anchor_above": [-0.1, 2, "a"], "kind": ["sin", None], "start": [0, "a"], "meta_batch": [1, "a"],
-    "meta_every": [0, "a"], "meta_lr": [0, "a"], "lookahead": [0, "a"], "meta": [None],
-    "max_length": [0], "device": ["gpu", None], "precision": ["fp16"], "random_state": [-1, None, 0.5],
+    "cost_lr": [0, "a"], "kept": [0, "a"], "rematch_weight": [-1, "a"], "by_mass": ["yes", None],
+    "evidence_tau": [0, "a"], "kl_weight": [-1, "a"], "anchor_above": [-0.1, 2, "a"], "kind": ["sin", None],
+    "start": [0, "a"], "meta_batch": [1, "a"], "meta_every": [0, "a"], "meta_lr": [0, "a"], "lookahead": [0, "a"],
+    "meta": [None], "max_length": [0], "device": ["gpu", None], "precision": ["fp16"],
+    "random_state": [-1, None, 0.5],
 }  # fmt: skip
 
 
@@ -463,9 +469,9 @@ def batch_of(model: Any, n: int) -> tuple[torch.Tensor, Any]:
 def test_backbone_forward_and_backward(backbone: Any, n: int) -> None:
     images, tokens = batch_of(backbone, n)
     backbone.train()
-    z_image, z_text = backbone(images, None, tokens)
-    assert z_image.shape == z_text.shape == (n, backbone.dim)
-    S = backbone.similarity(z_image, z_text)
+    image_state, text_state = backbone(images, None, tokens)
+    assert isinstance(image_state, Local) == isinstance(text_state, Local) == backbone.local
+    S = backbone.similarity(image_state, text_state)
     assert S.shape == (n, n)
     (S.diagonal().sum() - S.sum() / n).backward()
     without = [name for name, p in backbone.named_parameters() if p.grad is None]
@@ -478,13 +484,32 @@ def test_backbone_in_evaluation(backbone: Any, n: int) -> None:
     images, tokens = batch_of(backbone, n)
     backbone.eval()
     with torch.no_grad():
-        z_image, z_text = backbone.encode_images(images), backbone.encode_texts(tokens)
-        again = backbone.encode_images(images[:1])
+        image_state, text_state = backbone.encode_images(images), backbone.encode_texts(tokens)
+        again = backbone.vector(backbone.encode_images(images[:1]))
+    z_image, z_text = backbone.vector(image_state), backbone.vector(text_state)
     for z in (z_image, z_text):
+        assert z.shape == (n, backbone.dim)
         torch.testing.assert_close(z.norm(dim=1), torch.ones(n), atol=1e-5, rtol=0)
     torch.testing.assert_close(again[0], z_image[0], atol=1e-5, rtol=0)  # whatever it is embedded beside
-    S = backbone.similarity(z_image, z_text)
+    with torch.no_grad():
+        S, paired = (f(image_state, text_state) for f in (backbone.similarity, backbone.paired_similarity))
     assert bool((S.abs() <= 1 + 1e-5).all())
+    torch.testing.assert_close(paired, S.diagonal(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", BACKBONES.names())
+@pytest.mark.parametrize("method_name", ["infonce", "repair", "pc2", "l2rm"])
+def test_methods_work_with_every_backbone(method_name: str, name: str, tmp_path: Path) -> None:
+    """One network and two, with and without a head: scores, plans, figures, and the same from disk."""
+    method = METHODS.load(method_name)
+    pairs = corpus(48, wrong=8)
+    model = tiny(method, backbone=name, dim_sim=4, batch_size=12, label_group=12, lr=5e-3).fit(pairs, val=corpus(12))
+    assert np.isfinite(model.correspondence_).all() and 0 <= model.evaluate(pairs).rsum <= 600
+    loaded = method.from_pretrained(model.save_pretrained(tmp_path / "model"))
+    np.testing.assert_allclose(loaded.score_pairs(pairs), model.score_pairs(pairs), rtol=1e-5, atol=1e-7)
+    assert loaded.evaluate(pairs) == model.evaluate(pairs)
+    plans = [m.rematch(pairs, correspondence=model.correspondence_, threshold=0.6).to_pandas() for m in (model, loaded)]
+    assert len(plans[0]) == 48 and plans[0]["action"].tolist() == plans[1]["action"].tolist()
 
 
 def test_backbone_is_rebuilt_from_its_config(backbone: Any) -> None:
@@ -497,7 +522,8 @@ def test_backbone_is_rebuilt_from_its_config(backbone: Any) -> None:
     images, tokens = batch_of(backbone, 4)
     with torch.no_grad():
         for a, b in zip(backbone.eval()(images, None, tokens), other.eval()(images, None, tokens), strict=True):
-            assert torch.equal(a, b) and bool(torch.isfinite(a).all())
+            first, second = (x.parts if isinstance(x, Local) else x for x in (a, b))
+            assert torch.equal(first, second) and bool(torch.isfinite(first).all())
 
 
 def test_backbone_ignores_the_regions_that_are_left_out(backbone: Any) -> None:
@@ -509,7 +535,8 @@ def test_backbone_ignores_the_regions_that_are_left_out(backbone: Any) -> None:
     other[~keep] = 1e3
     backbone.eval()
     with torch.no_grad():
-        z = backbone.encode_images(images, keep)
-        torch.testing.assert_close(backbone.encode_images(other, keep), z)
-        torch.testing.assert_close(z[2], backbone.encode_images(images[2:3, 2:])[0])  # one region left: that region
-        torch.testing.assert_close(z[0], backbone.encode_images(images[:1])[0])
+        z = backbone.vector(backbone.encode_images(images, keep))
+        alone = backbone.vector(backbone.encode_images(images[2:3, 2:]))  # one region left: that region
+        torch.testing.assert_close(backbone.vector(backbone.encode_images(other, keep)), z)
+        torch.testing.assert_close(z[2], alone[0])
+        torch.testing.assert_close(z[0], backbone.vector(backbone.encode_images(images[:1]))[0])

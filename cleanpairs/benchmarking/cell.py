@@ -17,6 +17,7 @@ from cleanpairs.benchmarking.splits import Splits
 from cleanpairs.data import Pairs
 from cleanpairs.data.noise import Noise, apply_noise
 from cleanpairs.evaluate import detection
+from cleanpairs.registry import METHODS
 
 __all__ = ["repair_quality", "run_cell"]
 
@@ -52,7 +53,8 @@ def run_cell(
     start = time.perf_counter()
     _reset_peak()
     model = settings.estimator(random_state=seed)
-    ready = splits.with_features(model.image_encoder, model.image_size)
+    needs_pixels = "model" in METHODS.entry(settings.method).needs  # a pretrained one encodes them by itself
+    ready = splits if needs_pixels else splits.with_features(model.image_encoder, model.image_size)
     if ready is not splits:
         model.set_params(image_encoder="features")
     train = apply_noise(ready.train, noise)

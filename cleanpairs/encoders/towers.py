@@ -13,8 +13,8 @@ __all__ = ["RegionTower", "WordTower", "l2_normalise"]
 
 
 def l2_normalise(x: Tensor) -> Tensor:
-    """Rows of ``x`` (B, E) on the unit sphere; a zero row stays zero."""
-    return nn.functional.normalize(x.float(), dim=-1, eps=1e-8)
+    """Rows of ``x`` (B, E) on the unit sphere, in full precision at least; a zero row stays zero."""
+    return nn.functional.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1, eps=1e-8)
 
 
 class RegionTower(nn.Module):

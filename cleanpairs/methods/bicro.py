@@ -11,7 +11,7 @@ with Euclidean distances of unit vectors; clean pairs keep y = 1. All pairs are 
 y of the paper is at least one half by construction for most pairs, since the nearest is nearer than the other, and is
 then thresholded at one half. Here the ratios of the anchors among themselves (each to its nearest other anchor) say
 what a right pair looks like and those of anchors' images with other anchors' texts what a wrong one does: y is scaled
-between the two medians. The soft correspondence that the method leaves is w + (1 - w) y.
+between the two medians. The soft correspondence that the method leaves is w (1 + y) / 2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import numpy as np
 from torch import Tensor
 
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.ops.search import top_k
 from cleanpairs.parameters import check_number
 from cleanpairs.trainer import Forward, TrainingData, View
@@ -56,10 +55,9 @@ def consistency(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_
 
 
 class _Consistent(Splitting):
-    def __init__(self, n: int, *, curve: float, anchor_above: float, seed: int, **settings: Any) -> None:
+    def __init__(self, n: int, *, anchor_above: float, noisy_weight: float, seed: int, **settings: Any) -> None:
         super().__init__(n, mixture="beta", **settings)
-        self.triplet = TripletLoss(margin=self.margin, curve=curve, negatives="hard")
-        self.anchor_above, self.seed = anchor_above, seed
+        self.anchor_above, self.seed, self.noisy_weight = anchor_above, seed, noisy_weight
 
     def judge(self, view: View) -> np.ndarray:
         values = []
@@ -69,7 +67,7 @@ class _Consistent(Splitting):
             w = self.w[k]
             y = self.estimate(z_image, z_text, w, view.seed(11, k))
             self.y[1 - k] = np.where(w > self.clean_above, 1, y)
-            values.append(w + (1 - w) * y)
+            values.append(w * (1 + y) / 2)
         return np.asarray(np.mean(values, axis=0))
 
     def estimate(self, z_image: np.ndarray, z_text: np.ndarray, w: np.ndarray, seed: int) -> np.ndarray:
@@ -90,10 +88,8 @@ class _Consistent(Splitting):
 
     def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
         y = self.y[network]
-        loss = self.triplet(clean.similarity(), clean.of(y), clean.excluded).mean()
-        if noisy is not None:
-            loss = loss + self.triplet(noisy.similarity(), noisy.of(y), noisy.excluded).mean()
-        return loss
+        loss = self.pair_loss(clean, clean.of(y))
+        return loss if noisy is None else loss + self.noisy_weight * self.pair_loss(noisy, noisy.of(y))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -106,24 +102,38 @@ class BiCro(SplittingCleaner):
     ----------
     anchor_above : float in [0, 1]
         Least clean probability of an anchor; at most half of the pairs are anchors.
+    noisy_weight : float
+        Weight of the noisy pairs' loss; 1 in the paper.
     """
 
     method_name: ClassVar[str] = "bicro"
+
+    horizon: int | None = 1
+    noisy_weight: float = 0.1
 
     anchor_above: float = 0.5
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(**{**cls._paper_settings(), "backbone": "sgraf", "epochs": 40, "lr_update": 30, **changes})
+        return cls(
+            **{
+                **cls._paper_settings(),
+                "backbone": "sgraf",
+                "epochs": 40,
+                "lr_update": 30,
+                "noisy_weight": 1.0,
+                **changes,
+            }
+        )
 
     def _validate(self) -> None:
         super()._validate()
+        check_number("bicro", "noisy_weight", self.noisy_weight, least=0)
         check_number("bicro", "anchor_above", self.anchor_above, least=0, most=1)
 
     def _procedure(self, data: TrainingData) -> _Consistent:
-        warm = TripletLoss(margin=self.margin, negatives="mean")
         return _Consistent(
-            len(data), curve=self.curve, anchor_above=self.anchor_above, seed=self.random_state, warm_objective=warm,
+            len(data),  anchor_above=self.anchor_above, noisy_weight=self.noisy_weight, seed=self.random_state,
             **self._split_settings(),
         )  # fmt: skip

@@ -36,13 +36,15 @@ def expected_probability(S: Tensor, tau: float, excluded: Tensor | None = None) 
 
 
 class _Evidential(Splitting):
-    def __init__(self, n: int, *, tau: float, **settings: Any) -> None:
+    def __init__(self, n: int, *, evidence_tau: float, **settings: Any) -> None:
         super().__init__(n, networks=1, **settings)
-        self.tau = tau
+        self.evidence_tau = evidence_tau
 
     def losses(self, view: View, network: int) -> np.ndarray:
-        figure = self.figure(view, network, lambda S, excluded: 1 - expected_probability(S, self.tau, excluded))
-        return scaled(figure)
+        def surprise(S: Tensor, excluded: Tensor | None) -> Tensor:
+            return 1 - expected_probability(S, self.evidence_tau, excluded)
+
+        return scaled(self.figure(view, network, surprise))
 
     def batches(self, view: View, network: int) -> list[tuple[np.ndarray, ...]]:
         """All pairs once: each weighs by its posterior."""
@@ -86,4 +88,5 @@ class DECL(SplittingCleaner):
 
     def _procedure(self, data: TrainingData) -> _Evidential:
         loss = EvidentialLoss(tau=self.evidence_tau, kl_weight=self.kl_weight)
-        return _Evidential(len(data), tau=self.evidence_tau, warm_objective=loss, **self._split_settings())
+        settings = {**self._split_settings(), "warm_objective": loss}
+        return _Evidential(len(data), evidence_tau=self.evidence_tau, **settings)

@@ -29,9 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
-from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.rematching import RematchingLoss
-from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
@@ -65,13 +63,13 @@ class CostNet(nn.Module):
 
 class _Rematching(Splitting):
     def __init__(
-        self, n: int, *, batch_size: int, tau: float, mass: float, reg: float, cost: str, cost_lr: float, kept: int,
-        by_mass: bool, search: str, **settings: Any,
+        self, n: int, *, batch_size: int, transport_tau: float, mass: float, reg: float, cost: str, cost_lr: float,
+        kept: int, by_mass: bool, rematch_weight: float, search: str, **settings: Any,
     ) -> None:  # fmt: skip
         super().__init__(n, networks=1, mixture="beta", **settings)
-        self.triplet = TripletLoss(margin=self.margin, negatives="hard")
-        self.rematching = RematchingLoss(tau=tau, by_mass=by_mass)
+        self.rematching = RematchingLoss(tau=transport_tau, by_mass=by_mass)
         self.batch_size, self.mass, self.reg, self.cost = batch_size, mass, reg, cost
+        self.rematch_weight = rematch_weight
         self.cost_lr, self.kept, self.search = cost_lr, kept, search
         self.partner = np.arange(n, dtype=np.int64)  # search="corpus": the pair whose caption suits the image
 
@@ -116,7 +114,7 @@ class _Rematching(Splitting):
         return out
 
     def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
-        loss = self.triplet(clean.similarity(), torch.ones(len(clean.rows), device=view.device), clean.excluded).mean()
+        loss = self.pair_loss(clean, torch.ones(len(clean.rows), device=view.device))
         if noisy is None or not at_least_two(noisy):
             return loss
         S = noisy.similarity()  # (n, n)
@@ -124,7 +122,7 @@ class _Rematching(Splitting):
             cost = self.costs(view, S.detach()).clamp_min(1e-10)
             diagonal = torch.eye(len(S), dtype=torch.bool, device=S.device)
             plan = partial_transport(cost, mass=self.mass, reg=self.reg, forbidden=diagonal).plan.to(S.dtype)
-        loss = loss + self.rematching(S, plan).mean()
+        loss = loss + self.rematch_weight * self.rematching(S, plan).mean()
         if self.cost == "learned" and len(clean.rows) == len(noisy.rows):
             loss = loss + self.cost_loss(view, clean, noisy)
         return loss
@@ -178,6 +176,8 @@ class L2RM(SplittingCleaner):
         Matched images in a reconstructed batch.
     by_mass : bool
         Rows and columns of the plan weigh by the mass that they carried.
+    rematch_weight : float
+        Weight of the rematching loss.
     search : {"batch", "corpus"}
         Whether a mismatched image meets the captions of a random batch, or those that suit it.
     """
@@ -191,12 +191,23 @@ class L2RM(SplittingCleaner):
     cost_lr: float = 2e-6
     kept: int = 8
     by_mass: bool = False
+    rematch_weight: float = 0.1
     search: str = "batch"
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(**{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 15, **changes})
+        return cls(
+            **{
+                **cls._paper_settings(),
+                "backbone": "sgr",
+                "epochs": 40,
+                "lr_update": 15,
+                "warm_loss": "rce",
+                "rematch_weight": 1.0,
+                **changes,
+            }
+        )
 
     def _validate(self) -> None:
         super()._validate()
@@ -206,12 +217,13 @@ class L2RM(SplittingCleaner):
         check_choice("l2rm", "cost", self.cost, ("learned", "cosine"))
         check_number("l2rm", "cost_lr", self.cost_lr, above=0)
         check_whole("l2rm", "kept", self.kept, 1)
+        check_number("l2rm", "rematch_weight", self.rematch_weight, least=0)
         check_flag("l2rm", "by_mass", self.by_mass)
         check_choice("l2rm", "search", self.search, ("batch", "corpus"))
 
     def _procedure(self, data: TrainingData) -> _Rematching:
         return _Rematching(
-            len(data), batch_size=self.batch_size, tau=self.transport_tau, mass=self.mass, reg=self.transport_reg,
-            cost=self.cost, cost_lr=self.cost_lr, kept=self.kept, by_mass=self.by_mass, search=self.search,
-            warm_objective=InfoNCEWithRCE(tau=self.tau), **self._split_settings(),
+            len(data), batch_size=self.batch_size, transport_tau=self.transport_tau, mass=self.mass,
+            reg=self.transport_reg, cost=self.cost, cost_lr=self.cost_lr, kept=self.kept, by_mass=self.by_mass,
+            rematch_weight=self.rematch_weight, search=self.search, **self._split_settings(),
         )  # fmt: skip

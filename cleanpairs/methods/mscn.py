@@ -77,7 +77,6 @@ class _Correcting(Splitting):
         super().__init__(n, mixture="beta", **settings)
         self.meta, self.meta_batch, self.meta_every = meta, meta_batch, meta_every
         self.meta_lr, self.lookahead = meta_lr, lookahead
-        self.triplet = TripletLoss(margin=self.margin, negatives="hard")
         self.smooth = TripletLoss(margin=self.margin, negatives="mean")  # its slope is not zero almost everywhere
 
     def head(self, model: Any) -> nn.Module:
@@ -114,13 +113,13 @@ class _Correcting(Splitting):
         return super().warm_loss(view, network, f) + self.recognition(view, network, seed)
 
     def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
-        loss = self.triplet(clean.similarity(), torch.ones(len(clean.rows), device=view.device), clean.excluded).mean()
+        loss = self.pair_loss(clean, torch.ones(len(clean.rows), device=view.device))
         seed = step_seed(view.seed(network, 29), int(clean.rows[0]))
         if noisy is None or len(noisy.rows) < 2:
             return loss + self.recognition(view, network, seed)
         head: Any = view.networks[network].head
         weight = head(self.vectors(noisy))  # (n,), with the gradient of theta alone
-        each = self.triplet(noisy.similarity(), torch.ones(len(noisy.rows), device=view.device), noisy.excluded)
+        each = self.pair_objective(noisy.similarity(), torch.ones(len(noisy.rows), device=view.device), noisy.excluded)
         loss = loss + (weight.detach() * each).mean()
         if seed % self.meta_every == 0:
             slope = self.slopes(view, network, loss, noisy, seed)
@@ -273,6 +272,5 @@ class MSCN(SplittingCleaner):
         )
         return _Correcting(
             len(data), meta, meta_batch=self.meta_batch, meta_every=self.meta_every, meta_lr=self.meta_lr,
-            lookahead=self.lookahead, warm_objective=TripletLoss(margin=self.margin, negatives="mean"),
-            **self._split_settings(),
+            lookahead=self.lookahead, **self._split_settings(),
         )  # fmt: skip

@@ -24,16 +24,17 @@ import numpy as np
 from torch import Tensor
 
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.objectives.triplet import TripletLoss, prediction
+from cleanpairs.objectives.triplet import prediction
+from cleanpairs.parameters import check_number
 from cleanpairs.trainer import Forward, TrainingData, View
 
 __all__ = ["NCR"]
 
 
 class _Rectifying(Splitting):
-    def __init__(self, n: int, curve: float, **settings: Any) -> None:
+    def __init__(self, n: int, *, noisy_weight: float, **settings: Any) -> None:
         super().__init__(n, **settings)
-        self.triplet = TripletLoss(margin=self.margin, curve=curve, negatives="hard")
+        self.noisy_weight = noisy_weight
 
     def judge(self, view: View) -> np.ndarray:
         r = np.stack([self.figure(view, k, lambda S, excluded: prediction(S, excluded)) for k in range(2)])
@@ -41,31 +42,48 @@ class _Rectifying(Splitting):
         for k in range(2):  # labels for network k, by the other's split
             w = self.w[1 - k]
             self.y[k] = np.where(w > self.clean_above, w + (1 - w) * r[k], r.mean(axis=0))
-        return np.asarray(self.y.mean(axis=0))
+        return np.asarray(self.w.mean(axis=0) * self.y.mean(axis=0))
 
     def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
         y = self.y[network]
-        loss = self.triplet(clean.similarity(), clean.of(y), clean.excluded).mean()
-        if noisy is not None:
-            loss = loss + self.triplet(noisy.similarity(), noisy.of(y), noisy.excluded).mean()
-        return loss
+        loss = self.pair_loss(clean, clean.of(y))
+        return loss if noisy is None else loss + self.noisy_weight * self.pair_loss(noisy, noisy.of(y))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NCR(SplittingCleaner):
     """Two networks, Gaussian co-dividing, soft margins from rectified labels.
 
-    Parameters as in :class:`cleanpairs.methods.splitting.SplittingCleaner` and
-    :class:`cleanpairs.estimators.SharedParameters`.
+    Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
+
+    Parameters
+    ----------
+    noisy_weight : float
+        Weight of the noisy pairs' loss; 1 in the paper.
     """
 
     method_name: ClassVar[str] = "ncr"
 
+    horizon: int | None = 1
+    noisy_weight: float = 0.1
+
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(**{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 30, **changes})
+        return cls(
+            **{
+                **cls._paper_settings(),
+                "backbone": "sgr",
+                "epochs": 40,
+                "lr_update": 30,
+                "noisy_weight": 1.0,
+                **changes,
+            }
+        )
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_number("ncr", "noisy_weight", self.noisy_weight, least=0)
 
     def _procedure(self, data: TrainingData) -> _Rectifying:
-        warm = TripletLoss(margin=self.margin, negatives="mean")
-        return _Rectifying(len(data), self.curve, warm_objective=warm, **self._split_settings())
+        return _Rectifying(len(data), noisy_weight=self.noisy_weight, **self._split_settings())

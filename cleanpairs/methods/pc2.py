@@ -31,7 +31,6 @@ from torch import Tensor, nn
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
-from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.ops.search import top_k
 from cleanpairs.parameters import check_choice, check_number, check_whole
 from cleanpairs.trainer import Forward, TrainingData, View
@@ -54,12 +53,10 @@ class PseudoClassifier(nn.Module):
 
 class _PseudoCaptioning(Splitting):
     def __init__(
-        self, n: int, *, curve: float, classes: int, class_tau: float, entropy_weight: float, class_lr: float,
+        self, n: int, *, classes: int, class_tau: float, entropy_weight: float, class_lr: float,
         search: str, **settings: Any,
     ) -> None:  # fmt: skip
         super().__init__(n, half=True, **settings)
-        self.triplet = TripletLoss(margin=self.margin, curve=curve, negatives="hard")
-        self.by_similarity = TripletLoss(margin=self.margin, curve=curve, negatives="hard")
         self.classes, self.class_tau, self.entropy_weight = classes, class_tau, entropy_weight
         self.class_lr, self.search = class_lr, search
         self.p = np.zeros((self.networks, n, classes), dtype=np.float32)  # of the last epoch
@@ -139,8 +136,7 @@ class _PseudoCaptioning(Splitting):
         return self.joint_loss(view, network, f)
 
     def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
-        S = clean.similarity()
-        loss = self.triplet(S, clean.of(self.y[network]), clean.excluded).mean()
+        loss = self.pair_loss(clean, clean.of(self.y[network]))
         loss = loss + self.class_loss(view, network, clean, clean)
         if noisy is None or not at_least_two(noisy):
             return loss
@@ -155,7 +151,7 @@ class _PseudoCaptioning(Splitting):
     def joint_loss(self, view: View, network: int, f: Forward) -> Tensor:
         """As :meth:`split_loss`, with captions that were found in the whole corpus."""
         clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
-        loss = self.triplet(clean.similarity(), clean.of(self.y[network]), clean.excluded).mean()
+        loss = self.pair_loss(clean, clean.of(self.y[network]))
         loss = loss + self.class_loss(view, network, clean, clean)
         givers = f.select(f.source != 1)
         order = np.argsort(givers.rows)
@@ -170,7 +166,7 @@ class _PseudoCaptioning(Splitting):
         image, text = data.image_group[noisy.rows], data.text_group[texts.rows]
         same = (image[:, None] == image) | (text[:, None] == text)
         np.fill_diagonal(same, False)
-        return self.by_similarity(S, s.clamp(0, 1), torch.from_numpy(same).to(view.device)).mean()
+        return self.triplet(S, s.clamp(0, 1), torch.from_numpy(same).to(view.device)).mean()
 
     def state(self) -> dict[str, Any]:
         return {
@@ -232,8 +228,7 @@ class PC2(SplittingCleaner):
         check_choice("pc2", "search", self.search, ("batch", "corpus"))
 
     def _procedure(self, data: TrainingData) -> _PseudoCaptioning:
-        warm = TripletLoss(margin=self.margin, negatives="mean")
         return _PseudoCaptioning(
-            len(data), curve=self.curve, classes=self.classes, class_tau=self.class_tau, class_lr=self.class_lr,
-            entropy_weight=self.entropy_weight, search=self.search, warm_objective=warm, **self._split_settings(),
+            len(data), classes=self.classes, class_tau=self.class_tau, class_lr=self.class_lr,
+            entropy_weight=self.entropy_weight, search=self.search, **self._split_settings(),
         )  # fmt: skip

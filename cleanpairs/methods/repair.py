@@ -34,7 +34,6 @@ from torch import Tensor
 from cleanpairs.encoders.base import State
 from cleanpairs.memory import FeatureMemory
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.ops.ranks import rank_correlation
 from cleanpairs.parameters import check_number, check_whole
 from cleanpairs.trainer import Forward, TrainingData, View
@@ -56,11 +55,10 @@ def ends_of_ranks(c: np.ndarray) -> tuple[float, float]:
 
 class _Repairing(Splitting):
     def __init__(
-        self, n: int, *, curve: float, memory: int, neighbours: int, eta: float, noisy_weight: float, seed: int,
+        self, n: int, *, memory: int, neighbours: int, eta: float, noisy_weight: float, seed: int,
         **settings: Any,
     ) -> None:  # fmt: skip
         super().__init__(n, **settings)
-        self.triplet = TripletLoss(margin=self.margin, curve=curve, negatives="hard")
         self.neighbours, self.eta, self.noisy_weight, self.seed = neighbours, eta, noisy_weight, seed
         self.memories = [FeatureMemory(memory) for _ in range(self.networks)]
         self.ends = np.tile(np.array([0.0, 1.0]), (self.networks, 1))
@@ -101,8 +99,7 @@ class _Repairing(Splitting):
     # -- training ---------------------------------------------------------------------------------------------------
 
     def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
-        S = clean.similarity()
-        loss = self.triplet(S, clean.of(self.y[network]), clean.excluded).mean()
+        loss = self.pair_loss(clean, clean.of(self.y[network]))
         memory = self.memories[network]
         if noisy is not None and len(memory):
             wrong = np.asarray((self.w[:, noisy.rows] < self.eta).all(axis=0))
@@ -144,7 +141,7 @@ class _Repairing(Splitting):
         new_text = data.text_group[f.rows if image else sources]
         same_pair = (new_image[:, None] == new_image) | (new_text[:, None] == new_text)
         np.fill_diagonal(same_pair, False)
-        return self.triplet(S, y, torch.from_numpy(same_pair).to(view.device)).mean()
+        return self.pair_objective(S, y, torch.from_numpy(same_pair).to(view.device)).mean()
 
     # -- state ------------------------------------------------------------------------------------------------------
 
@@ -190,7 +187,9 @@ class REPAIR(SplittingCleaner):
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(**{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 30, **changes})
+        return cls(
+            **{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 30, "warm_loss": "sum", **changes}
+        )
 
     def _validate(self) -> None:
         super()._validate()
@@ -200,8 +199,7 @@ class REPAIR(SplittingCleaner):
         check_number("repair", "noisy_weight", self.noisy_weight, least=0)
 
     def _procedure(self, data: TrainingData) -> _Repairing:
-        warm = TripletLoss(margin=self.margin, negatives="sum")
         return _Repairing(
-            len(data), curve=self.curve, memory=self.memory, neighbours=self.neighbours, eta=self.eta,
-            noisy_weight=self.noisy_weight, seed=self.random_state, warm_objective=warm, **self._split_settings(),
+            len(data), memory=self.memory, neighbours=self.neighbours, eta=self.eta,
+            noisy_weight=self.noisy_weight, seed=self.random_state, **self._split_settings(),
         )  # fmt: skip

@@ -1,9 +1,14 @@
 """What the methods that split the corpus by its losses have in common, for one network or two that teach each other.
 
-Each epoch behind the warm-up: the loss of every pair in evaluation mode (the triplet over the mean of the negatives,
-in random groups), scaled to [0, 1], split in two by a mixture; w is the posterior of the lower heap, the probability of
+Each epoch behind the warm-up: a loss of every pair in evaluation mode, in random groups, scaled to [0, 1], split in two
+by a mixture; w is the posterior of the lower heap, the probability of
 being clean. A split that is implausible is refused and the previous one kept. Networks that teach each other train on
 each other's split (co-teaching).
+
+The papers split the triplet loss over the mean of the negatives, after a warm-up with it. Both are settings; the
+defaults are a warm-up with the reverse cross entropy and a split of the matching probability. Measured on photographs
+(8,000 pairs, noise 0.4, four epochs): the loss of the papers ranks wrong pairs at AUROC .81 and falls, its mixture
+takes a fifth of them; the defaults rank at .95, stay there, and flag .40 of the pairs (docs/log.md).
 
 The soft correspondence that a method leaves is the mean of its labels over the first ``horizon`` epochs behind the
 warm-up: later losses tell less, since wrong pairs have been learnt by heart by then (the papers' own labels lose .04 to
@@ -22,8 +27,10 @@ from torch import Tensor, nn
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.base import Objective
+from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss
-from cleanpairs.parameters import check_number, check_whole
+from cleanpairs.ops.matching import matching_probability
+from cleanpairs.parameters import check_choice, check_number, check_whole
 from cleanpairs.scoring import in_groups
 from cleanpairs.trainer import Forward, View
 
@@ -52,6 +59,12 @@ class Splitting:
         Of the triplet loss.
     horizon : int, optional
         Epochs behind the warm-up whose labels enter the value; all when None.
+    split_by : {"probability", "triplet"}
+        What is split: 1 minus the matching probability at ``tau``, or the triplet loss over the mean of the negatives.
+    curve : float
+        Of the soft margin.
+    clean_loss : {"rce", "triplet"}
+        Loss of the pairs behind the warm-up: see :class:`SplittingCleaner`.
     half : bool
         A step holds half a batch of clean and half a batch of noisy pairs, instead of one of each.
     """
@@ -68,11 +81,18 @@ class Splitting:
         margin: float = 0.2,
         horizon: int | None = None,
         half: bool = False,
+        split_by: str = "probability",
+        tau: float = 0.07,
+        curve: float = 10.0,
+        clean_loss: str = "rce",
     ) -> None:
         self.n, self.networks, self.warmup, self.warm_objective = n, networks, warmup, warm_objective
         self.mixture, self.clean_above, self.margin, self.horizon, self.half = (
             mixture, clean_above, margin, horizon, half,
         )  # fmt: skip
+        self.split_by, self.tau = split_by, tau
+        self.triplet = TripletLoss(margin=margin, curve=curve, negatives="hard")
+        self.pair_objective: Objective = self.triplet if clean_loss == "triplet" else InfoNCEWithRCE(tau=tau)
         self.w = np.ones((networks, n), dtype=np.float32)  # probability of being clean, as each network sees it
         self.y = np.ones((networks, n), dtype=np.float32)  # labels for each network's training
         self.total = np.zeros(n, dtype=np.float64)
@@ -104,6 +124,10 @@ class Splitting:
     def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
         """Loss of a batch of clean and a batch of noisy pairs."""
         raise NotImplementedError
+
+    def pair_loss(self, f: Forward, y: Tensor) -> Tensor:
+        """Mean loss of the pairs of a batch with their labels y (B,)."""
+        return self.pair_objective(f.similarity(), y, f.excluded).mean()
 
     # -- the procedure ----------------------------------------------------------------------------------------------
 
@@ -170,6 +194,8 @@ class Splitting:
 
     def losses(self, view: View, network: int) -> np.ndarray:
         """Loss (N,) of every pair in evaluation mode, scaled to [0, 1]."""
+        if self.split_by == "probability":
+            return 1 - self.figure(view, network, lambda S, excluded: matching_probability(S, self.tau, excluded))
         triplet = TripletLoss(margin=self.margin, negatives="mean")
         loss = self.figure(view, network, lambda S, excluded: triplet(S, torch.ones(len(S)), excluded))
         return scaled(loss)
@@ -233,6 +259,14 @@ class SplittingCleaner(PairCleaner):
     ----------
     warmup : int
         Epochs on all pairs before the first split.
+    warm_loss : {"rce", "mean", "sum"}
+        Their loss: cross entropy with its reverse (:mod:`cleanpairs.objectives.rce`), or the triplet over the mean,
+        or the sum, of the negatives.
+    split_by : {"probability", "triplet"}
+        What is split: 1 minus the matching probability at ``tau``, or the triplet loss over the mean of the negatives.
+    clean_loss : {"rce", "triplet"}
+        Loss of a pair with the label y behind the warm-up: y times the cross entropy with its reverse, or the papers'
+        triplet of the hardest negatives with the soft margin of y.
     margin, curve : float
         alpha and m of the soft margin alpha (m^y - 1) / (m - 1).
     clean_above : float in [0, 1]
@@ -242,6 +276,9 @@ class SplittingCleaner(PairCleaner):
     """
 
     warmup: int = 4
+    warm_loss: str = "rce"
+    split_by: str = "probability"
+    clean_loss: str = "rce"
     margin: float = 0.2
     curve: float = 10.0
     clean_above: float = 0.5
@@ -253,14 +290,22 @@ class SplittingCleaner(PairCleaner):
         super()._validate()
         name = self.method_name
         check_whole(name, "warmup", self.warmup, 1)
+        check_choice(name, "warm_loss", self.warm_loss, ("rce", "mean", "sum"))
+        check_choice(name, "clean_loss", self.clean_loss, ("rce", "triplet"))
+        check_choice(name, "split_by", self.split_by, ("probability", "triplet"))
         check_number(name, "margin", self.margin, above=0)
         check_number(name, "curve", self.curve, above=1)
         check_number(name, "clean_above", self.clean_above, least=0, below=1)
         check_whole(name, "horizon", self.horizon, 1, none=True)
 
     def _split_settings(self) -> dict[str, Any]:
+        warm: Objective = InfoNCEWithRCE(tau=self.tau)
+        if self.warm_loss != "rce":
+            warm = TripletLoss(margin=self.margin, negatives=self.warm_loss)
         return {
             "warmup": self.warmup, "margin": self.margin, "clean_above": self.clean_above, "horizon": self.horizon,
+            "split_by": self.split_by, "tau": self.label_tau or self.tau, "warm_objective": warm,
+            "curve": self.curve, "clean_loss": self.clean_loss,
         }  # fmt: skip
 
     @staticmethod
@@ -268,5 +313,6 @@ class SplittingCleaner(PairCleaner):
         """What the papers of this family share."""
         return {
             "dim": 1024, "dim_sim": 256, "batch_size": 128, "label_group": 128, "lr": 2e-4, "warmup": 5,
-            "horizon": None, "exclude_duplicates": False, "standardise": False, "image_drop": 0.0, "text_drop": 0.0,
+            "horizon": None, "split_by": "triplet", "clean_loss": "triplet", "warm_loss": "mean",
+            "exclude_duplicates": False, "standardise": False, "image_drop": 0.0, "text_drop": 0.0,
         }  # fmt: skip
