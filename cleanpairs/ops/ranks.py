@@ -83,15 +83,16 @@ def spearman(a: Array, b: Array) -> Array:
         if a.device.type != "cpu":
             return _pearson(torch, _centred(_ranks_by_torch(a)), _centred(_ranks_by_torch(b)))
         return torch.from_numpy(spearman(_as_numpy(a), _as_numpy(b)))
-    a, b = _matrix(a, "a"), _matrix(b, "b")
-    n, m = a.shape
-    out = np.zeros(n)
-    r, s = np.empty((2, *a[: max(1, BLOCK // max(m, 1))].shape))
-    for rows in _blocks(n, m, BLOCK):
-        k = len(out[rows])
-        _rank(a[rows], None, r[:k])
-        _rank(b[rows], None, s[:k])
-        out[rows] = _pearson(np, _centred(r[:k]), _centred(s[:k]))
+    return _spearman(_matrix(a, "a"), _matrix(b, "b"))
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    out = np.zeros(len(a))
+    for rows in _blocks(len(a), a.shape[1], BLOCK):
+        r, s = np.empty(a[rows].shape), np.empty(a[rows].shape)
+        _rank(a[rows], None, r)
+        _rank(b[rows], None, s)
+        out[rows] = _correlation(r, s, None)
     return out
 
 

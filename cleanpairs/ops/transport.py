@@ -81,7 +81,7 @@ def partial_transport(
     mass: float = 0.1,
     reg: float = 0.01,
     forbidden: Tensor | None = None,
-    tol: float = 5e-4,
+    tol: float = 1e-3,
     max_iter: int = 1000,
 ) -> TransportPlan:
     """Move ``mass`` from the rows to the columns of each cost matrix; no gradient. The module says what is solved.
@@ -224,12 +224,11 @@ def _solve(xp: Any, problem: _Problem, tol: float, max_iter: int) -> tuple[Any, 
         part = problem.select(hard)
         log_u[hard], log_v[hard], error[hard], more = _in_steps(xp, part, tol, max_iter)
         iterations += more
-        plan = xp.exp(problem.log_kernel + log_u[:, :, None] + log_v[:, None, :])
+        plan = xp.exp(problem.log_kernel + log_u[:, :, None] + log_v[:, None, :])[:, :-1, :-1]
     else:
-        plan = K
-        plan *= xp.exp(log_u)[:, :, None]
-        plan *= xp.exp(log_v)[:, None, :]
-    return plan[:, :-1, :-1], error, iterations
+        plan = xp.exp(log_u)[:, :-1, None] * K[:, :-1, :-1]
+        plan *= xp.exp(log_v)[:, None, :-1]
+    return plan, error, iterations
 
 
 def _start(xp: Any, problem: _Problem, K: Any) -> Any:
