@@ -64,7 +64,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
 
 def _members(model: Any) -> list[Any]:
     """The networks of an ensemble, or the only one."""
-    return list(model.members) if isinstance(model, Ensemble) else [model]
+    return list(model.members) if type(model) is Ensemble else [model]  # SGRAF is one network of two parts
 
 
 def _bank_arrays(bank: Bank) -> dict[str, np.ndarray]:

@@ -147,7 +147,7 @@ BAD: dict[str, list[Any]] = {
     "neighbours": [0, "a"], "eta": [-0.1, 2, "a"], "noisy_weight": [-1, "a"], "classes": [1, "a"],
     "class_tau": [0, "a"], "class_lr": [0, "a"], "entropy_weight": [-1, "a"], "search": ["world", None],
     "mass": [0, 1.1, "a"], "transport_reg": [0, "a"], "transport_tau": [0, "a"], "cost": ["cheap", None],
-    "cost_lr": [0, "a"], "kept": [0, "a"], "rematch_weight": [-1, "a"], "by_mass": ["yes", None],
+    "cost_lr": [0, "a"], "kept": [0, "a"], "rematch_weight": [-1, "a"], "rematch_mass": [0, 2, "a"], "by_mass": ["yes", None],
     "evidence_tau": [0, "a"], "kl_weight": [-1, "a"], "anchor_above": [-0.1, 2, "a"], "kind": ["sin", None],
     "start": [0, "a"], "meta_batch": [1, "a"], "meta_every": [0, "a"], "meta_lr": [0, "a"], "lookahead": [0, "a"],
     "meta": [None], "max_length": [0], "device": ["gpu", None], "precision": ["fp16"],

@@ -27,7 +27,9 @@ __all__ = ["AttentionFiltration", "GraphReasoning", "LocalSimilarity", "SelfAtte
 
 SMOOTH = 9.0
 SLOPE = 0.1
-BLOCK_BYTES = {"cpu": 1 << 21, "cuda": 1 << 28}  # of a block's similarity vectors: fewer calls against more in cache
+BLOCK_BYTES = 1 << 27  # of a block's similarity vectors, at most
+CPU_NODES = 1 << 13  # similarity vectors of a block on the CPU: fewer calls against more in cache
+CPU_CAPTIONS = 4  # but no fewer captions: with fewer words the products become slow
 KEPT_VECTORS = 14  # tensors as large as them that the reasoning keeps for the gradient
 KEEP_BYTES = 4 << 30  # above it the blocks of a training step are computed again in the backward pass
 
@@ -139,8 +141,7 @@ class LocalSimilarity(nn.Module):
         regions, gram, seen = self._prepared(images)
         lengths = texts.lengths.cpu()
         vector = n * S * regions.element_size()  # of one word with all images
-        limit = BLOCK_BYTES.get(regions.device.type, BLOCK_BYTES["cuda"])
-        step = max(1, limit // (vector * (int(lengths.max()) + 1)))
+        step = _captions_of_a_block(n, int(lengths.max()) + 1, vector, regions.device.type == "cpu")
         again = torch.is_grad_enabled() and vector * int((lengths + 1).sum()) * KEPT_VECTORS > KEEP_BYTES
         out = []
         for start in range(0, m, step):
@@ -195,6 +196,12 @@ class LocalSimilarity(nn.Module):
     def _nodes(lengths: Tensor, L: int) -> Tensor:
         """(B, L + 1) bool: node 0 and the words there are."""
         return torch.arange(L + 1, device=lengths.device) <= lengths[:, None]
+
+
+def _captions_of_a_block(n: int, nodes: int, vector: int, cpu: bool) -> int:
+    """How many captions of ``nodes`` nodes with n images; ``vector`` bytes a node with all images."""
+    most = max(1, BLOCK_BYTES // (vector * nodes))
+    return min(most, max(CPU_CAPTIONS, CPU_NODES // (n * nodes))) if cpu else most
 
 
 def _attention(s: Tensor, seen: Tensor | None, gram: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from torch.autograd.function import once_differentiable
 
 __all__ = ["similarity_vectors"]
 
-PIECE_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}  # of contexts at a time: half of a core's cache; enough for a GPU
+CPU_ROWS = 1 << 10  # contexts at a time: some megabytes
+PIECE_BYTES = 1 << 28  # of them on other devices
 TINY = 1e-12
 
 
@@ -42,8 +43,8 @@ def similarity_vectors(weights: Tensor, regions: Tensor, words: Tensor, matrix: 
 
 
 def _pieces(n: int, q: int, D: int, like: Tensor) -> list[slice]:
-    size = PIECE_BYTES.get(like.device.type, PIECE_BYTES["cuda"])
-    step = max(1, size // max(1, q * D * like.element_size()))
+    rows = CPU_ROWS if like.device.type == "cpu" else PIECE_BYTES // (D * like.element_size())
+    step = max(1, rows // max(1, q))
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 

@@ -28,14 +28,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.rematching import RematchingLoss
-from cleanpairs.ops.search import top_k
+from cleanpairs.ops.candidates import Search
+from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import Forward, TrainingData, View
 
 __all__ = ["L2RM", "CostNet"]
+
+
+MOST_COSTS = 1 << 24  # entries of a transport problem of the whole mismatched part; beyond, the nearest are taken
 
 
 class CostNet(nn.Module):
@@ -178,6 +184,8 @@ class L2RM(SplittingCleaner):
         Rows and columns of the plan weigh by the mass that they carried.
     rematch_weight : float
         Weight of the rematching loss.
+    rematch_mass : float in (0, 1]
+        Share of the mismatched pairs that ``rematch`` transports.
     search : {"batch", "corpus"}
         Whether a mismatched image meets the captions of a random batch, or those that suit it.
     """
@@ -192,6 +200,7 @@ class L2RM(SplittingCleaner):
     kept: int = 8
     by_mass: bool = False
     rematch_weight: float = 0.1
+    rematch_mass: float = 0.5
     search: str = "batch"
 
     @classmethod
@@ -218,8 +227,39 @@ class L2RM(SplittingCleaner):
         check_number("l2rm", "cost_lr", self.cost_lr, above=0)
         check_whole("l2rm", "kept", self.kept, 1)
         check_number("l2rm", "rematch_weight", self.rematch_weight, least=0)
+        check_number("l2rm", "rematch_mass", self.rematch_mass, above=0, most=1)
         check_flag("l2rm", "by_mass", self.by_mass)
         check_choice("l2rm", "search", self.search, ("batch", "corpus"))
+
+    def _head(self, model: Any) -> CostNet | None:
+        return CostNet(self.batch_size) if self.cost == "learned" else None
+
+    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search:
+        """The transport plan among the mismatched pairs; positions mean nothing outside a batch, so the cost is the
+        learned layer's mean diagonal weight and bias: relu(w S + b).
+        """
+        z_image, z_text = images.vectors[pairs.image_index], texts.vectors
+        weight, bias = -1.0, 1.0
+        if self.heads_ and self.heads_[0] is not None:
+            linear = self.heads_[0].linear
+            weight, bias = float(linear.weight.detach().diagonal().mean()), float(linear.bias.detach().mean())
+
+        def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
+            if trusted or len(asking) * len(showing) > MOST_COSTS or min(len(asking), len(showing)) < 2:
+                return None
+            kept, given = (z_text, z_image) if is_image else (z_image, z_text)
+            S = torch.from_numpy(kept[asking] @ given[showing].T)
+            cost = (weight * S + bias).clamp_min(1e-10)
+            own = torch.from_numpy(asking[:, None] == showing[None, :])
+            plan = partial_transport(cost, mass=self.rematch_mass, reg=self.transport_reg, forbidden=own).plan
+            best = plan.topk(min(k, plan.shape[1]), dim=1)
+            moved = best.values > 0
+            return TopK(
+                torch.where(moved, S.gather(1, best.indices), -torch.inf).numpy().astype(np.float32),
+                torch.where(moved, best.indices, -1).numpy(),
+            )
+
+        return search
 
     def _procedure(self, data: TrainingData) -> _Rematching:
         return _Rematching(

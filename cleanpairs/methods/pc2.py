@@ -29,10 +29,13 @@ import torch
 from torch import Tensor, nn
 
 from cleanpairs.correspondence.mixture import guarded_split
+from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
-from cleanpairs.ops.search import top_k
+from cleanpairs.ops.candidates import Search
+from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.parameters import check_choice, check_number, check_whole
+from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import Forward, TrainingData, View
 
 __all__ = ["PC2", "PseudoClassifier"]
@@ -226,6 +229,31 @@ class PC2(SplittingCleaner):
         check_number("pc2", "class_lr", self.class_lr, above=0)
         check_number("pc2", "entropy_weight", self.entropy_weight, least=0)
         check_choice("pc2", "search", self.search, ("batch", "corpus"))
+
+    def _head(self, model: Any) -> PseudoClassifier:
+        return PseudoClassifier(model.dim, self.classes, self.class_tau)
+
+    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search:
+        """Pseudo-captioning over the trusted pairs: those of the most similar class probabilities lend their part."""
+        p = self._predicted(images.vectors)[pairs.image_index], self._predicted(texts.vectors)  # (N, K) each
+
+        def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
+            kept = p[1] if is_image else p[0]
+            return top_k(kept[asking], kept[showing], k) if trusted else None
+
+        return search
+
+    @torch.inference_mode()
+    def _predicted(self, vectors: np.ndarray) -> np.ndarray:
+        """Class probabilities (n, networks x K) of vectors (n, E) as unit rows; an ensemble's stand side by side."""
+        dims = [head.weight.shape[1] for head in self.heads_]
+        parts = torch.from_numpy(vectors).split(dims, dim=1)
+        unit = nn.functional.normalize
+        each = [
+            unit(head(unit(z.to(head.weight.device), dim=1)).softmax(dim=1), dim=1)
+            for head, z in zip(self.heads_, parts, strict=True)
+        ]
+        return np.asarray((torch.cat(each, dim=1) / len(each) ** 0.5).float().cpu().numpy())
 
     def _procedure(self, data: TrainingData) -> _PseudoCaptioning:
         return _PseudoCaptioning(

@@ -1,10 +1,12 @@
 r"""Complementary contrastive loss of RCL (Hu et al., TPAMI 2023): wrong answers are pushed down, none is pulled up.
 
     kind = "log"   L(i) = -sum_{j != i} log(1 - P_ij)
-    kind = "tan"   L(i) =  sum_{j != i} tan(P_ij)              CRCL's L_r at q = 0
+    kind = "tan"   L(i) =  sum_{j != i} tan(P_ij)
     kind = "gce"   L(i) =  sum_{j != i} (1 - (1 - P_ij)^r) / r,  r = 0.5
+    kind = "exp"   L(i) =  sum_{j != i} exp(P_ij - 1)
 
-each the mean of both directions (image to texts, text to images).
+each the mean of both directions (image to texts, text to images), where the authors sum them; twice "tan" is CRCL's L_r
+at q = 0. "log" and "gce" stop pushing where P_ij is within 1e-6 of 1, at which the logarithm ends.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from cleanpairs.ops.matching import log_probabilities
 
 __all__ = ["ComplementaryLoss"]
 
-KINDS = ("log", "tan", "gce")
+KINDS = ("log", "tan", "gce", "exp")
 
 
 def _log_complement(log_p: Tensor) -> Tensor:
@@ -29,7 +31,22 @@ def _log_complement(log_p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ComplementaryLoss:
-    """Complementary loss of a batch; ``kind`` as in the module's head, ``tau`` the temperature."""
+    """Complementary loss of a batch.
+
+    Parameters
+    ----------
+    tau : float
+        Temperature.
+    kind : {"log", "tan", "gce", "exp"}
+        As in the module's head.
+    power : float
+        r of "gce", in (0, 1].
+
+    Raises
+    ------
+    ConfigError
+        For an unknown ``kind`` and a ``power`` that is out of range.
+    """
 
     tau: float = 0.05
     kind: str = "log"
@@ -38,17 +55,25 @@ class ComplementaryLoss:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"kind of the complementary loss must be one of {', '.join(KINDS)}, found {self.kind!r}")
+        if not 0 < self.power <= 1:
+            raise ConfigError(f"power of the complementary loss must be in (0, 1], found {self.power!r}")
 
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
         """Unreduced loss (B,) >= 0 of similarities S (B, B); the labels are not looked at: no answer is trusted."""
         log = log_probabilities(S, self.tau, excluded)
-        return (self._one_way(log.log_p, 1) + self._one_way(log.log_q, 0)) / 2
+        wrong = ~torch.eye(len(S), dtype=torch.bool, device=S.device)
+        if excluded is not None:
+            wrong = wrong & ~excluded
+        return (self._one_way(log.log_p, wrong).sum(dim=1) + self._one_way(log.log_q, wrong).sum(dim=0)) / 2
 
-    def _one_way(self, log_p: Tensor, dim: int) -> Tensor:
+    def _one_way(self, log_p: Tensor, wrong: Tensor) -> Tensor:
+        """Loss of each entry (B, B), 0 where it is no wrong answer."""
         if self.kind == "tan":
-            tan = torch.tan(log_p.exp())
-            total = tan.sum(dim)
-            return total - tan.diagonal()
-        each = _log_complement(log_p)
-        each = -each if self.kind == "log" else (1 - (self.power * each).exp()) / self.power
-        return each.sum(dim) - each.diagonal()
+            each = torch.tan(log_p.exp())
+        elif self.kind == "exp":
+            each = torch.exp(log_p.exp() - 1)
+        elif self.kind == "log":
+            each = -_log_complement(log_p)
+        else:
+            each = (1 - (self.power * _log_complement(log_p)).exp()) / self.power
+        return each.masked_fill(~wrong, 0.0)

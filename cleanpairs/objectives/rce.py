@@ -5,7 +5,8 @@ r"""InfoNCE with reverse cross entropy: L2RM's warm-up (Han et al., CVPR 2024; W
     L(i)   = y_i (CE(i) + RCE(i))
 
 Since log Y is log(1e-7) off the diagonal and about 0 on it, RCE(i) is -log(1e-7) (1 - p_ii): a bounded loss, which a
-wrong pair cannot make large.
+wrong pair cannot make large. The paper sums both directions; its public code takes
+their mean, in CE and RCE alike, as this does.
 """
 
 from __future__ import annotations
@@ -17,9 +18,26 @@ from torch import Tensor
 
 from cleanpairs.ops.matching import log_probabilities
 
-__all__ = ["InfoNCEWithRCE"]
+__all__ = ["InfoNCEWithRCE", "ReverseCrossEntropy"]
 
 BOUND = 1e-7
+
+
+def _reverse(p: Tensor) -> Tensor:
+    """-sum_j P_ij log Y_ij of the probability ``p`` (B,) of the pair itself; the other entries of Y are all BOUND."""
+    return -math.log(BOUND) * (1 - p) - math.log1p(-BOUND) * p
+
+
+@dataclass(frozen=True)
+class ReverseCrossEntropy:
+    """Reverse cross entropy alone, at temperature ``tau``: never above -log(1e-7), about 16.1."""
+
+    tau: float = 0.05
+
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        """Unreduced loss (B,) >= 0 of similarities S (B, B), weighted by the labels (B,) in [0, 1]."""
+        log = log_probabilities(S, self.tau, excluded)
+        return labels * _reverse((log.log_p.diagonal().exp() + log.log_q.diagonal().exp()) / 2)
 
 
 @dataclass(frozen=True)
@@ -30,9 +48,7 @@ class InfoNCEWithRCE:
     weight: float = 1.0
 
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
-        """Unreduced loss (B,) >= 0 of similarities S (B, B) and labels (B,) in [0, 1]."""
+        """Unreduced loss (B,) >= 0 of similarities S (B, B), weighted by the labels (B,) in [0, 1]."""
         log = log_probabilities(S, self.tau, excluded)
         log_p, log_q = log.log_p.diagonal(), log.log_q.diagonal()
-        p = (log_p.exp() + log_q.exp()) / 2
-        reverse = -math.log(BOUND) * (1 - p) - math.log1p(-BOUND) * p
-        return labels * (-(log_p + log_q) / 2 + self.weight * reverse)
+        return labels * (-(log_p + log_q) / 2 + self.weight * _reverse((log_p.exp() + log_q.exp()) / 2))

@@ -1,8 +1,9 @@
 r"""Rematching loss of L2RM (Han et al., CVPR 2024), eq. 10, and the objective of its cost net, eq. 6.
 
-    L = sum_ij (R_ij - P_ij) (log R_ij - log P_ij)  +  the same of the columns,  R the row-normalised plan
+    L(i) = sum_j (R_ij - P_ij) (log R_ij - log P_ij)  +  the same of column i,  R the row-normalised plan
 
 that is KL(R || P) + KL(P || R), and likewise for the column-normalised plan and Q.
+The paper halves each of the two: its loss is half of this one, on the same plan.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["RematchingLoss"]
+from cleanpairs.errors import ConfigError
+
+__all__ = ["RematchingLoss", "cost_net_loss"]
 
 BOUND = 1e-10  # plan values are clipped at it before they are normalised
 
@@ -33,7 +36,28 @@ class RematchingLoss:
     by_mass: bool = False
 
     def __call__(self, S: Tensor, plan: Tensor) -> Tensor:
-        """Loss (n,) >= 0 of similarities S (n, n) and a plan (n, n) >= 0: of row i and column i together."""
+        """Unreduced loss.
+
+        Parameters
+        ----------
+        S : (n, m) float
+            Similarity, rows are images; n, m >= 1.
+        plan : (n, m) float, >= 0
+            Transported mass; a constant.
+
+        Returns
+        -------
+        (n,) float, >= 0
+            Of row i and column i together. A rectangular batch has no column i: each row then bears the columns' mean,
+            so that the mean of the result is that of the rows and that of the columns in any case.
+
+        Raises
+        ------
+        ConfigError
+            If the shapes differ.
+        """
+        if S.shape != plan.shape:
+            raise ConfigError(f"plan must have the shape of S {tuple(S.shape)}, found {tuple(plan.shape)}")
         log_p = (S / self.tau).log_softmax(dim=1)
         log_q = (S / self.tau).log_softmax(dim=0)
         kept = plan.clamp_min(BOUND)
@@ -41,6 +65,20 @@ class RematchingLoss:
         rows = ((target_p - log_p.exp()) * (target_p.log() - log_p)).sum(dim=1)  # (n,)
         columns = ((target_q - log_q.exp()) * (target_q.log() - log_q)).sum(dim=0)
         if self.by_mass:
-            mean = plan.sum().clamp_min(BOUND) / len(plan)
-            rows, columns = rows * plan.sum(dim=1) / mean, columns * plan.sum(dim=0) / mean
-        return rows + columns
+            mass = plan.sum().clamp_min(BOUND)
+            rows = rows * plan.sum(dim=1) / (mass / plan.shape[0])
+            columns = columns * plan.sum(dim=0) / (mass / plan.shape[1])
+        return rows + (columns if len(rows) == len(columns) else columns.mean())
+
+
+def cost_net_loss(cost: Tensor, supervision: Tensor) -> Tensor:
+    """Eq. 6: sum of the cost over the entries known to match, of shape ().
+
+    Parameters
+    ----------
+    cost : (n, m) float, >= 0
+        f_c(S); S detached, so that only the cost net learns.
+    supervision : (n, m) float or bool
+        pi_sup: 1 where a kept image meets its own caption, 0 elsewhere.
+    """
+    return (cost * supervision.to(cost.dtype)).sum()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cleanpairs.errors import ConfigError
 
-__all__ = ["TripletLoss", "prediction", "soft_margin"]
+__all__ = ["TripletLoss", "pair_loss_mean", "prediction", "soft_margin", "triplet_against"]
 
 
 def soft_margin(labels: Tensor, margin: float = 0.2, curve: float = 10.0) -> Tensor:
@@ -64,27 +64,72 @@ class TripletLoss:
         -------
         (B,) float, >= 0
         """
-        own = S.diagonal()  # (B,)
         alpha = soft_margin(labels.to(S.dtype), self.margin, self.curve)
         none = torch.eye(len(S), dtype=torch.bool, device=S.device)
         if excluded is not None:
             none = none | excluded
-        by_image = (alpha[:, None] - own[:, None] + S).relu().masked_fill(none, 0.0)  # (B, B) image i, text j
-        by_text = (alpha[None, :] - own[None, :] + S).relu().masked_fill(none, 0.0)  # (B, B) image j, text i
-        if self.negatives == "hard":
-            return by_image.amax(dim=1) + by_text.amax(dim=0)
-        total = by_image.sum(dim=1), by_text.sum(dim=0)
-        if self.negatives == "sum":
-            return total[0] + total[1]
-        count = (~none).sum(dim=1).clamp_min(1), (~none).sum(dim=0).clamp_min(1)
-        return total[0] / count[0] + total[1] / count[1]
+        return triplet_against(S.diagonal(), S, S.T, alpha, none, none.T, self.negatives)
+
+
+def triplet_against(
+    positive: Tensor,
+    negatives_i2t: Tensor,
+    negatives_t2i: Tensor,
+    margins: Tensor,
+    excluded_i2t: Tensor | None = None,
+    excluded_t2i: Tensor | None = None,
+    negatives: str = "hard",
+) -> Tensor:
+    """Triplet loss of pairs against negatives that need not be their own batch.
+
+    Parameters
+    ----------
+    positive : (B,) float
+        Similarity of each pair.
+    negatives_i2t, negatives_t2i : (B, M), (B, M') float
+        Similarity of pair i's image with other texts, of its text with other images; M and M' may be 0.
+    margins : (B,) float
+        alpha_i, as from :func:`soft_margin`.
+    excluded_i2t, excluded_t2i : (B, M), (B, M') bool, optional
+        Entries that are no negatives, such as the pair itself.
+    negatives : {"hard", "mean", "sum"}
+
+    Returns
+    -------
+    (B,) float, >= 0
+    """
+    return _one_way(positive, negatives_i2t, margins, excluded_i2t, negatives) + _one_way(
+        positive, negatives_t2i, margins, excluded_t2i, negatives
+    )
+
+
+def _one_way(positive: Tensor, others: Tensor, margins: Tensor, excluded: Tensor | None, negatives: str) -> Tensor:
+    """Hinges of ``others`` (B, M) above ``positive`` less ``margins`` (B,), reduced over M as ``negatives`` says."""
+    hinge = (margins[:, None] - positive[:, None] + others).relu()  # (B, M)
+    if excluded is not None:
+        hinge = hinge.masked_fill(excluded, 0.0)
+    if negatives == "hard":
+        return hinge.amax(dim=1) if hinge.shape[1] else hinge.sum(dim=1)  # a maximum of nothing is no number
+    total = hinge.sum(dim=1)
+    if negatives == "sum":
+        return total
+    count = torch.full_like(total, hinge.shape[1]) if excluded is None else (~excluded).sum(dim=1).to(total.dtype)
+    return total / count.clamp_min(1)
+
+
+def pair_loss_mean(S: Tensor, excluded: Tensor | None = None, margin: float = 0.2) -> Tensor:
+    """The loss that NCR splits into clean and noisy, (B,): over the mean of the negatives, at the full margin.
+
+    (The public code divides the hinges by B, the pair itself among them, and not by B - 1.)
+    """
+    labels = torch.ones(len(S), dtype=S.dtype, device=S.device)
+    return TripletLoss(margin=margin, negatives="mean")(S, labels, excluded)
 
 
 def prediction(S: Tensor, excluded: Tensor | None = None, margin: float = 0.2) -> Tensor:
     """How well each pair satisfies its margin, relative to the best tenth of its batch (NCR): (B,) in [0, 1].
 
-    With l_i the triplet loss over the mean of the negatives at the full margin, r_i = [1 - l_i / (2 margin)]_+ over its
-    mean in the best tenth. (The public code divides the hinges by B, the pair itself among them, and not by B - 1.)
+    With l_i of :func:`pair_loss_mean`, r_i = [1 - l_i / (2 margin)]_+ over its mean in the best tenth.
 
     Parameters
     ----------
@@ -94,7 +139,8 @@ def prediction(S: Tensor, excluded: Tensor | None = None, margin: float = 0.2) -
         Off-diagonal entries that are no negatives.
     """
     with torch.no_grad():
-        loss = TripletLoss(margin=margin, negatives="mean")(S, torch.ones(len(S), device=S.device), excluded)
-        satisfied = (1 - loss / (2 * margin)).clamp_min(0)
+        satisfied = (1 - pair_loss_mean(S, excluded, margin) / (2 * margin)).clamp_min(0)  # (B,)
+        if not len(S):
+            return satisfied
         best = satisfied.topk(max(1, len(S) // 10)).values.mean()
         return (satisfied / best.clamp_min(1e-12)).clamp(0, 1)
