@@ -1,0 +1,145 @@
+"""DECL's evidential loss against a double loop in float64, torch's Dirichlet distribution, and sampling."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Dirichlet, kl_divergence
+
+from cleanpairs.errors import ConfigError
+from cleanpairs.objectives.evidential import EvidentialLoss, evidence, uncertainty
+
+
+def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    S = torch.rand(n, n, generator=g, dtype=torch.float64) * 1.6 - 0.8
+    return S.requires_grad_(), torch.rand(n, generator=g, dtype=torch.float64)
+
+
+def some(n: int) -> Tensor:
+    m = torch.rand(n, n, generator=torch.Generator().manual_seed(7)) < 0.4
+    return m.fill_diagonal_(False)
+
+
+def answers(S: Tensor, i: int, image_first: bool, excluded: Tensor | None) -> tuple[list[Tensor], int]:
+    """Similarities of pair i's answers in one direction, and which of them is its own."""
+    at = [(i, j) if image_first else (j, i) for j in range(len(S))]
+    at = [a for a in at if excluded is None or not excluded[a]]
+    return [S[a] for a in at], at.index((i, i))
+
+
+def naive(S: Tensor, y: Tensor, tau: float, w: float, excluded: Tensor | None) -> Tensor:
+    losses = []
+    for i in range(len(S)):
+        loss = S[i, i] * 0
+        for image_first in (True, False):
+            values, own = answers(S, i, image_first, excluded)
+            alpha = [torch.exp(torch.tanh(s) / tau) + 1 for s in values]
+            strength = torch.stack(alpha).sum()
+            for k, a in enumerate(alpha):
+                m = a / strength
+                loss = loss + (float(k == own) - m) ** 2 + m * (1 - m) / (strength + 1)
+            wrong = torch.stack([torch.ones_like(a) if k == own else a for k, a in enumerate(alpha)])
+            if len(wrong) > 1:
+                loss = loss + w * kl_divergence(Dirichlet(wrong), Dirichlet(torch.ones_like(wrong)))
+        losses.append(y[i] * loss / 2)
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("excluding", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("kl_weight", [0.0, 0.3])
+def test_value_and_gradient_are_those_of_the_double_loop(n: int, excluding: bool, kl_weight: float) -> None:
+    S, y = batch(n)
+    excluded = some(n) if excluding else None
+    ours = EvidentialLoss(tau=0.2, kl_weight=kl_weight)(S, y, excluded)
+    slow = naive(S, y, 0.2, kl_weight, excluded)
+    assert ours.shape == (n,)
+    torch.testing.assert_close(ours, slow, rtol=1e-9, atol=1e-11)
+    w = torch.linspace(0.5, 2.0, n, dtype=torch.float64)
+    (got,) = torch.autograd.grad((w * ours).sum(), S)
+    (want,) = torch.autograd.grad((w * slow).sum(), S)
+    torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-10)
+
+
+def test_the_error_is_the_expected_one_under_the_dirichlet() -> None:
+    S, ones = batch(3, seed=4)
+    S, ones = S.detach(), torch.ones_like(ones)
+    ours = EvidentialLoss(tau=1.0, kl_weight=0.0)(S, ones)
+    torch.manual_seed(0)
+    for i in range(3):
+        sampled = 0.0
+        for row in (S[i], S[:, i]):
+            p = Dirichlet(evidence(row, 1.0) + 1).sample(torch.Size([100_000]))
+            sampled += float(((torch.eye(3)[i] - p) ** 2).sum(dim=1).mean()) / 2
+        assert float(ours[i]) == pytest.approx(sampled, rel=0.01)
+
+
+def test_evidence() -> None:
+    S = torch.tensor([[0.0, 1.0], [-1.0, 0.3]])
+    want = [[math.exp(math.tanh(s) / 0.1) for s in row] for row in S.tolist()]
+    for got, expected in zip(evidence(S, 0.1).tolist(), want, strict=True):
+        assert got == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("excluding", [False, True])
+def test_uncertainty_against_a_loop(n: int, excluding: bool) -> None:
+    S, _ = batch(n)
+    excluded = some(n) if excluding else None
+    got = uncertainty(S, 0.2, excluded)
+    for i in range(n):
+        want = 0.0
+        for image_first in (True, False):
+            values, _ = answers(S, i, image_first, excluded)
+            want += len(values) / sum(math.exp(math.tanh(float(s)) / 0.2) + 1 for s in values) / 2
+        assert float(got[i]) == pytest.approx(want) and 0 < want < 1
+
+
+def test_strong_evidence_is_sure_and_weak_evidence_is_not() -> None:
+    S = torch.tensor([[0.9, -0.9], [-0.9, -0.9]])
+    sure, unsure = uncertainty(S, 0.1).tolist()
+    assert sure < 0.01 and unsure > 0.99
+
+
+def test_float32_keeps_the_divergences_gradient() -> None:
+    g = torch.Generator().manual_seed(0)
+    S0 = torch.rand(128, 128, generator=g) * 0.6 - 0.1 + torch.eye(128) * 0.3
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        S = S0.to(dtype).requires_grad_()
+        loss = EvidentialLoss(tau=0.03, kl_weight=1.0)(S, torch.ones(128, dtype=dtype))
+        assert loss.dtype == dtype and bool((loss >= 0).all())
+        gradients.append(torch.autograd.grad(loss.sum(), S)[0].double())
+    error = (gradients[0] - gradients[1]).abs().max() / gradients[1].abs().max()
+    assert float(error) < 1e-4  # 0.17 with everything in float32
+
+
+@pytest.mark.parametrize("tau", [0.0125, 0.1, 5.0])
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_degenerate_batches(label: float, tau: float) -> None:
+    for S0 in (
+        torch.full((4, 4), 0.3),
+        20 * torch.ones(16, 16),
+        -20 * torch.eye(4),
+        torch.zeros(1, 1),
+        torch.zeros(0, 0),
+    ):
+        n = len(S0)
+        for excluded in (None, ~torch.eye(n, dtype=torch.bool)):
+            S = S0.clone().requires_grad_()
+            loss = EvidentialLoss(tau=tau)(S, torch.full((n,), label), excluded)
+            loss.sum().backward()
+            assert loss.shape == (n,) and bool(torch.isfinite(loss).all()) and bool((loss >= 0).all())
+            assert S.grad is not None and bool(torch.isfinite(S.grad).all())
+            if label == 0 or excluded is not None:
+                assert loss.tolist() == pytest.approx([0.0] * n, abs=1e-6)
+
+
+@pytest.mark.parametrize("tau", [0.0, -0.1, 0.012, float("nan")])
+def test_a_temperature_that_leaves_float32(tau: float) -> None:
+    with pytest.raises(ConfigError, match=r"at least 0.0125, found"):
+        EvidentialLoss(tau=tau)

@@ -1,0 +1,111 @@
+"""PC2's terms against torch and loops, and values of its public code on fixed logits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
+
+IMAGE = [[1.0, 0.2, -0.3], [0.1, 0.9, 0.4], [-1.0, 0.5, 2.0], [0.0, 0.3, 0.1]]
+TEXT = [[-0.3, 0.2, 1.0], [0.4, 0.9, 0.1], [2.0, 0.5, -1.0], [0.1, 0.3, 0.0]]
+CROSS_ENTROPY, ENTROPY_OF_MEAN, MEAN_ENTROPY = 1.6863105297088623, 1.0898798704147339, 0.9283014535903931
+
+
+def logits(n: int, classes: int = 5, seed: int = 0) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, classes, generator=g, dtype=torch.float64).requires_grad_()
+
+
+def test_values_of_the_public_code() -> None:
+    image, text = torch.tensor(IMAGE), torch.tensor(TEXT)
+    assert float(pseudo_classification(image, text).mean()) == pytest.approx(CROSS_ENTROPY, rel=1e-6)
+    assert -float(negative_batch_entropy(text)) == pytest.approx(ENTROPY_OF_MEAN, rel=1e-6)
+    # The public code trains on the mean of the images' own entropies; eq. 3 is of the batch's mean prediction:
+    p = image.softmax(dim=1)
+    assert float(-(p * p.log()).sum(dim=1).mean()) == pytest.approx(MEAN_ENTROPY, rel=1e-6)
+    assert -float(negative_batch_entropy(image)) == pytest.approx(ENTROPY_OF_MEAN, rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_classification_against_a_loop(n: int) -> None:
+    image, text = logits(n), logits(n, seed=1)
+    ours = pseudo_classification(image, text)
+    slow = []
+    for i in range(n):
+        row = text[i].tolist()
+        slow.append(torch.log(sum(torch.exp(v) for v in image[i])) - image[i, row.index(max(row))])
+    torch.testing.assert_close(ours, torch.stack(slow))
+    w = torch.linspace(0.5, 2.0, n, dtype=torch.float64)
+    (got,) = torch.autograd.grad((w * ours).sum(), image, retain_graph=True)
+    (want,) = torch.autograd.grad((w * torch.stack(slow)).sum(), image)
+    torch.testing.assert_close(got, want)
+    with pytest.raises(RuntimeError, match="not have been used"):  # the text's class is a target, nothing learns it
+        torch.autograd.grad(ours.sum(), text)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_entropy_against_a_loop(n: int) -> None:
+    x = logits(n)
+    ours = negative_batch_entropy(x)
+    p = [torch.exp(x[i]) / torch.exp(x[i]).sum() for i in range(n)]
+    mean = sum(p[1:], start=p[0]) / n
+    slow = torch.stack([v * torch.log(v) for v in mean]).sum()
+    torch.testing.assert_close(ours, slow)
+    for a, b in zip(torch.autograd.grad(ours, x), torch.autograd.grad(slow, x), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_entropy_is_least_where_the_classes_are_used_evenly() -> None:
+    even, one = 100 * torch.eye(4), torch.tensor([[100.0, 0, 0, 0]] * 4).requires_grad_()
+    assert float(negative_batch_entropy(even)) == pytest.approx(-math.log(4))
+    collapsed = negative_batch_entropy(one)
+    collapsed.backward()
+    assert float(collapsed.detach()) == pytest.approx(0.0, abs=1e-6)
+    assert one.grad is not None and bool(torch.isfinite(one.grad).all())
+
+
+def test_a_step_down_the_entropy_term_spreads_the_classes() -> None:
+    x = torch.tensor([[2.0, 0.0, 0.0], [2.0, 0.5, 0.0]], requires_grad=True)
+    before = negative_batch_entropy(x)
+    (gradient,) = torch.autograd.grad(before, x)
+    used, then = x.detach().softmax(dim=1).mean(dim=0), (x.detach() - gradient).softmax(dim=1).mean(dim=0)
+    assert float(then.max()) < float(used.max())
+
+
+def test_oscillation_against_a_loop() -> None:
+    previous, current = logits(6).detach().softmax(dim=1), logits(6, seed=1).detach().softmax(dim=1)
+    want = [sum(a * math.log(a / b) for a, b in zip(p, c, strict=True))
+            for p, c in zip(previous.tolist(), current.tolist(), strict=True)]  # fmt: skip
+    assert oscillation(previous, current).tolist() == pytest.approx(want)
+    assert oscillation(previous, current).tolist() != pytest.approx(oscillation(current, previous).tolist())
+    assert oscillation(previous, previous).tolist() == [0.0] * 6
+
+
+def test_oscillation_of_certain_predictions_is_finite() -> None:
+    a, b = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    got = oscillation(a, b).tolist()
+    assert math.isfinite(got[0]) and got[0] > 10 and got[1] == 0
+    assert oscillation(a[:0], b[:0]).shape == (0,)
+
+
+def test_the_lender_is_the_clean_pair_of_most_similar_prediction() -> None:
+    noisy, clean = logits(7).detach().softmax(dim=1), logits(9, seed=1).detach().softmax(dim=1)
+    found = pseudo_caption(noisy, clean)
+    assert found.index.dtype == torch.int64
+    for i in range(7):
+        cosines = [
+            float((noisy[i] @ c) / math.sqrt(float(noisy[i] @ noisy[i])) / math.sqrt(float(c @ c))) for c in clean
+        ]
+        assert int(found.index[i]) == cosines.index(max(cosines))
+        assert float(found.similarity[i]) == pytest.approx(max(cosines))
+
+
+def test_lenders_at_the_edges() -> None:
+    same = pseudo_caption(torch.eye(3), torch.eye(3).flip(0))
+    assert same.index.tolist() == [2, 1, 0] and same.similarity.tolist() == [1.0] * 3
+    assert pseudo_caption(torch.eye(3), torch.eye(3)[:1]).index.tolist() == [0, 0, 0]
+    assert pseudo_caption(torch.eye(3)[:0], torch.eye(3)).index.shape == (0,)

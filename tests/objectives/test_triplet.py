@@ -1,0 +1,149 @@
+"""Triplet losses against a double loop in float64, in value and gradient, and values of NCR's public code."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from cleanpairs.errors import ConfigError
+from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean, prediction, soft_margin, triplet_against
+
+S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
+Y4 = [1.0, 0.35, 0.0, 0.8]
+# NCR's public code on them
+EVAL_LOSS = [0.0, 0.0975, 0.3175, 0.0175]
+PREDICTION = [1.0, 0.75625, 0.20625, 0.95625]
+HARD, HARD_SOFT_MARGIN = 1.17, 0.39752715826034546
+
+
+def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    S = torch.rand(n, n, generator=g, dtype=torch.float64) * 1.6 - 0.8
+    return S.requires_grad_(), torch.rand(n, generator=g, dtype=torch.float64)
+
+
+def some(n: int) -> Tensor:
+    """Off-diagonal entries, more in a row than in a column."""
+    m = torch.rand(n, n, generator=torch.Generator().manual_seed(7)) < 0.4
+    return m.fill_diagonal_(False)
+
+
+def naive(S: Tensor, y: Tensor, margin: float, curve: float, form: str, excluded: Tensor | None = None) -> Tensor:
+    n, losses = len(S), []
+    for i in range(n):
+        alpha = margin * (curve ** float(y[i]) - 1) / (curve - 1)
+        loss = S[i, i] * 0
+        for image_first in (True, False):
+            hinges = []
+            for j in range(n):
+                at = (i, j) if image_first else (j, i)
+                if j != i and not (excluded is not None and excluded[at]):
+                    hinges.append(torch.relu(alpha - S[i, i] + S[at]))
+            if hinges:
+                total: Tensor = torch.stack(hinges).max() if form == "hard" else torch.stack(hinges).sum()
+                loss = loss + (total / len(hinges) if form == "mean" else total)
+        losses.append(loss)
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("form", ["hard", "mean", "sum"])
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("excluding", [False, True])
+def test_value_and_gradient_are_those_of_the_double_loop(n: int, form: str, excluding: bool) -> None:
+    S, y = batch(n)
+    excluded = some(n) if excluding else None
+    ours = TripletLoss(margin=0.3, curve=5.0, negatives=form)(S, y, excluded)
+    slow = naive(S, y, 0.3, 5.0, form, excluded)
+    assert ours.shape == (n,) and ours.dtype == torch.float64
+    torch.testing.assert_close(ours, slow, rtol=1e-12, atol=1e-12)
+    weight = torch.linspace(0.5, 2.0, n, dtype=torch.float64)
+    (got,) = torch.autograd.grad((weight * ours).sum(), S)
+    (want,) = torch.autograd.grad((weight * slow).sum(), S)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    assert n < 7 or float(got.abs().sum()) > 1
+
+
+def test_soft_margin() -> None:
+    y = torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=torch.float64)
+    want = [0.2 * (10**v - 1) / 9 for v in y.tolist()]
+    assert soft_margin(y).tolist() == pytest.approx(want)
+    assert soft_margin(y)[0] == 0 and float(soft_margin(y)[-1]) == pytest.approx(0.2)
+    assert float(soft_margin(torch.tensor(0.5), margin=1.0, curve=4.0)) == pytest.approx(1 / 3)
+
+
+def test_values_of_ncr() -> None:
+    S, y, ones = torch.tensor(S4), torch.tensor(Y4), torch.ones(4)
+    assert float(TripletLoss(negatives="hard")(S, ones).sum()) == pytest.approx(HARD, rel=1e-6)
+    assert float(TripletLoss(negatives="hard")(S, y).sum()) == pytest.approx(HARD_SOFT_MARGIN, rel=1e-6)
+    theirs = pair_loss_mean(S) * 3 / 4  # they divide by B and not by the B - 1 negatives
+    assert theirs.tolist() == pytest.approx(EVAL_LOSS, abs=1e-7)
+    # Their prediction is 1 - loss / 0.4 over that of the best tenth (here 1); ours of a loss that is 4 / 3 of theirs:
+    assert [1 - v / 0.4 for v in theirs.tolist()] == pytest.approx(PREDICTION, abs=1e-6)
+    assert prediction(S).tolist() == pytest.approx([max(0, 1 - v * 4 / 3 / 0.4) for v in EVAL_LOSS], abs=1e-6)
+
+
+def test_prediction_is_relative_to_the_best_tenth() -> None:
+    S, _ = batch(40, seed=2)
+    loss = naive(S, torch.ones(40), 0.2, 10.0, "mean").tolist()
+    satisfied = [max(0.0, 1 - v / 0.4) for v in loss]
+    best = sum(sorted(satisfied)[-4:]) / 4
+    got = prediction(S)
+    assert not got.requires_grad
+    assert got.tolist() == pytest.approx([min(1.0, v / best) for v in satisfied])
+    assert 0 < best < 1 and max(got.tolist()) == 1.0 and min(got.tolist()) == 0.0
+
+
+def test_prediction_where_none_satisfies_its_margin() -> None:
+    S = 1 - 2 * torch.eye(5)
+    assert prediction(S).tolist() == [0.0] * 5
+    assert prediction(torch.zeros(1, 1)).tolist() == [1.0]
+    assert prediction(torch.zeros(0, 0)).shape == (0,)
+
+
+@pytest.mark.parametrize("form", ["hard", "mean", "sum"])
+def test_any_negatives_against_a_loop(form: str) -> None:
+    g = torch.Generator().manual_seed(3)
+    positive, margins = torch.rand(3, generator=g), torch.tensor([0.0, 0.2, 0.5])
+    texts, images = torch.rand(3, 5, generator=g), torch.rand(3, 4, generator=g)
+    gone = torch.zeros(3, 5, dtype=torch.bool)
+    gone[1], gone[2, :2] = True, True
+    got = triplet_against(positive, texts, images, margins, gone, negatives=form)
+    for i in range(3):
+        total = 0.0
+        for others, out in ((texts, gone[i]), (images, torch.zeros(4, dtype=torch.bool))):
+            h = [max(0.0, float(margins[i] - positive[i] + s)) for s in others[i][~out]]
+            total += 0.0 if not h else {"hard": max(h), "sum": sum(h), "mean": sum(h) / len(h)}[form]
+        assert float(got[i]) == pytest.approx(total, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("form", ["hard", "mean", "sum"])
+def test_no_negatives_at_all_is_a_loss_of_zero_with_a_gradient(form: str) -> None:
+    S, y = batch(3)
+    for loss in (
+        TripletLoss(negatives=form)(S, y, ~torch.eye(3, dtype=torch.bool)),
+        TripletLoss(negatives=form)(S[:1, :1], y[:1]),
+        triplet_against(S.diagonal(), S[:, :0], S.T[:, :0], y, negatives=form),
+        TripletLoss(negatives=form)(S[:0, :0], y[:0]),
+    ):
+        assert loss.requires_grad and loss.tolist() == [0.0] * len(loss)
+        (gradient,) = torch.autograd.grad(loss.sum(), S)
+        assert float(gradient.abs().sum()) == 0
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+@pytest.mark.parametrize("form", ["hard", "mean", "sum"])
+def test_equal_similarities_leave_the_margin(form: str, label: float) -> None:
+    S = torch.full((4, 4), 0.3, requires_grad=True)
+    loss = TripletLoss(negatives=form)(S, torch.full((4,), label))
+    times = 3 if form == "sum" else 1
+    assert loss.tolist() == pytest.approx([2 * 0.2 * label * times] * 4, abs=1e-6)
+    loss.sum().backward()
+    assert S.grad is not None and math.isfinite(float(S.grad.abs().sum()))
+
+
+def test_unknown_negatives() -> None:
+    with pytest.raises(ConfigError, match="hard, mean or sum, found 'max'"):
+        TripletLoss(negatives="max")
