@@ -142,7 +142,7 @@ class _LocalEncoder(nn.Module):
 
 
 class SGR(_LocalEncoder):
-    """Similarity graph reasoning; parameters as :class:`cleanpairs.encoders.vse_inf.VSEInf`, and ``dim_sim``."""
+    """Similarity graph reasoning; parameters as VSEInf's, ``dim_sim``, ``sgr_steps``."""
 
     def reasoning(self, dim_sim: int, steps: int) -> nn.Module:
         """Rounds over the graph of the similarity vectors."""

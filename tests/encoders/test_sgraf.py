@@ -79,8 +79,8 @@ def caption_by_caption(model: Any, images: Local, texts: Local) -> Tensor:
 def test_all_pairs_are_the_pairs_one_by_one(
     kind: Any, keep_bytes: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(local_similarity.BLOCK_BYTES, "cpu", block)
-    monkeypatch.setitem(squared_difference.PIECE_BYTES, "cpu", block)
+    monkeypatch.setattr(local_similarity, "BLOCK_BYTES", block)
+    monkeypatch.setattr(squared_difference, "CPU_ROWS", block)
     monkeypatch.setattr(local_similarity, "KEEP_BYTES", keep_bytes)
     model = model_of(kind)
     weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

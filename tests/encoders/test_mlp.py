@@ -1,0 +1,100 @@
+"""The MLP backbone: the mean region and the mean word, however they are laid out."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, pack
+
+WORDS = [f"w{k}" for k in range(8)]
+
+
+def model_of(pixels: bool = False) -> MLP:
+    torch.manual_seed(0)
+    return MLP(9, 6, pixels=pixels, dim=8, dim_word=5).eval()
+
+
+def tokens_of(*captions: str) -> PackedTokens:
+    return pack(Tokenizer(WORDS).encode(captions), np.arange(len(captions)))[0]
+
+
+def regions(n: int) -> Tensor:
+    return torch.randn(n, 3, 6, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_caption_is_its_mean_word_whatever_is_beside_it() -> None:
+    model = model_of()
+    captions = ("w1 w2 w3 w1", "w4 w5", "w6")
+    together = model.encode_texts(tokens_of(*captions))
+    for row, caption in zip(together, captions, strict=True):
+        tokens = tokens_of(caption)
+        torch.testing.assert_close(row, model.encode_texts(tokens)[0])
+        torch.testing.assert_close(row, model.text(model.embedding(tokens.ids).mean(dim=0, keepdim=True))[0])
+    torch.testing.assert_close(model.encode_texts(tokens_of("w1 w2")), model.encode_texts(tokens_of("w2 w1")))
+
+
+def test_every_word_gets_its_share_of_the_gradient() -> None:
+    model = model_of()
+    model.encode_texts(tokens_of("w1 w2", "w3"))[:, 0].sum().backward()
+    grad = model.embedding.weight.grad
+    assert grad is not None and grad.ne(0).any(dim=1).nonzero().flatten().tolist() == [
+        2,
+        3,
+        4,
+    ]  # number 0 is the unknown
+    torch.testing.assert_close(grad[2], grad[3])
+
+
+def test_dropped_regions_are_not_looked_at() -> None:
+    model = model_of()
+    images, keep = regions(2), torch.tensor([[True, False, True], [False, True, False]])
+    expected = torch.stack([images[0, [0, 2]].mean(dim=0), images[1, 1]])
+    images[~keep] = float("nan")
+    torch.testing.assert_close(model.encode_images(images, keep), model.encode_images(expected[:, None]))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_training_step_of_one_pair(n: int) -> None:
+    model = model_of().train()
+    z_image, z_text = model(regions(n), None, tokens_of(*["w1 w2"] * n))
+    S = model.similarity(z_image, z_text)
+    S.sum().backward()
+    assert S.shape == (n, n) and all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
+    torch.testing.assert_close(model.paired_similarity(z_image, z_text), S.diagonal())
+    torch.testing.assert_close(model.vector(z_text).norm(dim=1), torch.ones(n))
+
+
+def test_the_standardisation_is_of_the_input() -> None:
+    model, x = model_of(), regions(4)
+    before = model.encode_images(x)
+    mean, std = torch.randn(6), torch.rand(6) + 0.5
+    model.fit_input(mean, std)
+    torch.testing.assert_close(model.encode_images(x * std + mean), before)
+
+
+def test_the_configuration_and_the_weights_make_the_module_again() -> None:
+    model = model_of()
+    model.fit_input(torch.randn(6), torch.rand(6) + 0.5)
+    copy = MLP(**json.loads(json.dumps(model.config))).eval()
+    copy.load_state_dict(model.state_dict())
+    assert copy.config == model.config
+    torch.testing.assert_close(copy.encode_images(regions(3)), model.encode_images(regions(3)), rtol=0, atol=0)
+
+
+def test_half_precision_is_near() -> None:
+    model, tokens = model_of(), tokens_of("w1 w2", "w3")
+    full = model.similarity(*model(regions(2), None, tokens))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = model.similarity(*model(regions(2), None, tokens))
+    torch.testing.assert_close(half.float(), full, rtol=0, atol=0.05)
+
+
+def test_pixels_go_through_the_small_network() -> None:
+    z = model_of(pixels=True).encode_images(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8))
+    assert z.shape == (2, 8)
