@@ -244,7 +244,7 @@ def _wronged(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
         raise DataError(
             f"the data holds wronged pairs already, by its column 'true_mismatch': {file} is for the clean data"
         )
-    permutation = load_noise_file(file, len(pairs))
+    permutation = load_noise_file(file, len(pairs), pairs.image_index)
     noise = noise_of(pairs, permutation)
     about = {
         "file": str(Path(file).absolute()),

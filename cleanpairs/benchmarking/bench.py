@@ -195,7 +195,7 @@ def _noises(bench: Bench, splits: Splits) -> list[_Noise]:
     if bench.noise_files:
         found = []
         for file in bench.noise_files:
-            permutation = load_noise_file(file, len(train))
+            permutation = load_noise_file(file, len(train), train.image_index)
             digest = hashlib.sha256(permutation.tobytes()).hexdigest()[:12]
             noise = noise_of(train, permutation)
             found.append(_Noise(Path(file).stem, None, digest, lambda seed, noise=noise: noise))  # type: ignore[misc]

@@ -83,20 +83,39 @@ def inject_noise(pairs: Pairs, rate: float, *, per: str = "caption", seed: int =
     return noise_of(pairs, permutation)
 
 
-def load_noise_file(path: str | Path, n: int) -> np.ndarray:
-    """A research noise file: a permutation (n,) over the captions, as ``.npy``.
+def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -> np.ndarray:
+    """A research noise file as a permutation (n,) over the captions: pair i shows the caption of pair permutation[i].
+
+    Two forms are known, both ``.npy`` of n whole numbers: a permutation of the captions, taken as it is; and, for images
+    with several captions (NCR's files for Flickr30K and MS-COCO), the image that each caption is shown with. The latter
+    becomes the permutation that makes the same pairs of images and captions.
+
+    Parameters
+    ----------
+    n : int
+        Number of captions.
+    owner : (n,) int64, optional
+        Image of each caption; without it the second form is refused.
 
     Raises
     ------
     DataError
-        It is no permutation of n numbers.
+        It is neither.
     """
     values = read_npy(path)
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) != n:
         raise DataError(f"{path} must hold {n} whole numbers, one a caption; found {values.dtype} {values.shape}")
-    if not np.array_equal(np.sort(values), np.arange(n)):
-        raise DataError(f"{path} is no permutation of the captions 0 to {n - 1}")
-    return np.asarray(values, dtype=np.int64)
+    ordered = np.sort(values)
+    if np.array_equal(ordered, np.arange(n)):
+        return np.asarray(values, dtype=np.int64)
+    if owner is None or not np.array_equal(ordered, np.sort(owner)):
+        raise DataError(
+            f"{path} is no permutation of the captions 0 to {n - 1}, nor does it name every image as often as it has "
+            "captions"
+        )
+    permutation = np.empty(n, dtype=np.int64)
+    permutation[np.argsort(owner, kind="stable")] = np.argsort(values, kind="stable")
+    return permutation
 
 
 def apply_noise(pairs: Pairs, noise: Noise) -> Pairs:
@@ -136,7 +155,7 @@ def corrupt(
     if pairs.true_mismatch is not None and pairs.true_mismatch.any():
         raise DataError(f"{data} holds wronged pairs already, by its column 'true_mismatch'; corrupt the clean data")
     if noise_file is not None:
-        noise = noise_of(pairs, load_noise_file(noise_file, len(pairs)))
+        noise = noise_of(pairs, load_noise_file(noise_file, len(pairs), pairs.image_index))
     elif rate is not None:
         noise = inject_noise(pairs, rate, per=per, seed=seed)
     else:

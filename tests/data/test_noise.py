@@ -269,3 +269,23 @@ def test_a_corrupted_research_directory(tmp_path: Path) -> None:
         corrupt(data, 0.4, out=data, overwrite=True)
     with pytest.raises(ConfigError, match="rate or a noise file"):
         corrupt(data, None, out=tmp_path / "x")
+
+
+def test_a_noise_file_of_images_makes_its_pairs(tmp_path: Path) -> None:
+    """NCR's form: entry i is the image that caption i is shown with, several captions an image."""
+    rng = np.random.default_rng(3)
+    owner = np.repeat(np.arange(6), 5)
+    shown_with = owner.copy()
+    chosen = rng.choice(30, 14, replace=False)
+    shown_with[chosen] = shown_with[rng.permutation(chosen)]
+    np.save(tmp_path / "n.npy", shown_with)
+    permutation = load_noise_file(tmp_path / "n.npy", 30, owner)
+    assert sorted(zip(owner[np.arange(30)], permutation, strict=True)) == sorted(
+        zip(shown_with, np.arange(30), strict=True)
+    )
+    with pytest.raises(DataError, match="as often"):
+        load_noise_file(tmp_path / "n.npy", 30)
+    shown_with[0] = (shown_with[0] + 1) % 6
+    np.save(tmp_path / "bad.npy", shown_with)
+    with pytest.raises(DataError, match="as often"):
+        load_noise_file(tmp_path / "bad.npy", 30, owner)
