@@ -1,4 +1,4 @@
-"""L2RM's rematching loss against a double loop, values of its public code on its plans, and the cost net's objective."""
+"""L2RM's rematching loss against a double loop, values of its public code, and the cost net's objective."""
 
 from __future__ import annotations
 
