@@ -27,6 +27,7 @@ __all__ = ["AttentionFiltration", "GraphReasoning", "LocalSimilarity", "SelfAtte
 
 SMOOTH = 9.0
 SLOPE = 0.1
+SHORTEST = 1e-6  # squared length of a mean of unit regions, below which its direction is rounding
 BLOCK_BYTES = 1 << 27  # of a block's similarity vectors, at most
 CPU_NODES = 1 << 13  # similarity vectors of a block on the CPU: fewer calls against more in cache
 CPU_CAPTIONS = 4  # but no fewer captions: with fewer words the products become slow
@@ -208,8 +209,8 @@ def _attention(s: Tensor, seen: Tensor | None, gram: Tensor) -> Tensor:
     """Weights (n, R, c L) that make unit contexts of the regions, from their products s (n, R, c, L) with the words.
 
     The context is l2-normalised, so the softmax needs no sum; its exponents lie within [-9, 9] and need no shift. Its
-    norm comes from the regions' Gram matrix (n, R, R). Padded words have s = 0 and do not count in the norm over words;
-    ``seen`` (n, R) bool: the regions there are.
+    norm comes from the regions' Gram matrix (n, R, R), which is rounding where regions cancel out: so it has a floor.
+    Padded words have s = 0 and do not count in the norm over words; ``seen`` (n, R) bool: the regions there are.
     """
     n, R, c, L = s.shape
     e = (normalize(leaky_relu(s, SLOPE), dim=-1, eps=1e-8) * SMOOTH).exp()
@@ -217,4 +218,5 @@ def _attention(s: Tensor, seen: Tensor | None, gram: Tensor) -> Tensor:
         e = e * seen[:, :, None, None]
     e = e.view(n, R, c * L)
     square = (e * (gram @ e)).sum(dim=1, keepdim=True)  # (n, 1, c L): |sum_r e_r v_r|^2
-    return e * square.clamp_min(1e-12).rsqrt()
+    least = SHORTEST * e.detach().sum(dim=1, keepdim=True).square()
+    return e * torch.maximum(square, least).rsqrt()

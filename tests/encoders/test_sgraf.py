@@ -147,6 +147,18 @@ def test_one_image_and_one_caption_of_one_word(kind: type) -> None:
     assert model.similarity(images, Local(texts.parts[:0], texts.lengths[:0])).shape == (1, 0)
 
 
+@pytest.mark.parametrize("kind", [SAF, SGR])
+def test_regions_that_cancel_out_give_numbers(kind: type) -> None:
+    """Opposite regions of equal weight: the context has no direction, in float32 only that of its rounding."""
+    model = model_of(kind).float()
+    v = normalize(torch.randn(3, 8, generator=torch.Generator().manual_seed(5)), dim=-1)
+    words = torch.linalg.qr(v.T, mode="complete").Q.T[3:6]  # (3, 8), at right angles to all regions
+    regions = torch.stack([v, -v], dim=1).requires_grad_()  # (3, 2, 8)
+    S = model.similarity(Local(regions, torch.tensor([2, 2, 2])), Local(words[None], torch.tensor([3])))
+    S.sum().backward()
+    assert bool(S.isfinite().all()) and regions.grad is not None and bool(regions.grad.isfinite().all())
+
+
 def test_dropped_regions_are_gone_and_the_rest_keep_their_order() -> None:
     model = model_of(SAF)
     images = torch.randn(2, 3, 6, dtype=torch.float64)
