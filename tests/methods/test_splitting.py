@@ -1,0 +1,383 @@
+"""Splitting by losses: who trains on what, what a refused split leaves, where labels stop, and going on after a cut."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cleanpairs import NCR, Pairs
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.errors import ConfigError
+from cleanpairs.methods.splitting import UNSPLIT, Splitting, scaled
+from cleanpairs.objectives.rce import InfoNCEWithRCE
+from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.ops.matching import matching_probability
+from cleanpairs.trainer import Forward, Network, TrainingData, TrainingSettings, View
+
+WORDS = [f"w{k}" for k in range(12)]
+
+
+def view_of(n: int = 40, networks: int = 2, **settings: Any) -> View:
+    """The first epoch of networks that know nothing, on n pairs."""
+    from lightning_fabric import Fabric
+
+    rng = np.random.default_rng(0)
+    captions = [" ".join(rng.choice(WORDS, 3, replace=False)) for _ in range(n)]
+    images = rng.normal(size=(n, 1, 6)).astype(np.float32)
+    ids = np.arange(n)
+    data = TrainingData(images, Tokenizer(WORDS).encode(captions), ids, ids, ids)
+    torch.manual_seed(0)
+    made = [Network(MLP(len(WORDS) + 1, 6, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)) for _ in range(networks)]
+    fabric = Fabric(accelerator="cpu", devices=1)
+    wrapped = [fabric.setup_module(network) for network in made]
+    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
+    return View(data, TrainingSettings(**known), made, wrapped, fabric)
+
+
+class Scripted(Splitting):
+    """Losses as given, an epoch and network each; keeps the batches that it was asked to learn from."""
+
+    def __init__(self, n: int, script: list[list[np.ndarray]] | None = None, **settings: Any) -> None:
+        super().__init__(n, warm_objective=InfoNCEWithRCE(), **settings)
+        self.script = script or []
+        self.seen: list[tuple[Forward, Forward | None]] = []
+
+    def losses(self, view: View, network: int) -> np.ndarray:
+        return self.script[view.epoch - 1][network] if self.script else super().losses(view, network)
+
+    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+        self.seen.append((clean, noisy))
+        return clean.similarity().sum()
+
+
+def heaps(low: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Losses in [0, 1] with a heap of low ones where ``low`` is."""
+    rng = np.random.default_rng(seed)
+    return np.clip(np.where(low, 0.1, 0.9) + 0.02 * rng.normal(size=len(low)), 0, 1)
+
+
+FLAT = np.linspace(0.5, 0.500001, 40)  # in rising order, but of one heap
+FIRST = np.arange(40) < 24
+SECOND = np.arange(40) >= 12
+
+
+def run(procedure: Splitting, view: View, epochs: int, first: int = 1, of: int = 99) -> list[np.ndarray]:
+    values = []
+    for view.epoch in range(first, epochs + 1):
+        view.last = view.epoch == of
+        procedure.end_epoch(view)
+        values.append(procedure.value().copy())
+    return values
+
+
+def split_by_hand(networks: int, clean: list[np.ndarray], n: int = 40, **settings: Any) -> Scripted:
+    procedure = Scripted(n, networks=networks, **settings)
+    procedure.w = np.stack(clean).astype(np.float32)
+    procedure.split_known = True
+    return procedure
+
+
+# -- who trains on what ---------------------------------------------------------------------------------------------
+
+
+def test_each_network_trains_on_the_others_split() -> None:
+    procedure, view = split_by_hand(2, [FIRST, SECOND]), view_of()
+    assert procedure.clean_rows(0).tolist() == np.flatnonzero(SECOND).tolist()
+    assert procedure.clean_rows(1).tolist() == np.flatnonzero(FIRST).tolist()
+    for network, split in ((0, SECOND), (1, FIRST)):
+        for clean, noisy in procedure.batches(view, network):
+            assert split[clean].all() and not split[noisy].any()
+
+
+def test_a_single_network_trains_on_its_own_split() -> None:
+    procedure = split_by_hand(1, [FIRST])
+    assert procedure.clean_rows(0).tolist() == np.flatnonzero(FIRST).tolist()
+
+
+def test_labels_are_0_where_no_network_takes_the_pair_as_clean() -> None:
+    assert split_by_hand(2, [FIRST, SECOND & FIRST]).labels().tolist() == FIRST.astype(float).tolist()
+    assert split_by_hand(2, [FIRST, SECOND]).labels().tolist() == [1.0] * 40
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_an_epoch_covers_every_clean_pair_once_and_noisy_ones_as_often_as_needed(share: float, half: bool) -> None:
+    clean = np.random.default_rng(3).permutation(97) < share * 97
+    procedure, view = split_by_hand(2, [clean, clean], n=97, half=half), view_of(97)
+    for network in (0, 1):
+        batches = procedure.batches(view, network)
+        first, second = (np.concatenate([b[k] for b in batches]) for k in (0, 1))
+        assert sorted(first.tolist()) == np.flatnonzero(clean).tolist()
+        counts = np.bincount(second, minlength=97)
+        assert not counts[clean].any()
+        assert counts[~clean].max() - counts[~clean].min() <= 1  # no pair a lap ahead of another
+        size = 4 if half else 8
+        assert all(2 <= len(rows) <= size + 2 for b in batches for rows in b)
+        again = procedure.batches(view, network)
+        assert all(np.array_equal(a, b) for x, y in zip(batches, again, strict=True) for a, b in zip(x, y, strict=True))
+    orders = [np.concatenate([b[0] for b in procedure.batches(view, k)]).tolist() for k in (0, 1)]
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("clean", [0, 1, 39, 40])
+def test_nearly_nothing_on_one_side(clean: int) -> None:
+    """A side of fewer than two pairs has no negative: without clean ones all are trained on."""
+    procedure, view = split_by_hand(2, [np.arange(40) < clean] * 2), view_of()
+    batches = procedure.batches(view, 0)
+    assert all(len(b) == 1 for b in batches)
+    rows = np.sort(np.concatenate([b[0] for b in batches]))
+    assert rows.tolist() == list(range(clean if clean >= 2 else 40))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_corpus_of_two_or_three_pairs(n: int) -> None:
+    procedure, view = Scripted(n), view_of(n)
+    assert sorted(np.concatenate([b[0] for b in procedure.batches(view, 1)]).tolist()) == list(range(n))
+    values = run(procedure, view, 7)
+    assert procedure.split_known and not procedure.has_split.any()
+    assert procedure.labels().tolist() == [1.0] * n and np.isfinite(values[-1]).all()
+
+
+def test_the_warm_up_takes_all_pairs_and_the_networks_other_orders() -> None:
+    procedure, view = Scripted(40), view_of()
+    orders = []
+    for network in (0, 1):
+        batches = procedure.batches(view, network)
+        assert all(len(b) == 1 for b in batches)
+        orders.append(np.concatenate([b[0] for b in batches]).tolist())
+        assert sorted(orders[-1]) == list(range(40))
+    assert orders[0] != orders[1]
+    f = view.forward(0, np.arange(6), seed=5)
+    expected = InfoNCEWithRCE()(f.similarity(), torch.ones(6), None).mean()
+    torch.testing.assert_close(procedure.loss(view, 0, (np.arange(6),), 5), expected)
+    assert procedure.seen == []
+
+
+def test_a_step_hands_clean_and_noisy_pairs_over_apart() -> None:
+    procedure, view = split_by_hand(2, [FIRST, SECOND]), view_of()
+    procedure.loss(view, 0, (np.array([20, 13, 30]), np.array([1, 0])), 5)
+    procedure.loss(view, 0, (np.array([20, 13, 30]),), 5)
+    (clean, noisy), (alone, none) = procedure.seen
+    assert noisy is not None and none is None
+    assert sorted(clean.rows.tolist()) == sorted(alone.rows.tolist()) == [13, 20, 30]
+    assert sorted(noisy.rows.tolist()) == [0, 1]
+    encoded = view.encoded(0)
+    for f in (clean, noisy):  # rows and states stay together
+        assert isinstance(f.images, Tensor) and isinstance(f.texts, Tensor)
+        np.testing.assert_allclose(f.images.detach(), encoded.images.vectors[f.rows], atol=1e-5)
+        np.testing.assert_allclose(f.texts.detach(), encoded.texts.vectors[f.rows], atol=1e-5)
+    assert clean.of(np.arange(40.0)).tolist() == clean.rows.tolist()
+
+
+# -- the split ------------------------------------------------------------------------------------------------------
+
+
+def test_the_split_comes_behind_the_warm_up() -> None:
+    procedure, view = Scripted(40, [[heaps(FIRST), heaps(SECOND)]] * 4, warmup=3), view_of()
+    for epoch, known in ((1, False), (2, False), (3, True)):
+        run(procedure, view, epoch, epoch)
+        assert procedure.split_known is known
+    assert ((procedure.w > 0.5) == np.stack([FIRST, SECOND])).all() and procedure.has_split.all()
+    np.testing.assert_array_equal(procedure.y, procedure.w[::-1])
+    np.testing.assert_allclose(procedure.value(), procedure.w.mean(axis=0), rtol=1e-6)
+    assert procedure.note is None
+
+
+def test_a_training_that_ends_in_its_warm_up_is_split_at_its_end() -> None:
+    procedure, view = Scripted(40, [[heaps(FIRST), heaps(FIRST)]] * 2, warmup=5), view_of()
+    values = run(procedure, view, 2, of=2)
+    assert values[0].tolist() == [1.0] * 40
+    assert ((values[1] > 0.5) == FIRST).all()
+
+
+def test_a_refused_split_keeps_the_previous_one_and_says_so() -> None:
+    script = [[heaps(FIRST), heaps(SECOND)], [FLAT, heaps(SECOND)], [heaps(FIRST), heaps(np.arange(40) < 4)]]
+    procedure, view = Scripted(40, script, warmup=1), view_of()
+    run(procedure, view, 1)
+    before = procedure.w.copy()
+    run(procedure, view, 2, 2)
+    np.testing.assert_array_equal(procedure.w, before)
+    assert procedure.note == "network 1: losses do not separate into two heaps"
+    run(procedure, view, 3, 3)
+    np.testing.assert_array_equal(procedure.w, before)
+    assert procedure.note == "network 2: the share of clean pairs jumps from 70.0% to 10.0%"
+
+
+def test_a_single_networks_note_has_no_number() -> None:
+    procedure, view = Scripted(40, [[FLAT]], networks=1, warmup=1), view_of(networks=1)
+    run(procedure, view, 1)
+    assert procedure.note == "losses do not separate into two heaps"
+
+
+def test_where_nothing_ever_splits_all_are_clean_and_their_order_is_kept() -> None:
+    procedure, view = Scripted(40, [[FLAT, FLAT]] * 3, warmup=1), view_of()
+    value = run(procedure, view, 3)[-1]
+    assert not procedure.has_split.any() and procedure.split_known
+    assert procedure.labels().tolist() == [1.0] * 40
+    assert (procedure.w > procedure.clean_above).all()
+    assert (np.diff(value) <= 0).all() and value[0] > value[-1]
+    assert value.min() >= 1 - UNSPLIT - 1e-6
+    assert [len(b) for b in procedure.batches(view, 0)] == [1] * 5
+
+
+def test_a_split_after_none_is_not_held_against_all_clean() -> None:
+    """The share of clean pairs falls from 100 % to 20 %: no jump, since nothing had split before."""
+    few = np.arange(40) < 8
+    procedure, view = Scripted(40, [[FLAT], [heaps(few)]], networks=1, warmup=1), view_of(networks=1)
+    run(procedure, view, 2)
+    assert procedure.note is None and ((procedure.w[0] > 0.5) == few).all()
+
+
+# -- the horizon ----------------------------------------------------------------------------------------------------
+
+
+def test_labels_behind_the_horizon_do_not_enter_the_value() -> None:
+    shrinking = [np.arange(40) < k for k in (30, 26, 22, 18, 14)]
+    script = [[heaps(low)] for low in shrinking]
+    procedure, view = Scripted(40, script, networks=1, warmup=2, horizon=2), view_of(networks=1)
+    values = run(procedure, view, 5, of=6)
+    assert values[0].tolist() == [1.0] * 40
+    np.testing.assert_allclose(values[1] > 0.5, shrinking[1])
+    np.testing.assert_allclose(values[2], (shrinking[1].astype(float) + shrinking[2]) / 2, atol=0.02)
+    np.testing.assert_array_equal(values[3], values[2])
+    np.testing.assert_array_equal(values[4], values[2])
+    assert ((procedure.w[0] > 0.5) == shrinking[4]).all()  # while the training goes on with them
+    everything = Scripted(40, script, networks=1, warmup=2, horizon=None)
+    np.testing.assert_allclose(
+        run(everything, view, 5)[-1], np.mean([low.astype(float) for low in shrinking[1:]], axis=0), atol=0.02
+    )
+
+
+def test_the_last_epoch_behind_the_horizon_is_not_looked_at() -> None:
+    procedure, view = Scripted(40, [[heaps(FIRST)]], networks=1, warmup=1, horizon=1), view_of(networks=1)
+    value = run(procedure, view, 1)[0]
+    np.testing.assert_array_equal(run(procedure, view, 2, 2, of=2)[0], value)  # the script ends before it
+
+
+# -- losses ---------------------------------------------------------------------------------------------------------
+
+
+def test_losses_of_a_whole_corpus_in_one_group() -> None:
+    view = view_of(networks=1)
+    encoded = view.encoded(0)
+    S = torch.from_numpy(encoded.images.vectors @ encoded.texts.vectors.T)
+    by_probability = Scripted(40, networks=1, tau=0.1).losses(view, 0)
+    np.testing.assert_allclose(by_probability, 1 - matching_probability(S, 0.1).numpy(), rtol=1e-4, atol=1e-6)
+    hinges = (0.3 - S.diagonal()[:, None] + S).relu().fill_diagonal_(0).sum(1) / 39
+    hinges += (0.3 - S.diagonal()[:, None] + S.T).relu().fill_diagonal_(0).sum(1) / 39
+    by_triplet = Scripted(40, networks=1, split_by="triplet", margin=0.3).losses(view, 0)
+    expected = (hinges - hinges.min()) / (hinges.max() - hinges.min())
+    np.testing.assert_allclose(by_triplet, expected.numpy(), rtol=1e-3, atol=1e-5)
+    assert by_triplet.min() == 0 and by_triplet.max() == 1
+
+
+def test_scaled() -> None:
+    assert scaled(np.array([3.0, 1.0, 2.0])).tolist() == [1.0, 0.0, 0.5]
+    assert scaled(np.array([2.0, 2.0 + 1e-9])).tolist() == [0.0, 0.0]
+    assert scaled(np.array([5.0])).tolist() == [0.0] and scaled(np.zeros(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("clean_loss", ["rce", "triplet"])
+def test_the_loss_of_the_pairs(clean_loss: str) -> None:
+    view = view_of()
+    procedure = Scripted(40, clean_loss=clean_loss, margin=0.3, curve=4.0, tau=0.2)
+    f, y = view.forward(0, np.arange(7), seed=1), torch.linspace(0, 1, 7)
+    by_hand = TripletLoss(margin=0.3, curve=4.0) if clean_loss == "triplet" else InfoNCEWithRCE(tau=0.2)
+    torch.testing.assert_close(procedure.pair_loss(f, y), by_hand(f.similarity(), y).mean())
+
+
+# -- state ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_goes_on_as_if_nothing_had_been() -> None:
+    script = [[heaps(np.arange(40) < k, 1), heaps(np.arange(40) < k + 2, 2)] for k in (30, 26, 22, 24)]
+    view = view_of()
+    whole, cut = Scripted(40, script, warmup=1, horizon=3), Scripted(40, script, warmup=1, horizon=3)
+    expected = run(whole, view, 4)
+    run(cut, view, 2)
+    resumed = Scripted(40, script, warmup=1, horizon=3)
+    state = cut.state()
+    assert all(isinstance(v, np.ndarray | int | bool | float) for v in state.values())
+    resumed.load_state(state)
+    np.testing.assert_array_equal(resumed.value(), cut.value())
+    assert all(
+        np.array_equal(a, b)
+        for x, y in zip(cut.batches(view, 1), resumed.batches(view, 1), strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
+    np.testing.assert_array_equal(run(resumed, view, 4, 3)[-1], expected[-1])
+    for name, value in whole.state().items():
+        np.testing.assert_array_equal(resumed.state()[name], value, err_msg=name)
+    state["w"][:] = 0  # what was handed over is a copy
+    assert resumed.w.any()
+
+
+# -- a whole training -----------------------------------------------------------------------------------------------
+
+
+def corpus(n: int = 48) -> Pairs:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:12] = captions[1:12] + captions[:1]
+    features = np.array([vectors[row].sum(0) for row in chosen], dtype=np.float32)
+    return Pairs.from_arrays(captions, features=features)
+
+
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 8, "label_group": 24, "epochs": 4, "warmup": 1,
+    "lr": 1e-2, "tau": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+class StopAt:
+    """Sends this process an interrupt after some steps, and counts them."""
+
+    def __init__(self, step: int | None = None) -> None:
+        self.step, self.seen = step, 0
+
+    def __call__(self, done: int, total: int, loss: float) -> None:
+        self.seen += 1
+        if self.seen == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_two_networks_cut_anywhere_go_on_to_the_same_bit(tmp_path: Path) -> None:
+    """Within either network's warm-up, behind the split within either network's part, and at an epoch's end."""
+    count = StopAt()
+    whole = NCR(**SMALL).fit(corpus(), on_step=count)
+    assert count.seen > 30
+    weights = whole.model_.state_dict()
+    for step in (3, 9, 12, count.seen - 10, count.seen - 3, count.seen):
+        folder = tmp_path / str(step)
+        with pytest.raises(KeyboardInterrupt):
+            NCR(**SMALL).fit(corpus(), run_dir=folder, on_step=StopAt(step))
+        resumed = NCR(**SMALL).fit(corpus(), run_dir=folder, resume=True)
+        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
+        for name, value in resumed.model_.state_dict().items():
+            assert torch.equal(value, weights[name]), (step, name)
+
+
+def test_the_networks_of_a_pair_differ() -> None:
+    members = NCR(**SMALL).fit(corpus()).model_.state_dict()
+    halves = [
+        {k.removeprefix(f"members.{m}."): v for k, v in members.items() if k.startswith(f"members.{m}.")}
+        for m in (0, 1)
+    ]
+    assert halves[0].keys() == halves[1].keys() and halves[0]
+    assert any(not torch.equal(halves[0][k], halves[1][k]) for k in halves[0])
+
+
+def test_settings_out_of_range_are_refused_before_any_work() -> None:
+    for changes in ({"warmup": 0}, {"clean_above": 1.0}, {"horizon": 0}, {"split_by": "loss"}, {"curve": 1.0}):
+        with pytest.raises(ConfigError, match=next(iter(changes))):
+            NCR(**{**SMALL, **changes}).fit(corpus())
