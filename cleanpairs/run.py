@@ -235,6 +235,11 @@ class Run:
         from cleanpairs.data import load_pairs
 
         given = self.info["input"]
+        if given.get("noise"):
+            raise DataError(
+                f"the run {self.path.name} was fitted on captions that --noise-file wronged in memory only: write them with "
+                "`cleanpairs corrupt --noise-file`, and fit on that to export or report"
+            )
         pairs = load_pairs(given["data"], **given["options"])
         if pairs.source.fingerprint != given["fingerprint"]:
             raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")

@@ -86,7 +86,7 @@ def inject_noise(pairs: Pairs, rate: float, *, per: str = "caption", seed: int =
 def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -> np.ndarray:
     """A research noise file as a permutation (n,) over the captions: pair i shows the caption of pair permutation[i].
 
-    Two forms are known, both ``.npy`` of n whole numbers: a permutation of the captions, taken as it is; and, for images
+    Two forms, both ``.npy`` of n whole numbers: a permutation of the captions, taken as it is; and, for images
     with several captions (NCR's files for Flickr30K and MS-COCO), the image that each caption is shown with. The latter
     becomes the permutation that makes the same pairs of images and captions.
 

@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.base import Objective
 from cleanpairs.objectives.rce import InfoNCEWithRCE
-from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.parameters import check_choice, check_number, check_whole
 from cleanpairs.scoring import in_groups
@@ -196,8 +195,7 @@ class Splitting:
         """Loss (N,) of every pair in evaluation mode, scaled to [0, 1]."""
         if self.split_by == "probability":
             return 1 - self.figure(view, network, lambda S, excluded: matching_probability(S, self.tau, excluded))
-        triplet = TripletLoss(margin=self.margin, negatives="mean")
-        loss = self.figure(view, network, lambda S, excluded: triplet(S, torch.ones(len(S)), excluded))
+        loss = self.figure(view, network, lambda S, excluded: pair_loss_mean(S, excluded, self.margin))
         return scaled(loss)
 
     def figure(self, view: View, network: int, figure: Any, rounds: int | None = None) -> np.ndarray:
@@ -244,11 +242,6 @@ def scaled(x: np.ndarray) -> np.ndarray:
 def at_least_two(f: Forward | None) -> bool:
     """Whether there is a batch with a negative in it."""
     return f is not None and len(f.rows) >= 2
-
-
-def ones(f: Forward) -> Tensor:
-    """Labels of pairs that are taken as they are: (B,)."""
-    return torch.ones(len(f.rows), device=f.view.device)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

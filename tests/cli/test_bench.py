@@ -208,3 +208,9 @@ def test_a_resumed_fit_keeps_its_noise_file(
     assert command("fit", data, "--out", "clean", *argv)[0] == 0
     code, _, err = command("fit", "--resume", "--out", "clean", "--noise-file", noise_file)
     assert code == 2 and "without --noise-file" in err
+
+
+def test_a_run_with_a_noise_file_says_how_to_report_on_it(command: Command, data: Path, noise_file: Path) -> None:
+    assert command("fit", data, "--noise-file", noise_file, "--out", "noised", *SMALL, *CRCL)[0] == 0
+    code, _, err = command("report", "noised", "--out", "page.html")
+    assert code != 0 and "corrupt --noise-file" in err
