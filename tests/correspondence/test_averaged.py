@@ -1,0 +1,73 @@
+"""The mean of the first epochs' figures: where it begins, where it ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cleanpairs.correspondence.averaged import Averaged
+
+
+def run(labels: Averaged, figures: np.ndarray, first: int = 1) -> list[list[float]]:
+    """Value after each epoch, figures (epochs, N)."""
+    out = []
+    for epoch, p in enumerate(figures, start=first):
+        labels.update(1, epoch, p)
+        out.append(labels.value().tolist())
+    return out
+
+
+P = np.random.default_rng(0).random((7, 5)).astype(np.float32)
+
+
+@pytest.mark.parametrize("start", [1, 2, 3])
+@pytest.mark.parametrize("horizon", [3, 5, None])
+def test_the_mean_over_start_to_horizon(start: int, horizon: int | None) -> None:
+    values = run(Averaged(5, start=start, horizon=horizon), P)
+    for epoch, value in enumerate(values, start=1):
+        last = min(epoch, horizon or epoch)
+        counted = P[start - 1 : last] if epoch >= start else P[epoch - 1 : epoch]
+        assert value == pytest.approx(counted.astype(np.float64).mean(axis=0).tolist(), rel=1e-6)
+
+
+def test_an_epoch_before_the_start_stands_only_until_the_next() -> None:
+    values = run(Averaged(1, start=3), np.array([[0.1], [0.2], [0.6], [1.0]]))
+    assert [v[0] for v in values] == pytest.approx([0.1, 0.2, 0.6, 0.8])
+
+
+def test_what_is_behind_the_horizon_is_not_asked_for() -> None:
+    labels = Averaged(2, start=2, horizon=4)
+    assert [labels.wants(1, epoch) for epoch in range(1, 7)] == [True] * 4 + [False] * 2
+    assert all(Averaged(2).wants(1, epoch) for epoch in (1, 50))
+
+
+def test_before_any_epoch_all_are_trusted_and_the_labels_stay_1() -> None:
+    labels = Averaged(3)
+    assert labels.value().tolist() == [1.0] * 3
+    labels.update(1, 1, np.zeros(3))
+    assert labels.value().tolist() == [0.0] * 3 and labels.labels().tolist() == [1.0] * 3
+    assert labels.value().dtype == labels.labels().dtype == np.float32
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_pairs(n: int) -> None:
+    labels = Averaged(n)
+    labels.update(1, 1, np.full(n, 0.25))
+    assert labels.value().tolist() == [0.25] * n and labels.labels().shape == (n,)
+
+
+def test_figures_are_copied() -> None:
+    p, labels = np.array([0.5, 0.5]), Averaged(2)
+    labels.update(1, 1, p)
+    p[:] = 9
+    assert labels.value().tolist() == [0.5, 0.5]
+
+
+def test_the_state_goes_on() -> None:
+    whole, cut, resumed = (Averaged(5, start=2, horizon=5) for _ in range(3))
+    expected = run(whole, P)[-1]
+    run(cut, P[:3])
+    resumed.load_state(cut.state())
+    assert resumed.value().tolist() == cut.value().tolist()
+    assert run(resumed, P[3:], 4)[-1] == expected
+    assert cut.value().tolist() != expected  # what was handed over is a copy
