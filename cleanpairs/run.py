@@ -237,8 +237,8 @@ class Run:
         given = self.info["input"]
         if given.get("noise"):
             raise DataError(
-                f"the run {self.path.name} was fitted on captions that --noise-file wronged in memory only: write them with "
-                "`cleanpairs corrupt --noise-file`, and fit on that to export or report"
+                f"the run {self.path.name} was fitted on captions that --noise-file wronged in memory only: write them "
+                "with `cleanpairs corrupt --noise-file`, and fit on that to export or report"
             )
         pairs = load_pairs(given["data"], **given["options"])
         if pairs.source.fingerprint != given["fingerprint"]:

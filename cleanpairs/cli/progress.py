@@ -32,6 +32,7 @@ class Progress:
             self.close()
             self.stage = stage
             self.bar = tqdm(total=total, desc=f"{stage:<8}", unit=f" {unit}", file=sys.stderr, mininterval=0.5)
+        self.bar.total = total  # methods that split learn only then how many pairs an epoch has
         self.bar.update(done - self.bar.n)
 
     def encode(self, done: int, total: int) -> None:
@@ -53,6 +54,8 @@ class Progress:
                 f"piece {record.piece} epoch {record.epoch}: loss {record.loss:.3f}, flagged {record.flagged:.1%}{val}"
             )
             self.bar.write(line, file=sys.stderr)
+            if record.note:
+                self.bar.write(f"  note: {record.note}", file=sys.stderr)
 
     def close(self) -> None:
         """End the bar."""

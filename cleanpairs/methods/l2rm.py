@@ -192,6 +192,7 @@ class L2RM(SplittingCleaner):
 
     method_name: ClassVar[str] = "l2rm"
 
+    horizon: int | None = 2
     mass: float = 0.1
     transport_reg: float = 0.01
     transport_tau: float = 0.05
