@@ -1,0 +1,110 @@
+"""NCR: rectified labels by hand, and what it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs import NCR, Pairs
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.errors import ConfigError
+from cleanpairs.objectives.triplet import TripletLoss, prediction
+from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+
+WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
+
+
+def view_of(procedure: Any, n: int, **settings: Any) -> View:
+    """An epoch of the procedure's networks, which know nothing, on n pairs."""
+    from lightning_fabric import Fabric
+
+    pairs, ids = corpus(n, 0), np.arange(n)
+    images = pairs.images.array()
+    assert images is not None
+    data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
+    torch.manual_seed(0)
+    networks = []
+    for _ in range(procedure.networks):
+        model = MLP(len(WORDS) + 1, 16, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)
+        networks.append(Network(model, procedure.head(model)))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    wrapped = [fabric.setup_module(network) for network in networks]
+    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
+    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+
+
+def test_labels_are_rectified_by_the_other_networks_split() -> None:
+    n = 30
+    procedure = NCR()._procedure(range(n))  # type: ignore[arg-type]
+    view = view_of(procedure, n)
+    procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
+    value = procedure.judge(view)
+    r = []
+    for k in (0, 1):
+        encoded = view.encoded(k)
+        r.append(prediction(torch.from_numpy(encoded.images.vectors @ encoded.texts.vectors.T)).tolist())
+    assert len({round(v, 3) for v in r[0]}) > 10  # the networks say different things of the pairs
+    for k in (0, 1):
+        for i in range(n):
+            w = float(procedure.w[1 - k, i])
+            label = w + (1 - w) * r[k][i] if w > 0.5 else (r[0][i] + r[1][i]) / 2
+            assert procedure.y[k, i] == pytest.approx(label, abs=1e-4)
+    np.testing.assert_allclose(value, procedure.w.mean(axis=0) * procedure.y.mean(axis=0), rtol=1e-5)
+    assert procedure.y.min() >= 0 and procedure.y.max() <= 1
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3])
+def test_the_loss_is_that_of_clean_pairs_and_the_weighted_one_of_noisy_pairs(weight: float) -> None:
+    procedure = NCR(noisy_weight=weight, clean_loss="triplet")._procedure(range(30))  # type: ignore[arg-type]
+    view = view_of(procedure, 30)
+    procedure.y = np.random.default_rng(1).random((2, 30)).astype(np.float32)
+    f = view.forward(1, np.arange(10), np.arange(20, 26), seed=1)
+    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    hard = TripletLoss()
+
+    def mean(part: Any) -> torch.Tensor:
+        return hard(part.similarity(), torch.from_numpy(procedure.y[1][part.rows]), part.excluded).mean()
+
+    torch.testing.assert_close(procedure.split_loss(view, 1, clean, noisy), mean(clean) + weight * mean(noisy))
+    torch.testing.assert_close(procedure.split_loss(view, 1, clean, None), mean(clean))
+
+
+def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+    pairs = corpus()
+    model = NCR(**SMALL).fit(pairs)
+    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
+    plan = model.rematch(pairs).to_pandas()
+    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
+
+
+def test_the_papers_settings() -> None:
+    paper = NCR.paper(random_state=7)
+    assert (paper.backbone, paper.epochs, paper.warmup, paper.lr, paper.lr_update) == ("sgr", 40, 5, 2e-4, 30)
+    assert (paper.margin, paper.curve, paper.clean_above, paper.noisy_weight) == (0.2, 10.0, 0.5, 1.0)
+    assert (paper.split_by, paper.warm_loss, paper.clean_loss, paper.horizon) == ("triplet", "mean", "triplet", None)
+    procedure = paper._procedure(range(4))  # type: ignore[arg-type]
+    assert (procedure.networks, procedure.mixture) == (2, "gaussian") and paper.random_state == 7
+
+
+def test_a_weight_below_zero_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"noisy_weight"):
+        NCR(**SMALL, noisy_weight=-1).fit(corpus(8, 0))
