@@ -1,0 +1,177 @@
+"""BiCro: consistency with anchors against a double loop, its scale, and what it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs import BiCro, Pairs
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.methods.bicro import consistency
+from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+
+WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
+
+
+def view_of(procedure: Any, n: int, **settings: Any) -> View:
+    """An epoch of the procedure's networks, which know nothing, on n pairs."""
+    from lightning_fabric import Fabric
+
+    pairs, ids = corpus(n, 0), np.arange(n)
+    images = pairs.images.array()
+    assert images is not None
+    data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
+    torch.manual_seed(0)
+    networks = []
+    for _ in range(procedure.networks):
+        model = MLP(len(WORDS) + 1, 16, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)
+        networks.append(Network(model, procedure.head(model)))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    wrapped = [fabric.setup_module(network) for network in networks]
+    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
+    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+
+
+def unit(n: int, seed: int, dim: int = 6) -> np.ndarray:
+    z = np.random.default_rng(seed).normal(size=(n, dim))
+    return (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
+
+
+def by_loop(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_text: np.ndarray) -> list[float]:
+    out = []
+    for i in range(len(z_image)):
+        total = 0.0
+        for asked, answered, a_asked, a_answered in (
+            (z_image[i], z_text[i], a_image, a_text),
+            (z_text[i], z_image[i], a_text, a_image),
+        ):
+            best, near, far = np.inf, 0.0, 0.0
+            for x, y in zip(a_asked, a_answered, strict=True):
+                d, e = float(np.linalg.norm(asked - x)), float(np.linalg.norm(answered - y))
+                if d < 1e-3 and e < 1e-3:
+                    continue  # the pair itself
+                if d < best:
+                    best, near, far = d, d, e
+            total += min(1.0, (near + 1e-3) / (far + 1e-3)) / 2
+        out.append(total)
+    return out
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 25])
+@pytest.mark.parametrize("m", [1, 2, 12])
+def test_consistency_against_a_double_loop(n: int, m: int) -> None:
+    args = unit(n, 1), unit(n, 2), unit(m, 3), unit(m, 4)
+    got = consistency(*args)
+    assert got.shape == (n,)
+    np.testing.assert_allclose(got, by_loop(*args), rtol=1e-3, atol=1e-4)
+    assert ((got >= 0) & (got <= 1)).all()
+
+
+def test_a_pairs_own_anchor_is_passed_over() -> None:
+    images, texts = unit(20, 1), unit(20, 2)
+    anchors = np.arange(8)
+    got = consistency(images, texts, images[anchors], texts[anchors])
+    np.testing.assert_allclose(got, by_loop(images, texts, images[anchors], texts[anchors]), rtol=1e-3, atol=1e-3)
+
+
+def test_a_wrong_text_on_an_anchors_image_is_not_passed_over() -> None:
+    """The same image with another text is no match: near images, far texts."""
+    images, texts = unit(8, 1), unit(8, 2)
+    wrong = np.roll(texts, 1, axis=0)
+    got = consistency(images, wrong, images, texts)
+    assert got.max() < 0.02  # both ways the nearest is at a distance of 0, and its other half is not
+
+
+def test_right_pairs_are_more_consistent_than_wrong_ones() -> None:
+    """Texts that are their images, turned: near images have near texts."""
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    images, anchors = unit(300, 1), unit(300, 2)
+    right = consistency(images, (images @ turn).astype(np.float32), anchors, (anchors @ turn).astype(np.float32))
+    wrong = consistency(
+        images, (np.roll(images, 1, axis=0) @ turn).astype(np.float32), anchors, (anchors @ turn).astype(np.float32)
+    )
+    assert np.median(right) > 0.99 and np.median(wrong) < 0.7
+
+
+def procedure_of(n: int, **settings: Any) -> Any:
+    return BiCro(**settings)._procedure(range(n))  # type: ignore[arg-type]
+
+
+def test_the_scale_puts_right_anchors_at_1_and_shuffled_ones_at_0() -> None:
+    n = 200
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
+    images = unit(n, 1)
+    texts = (images @ turn).astype(np.float32)
+    texts[:40] = np.roll(texts[:40], 1, axis=0)
+    w = np.where(np.arange(n) < 40, 0.1, 0.95).astype(np.float32)
+    y = procedure_of(n).estimate(images, texts, w, 3)
+    assert y.shape == (n,) and y.dtype == np.float32 and y.min() >= 0 and y.max() <= 1
+    assert np.median(y[40:]) > 0.9 and np.median(y[:40]) < 0.4
+
+
+@pytest.mark.parametrize("case", ["few anchors", "all alike", "no relation"])
+def test_anchors_that_say_nothing_give_zeros(case: str) -> None:
+    n = 3 if case == "few anchors" else 60
+    images = np.repeat(unit(1, 1), n, axis=0) if case == "all alike" else unit(n, 1)
+    texts = np.repeat(unit(1, 2), n, axis=0) if case == "all alike" else unit(n, 2)
+    y = procedure_of(n).estimate(images, texts, np.ones(n, dtype=np.float32), 3)
+    assert y.shape == (n,) and np.isfinite(y).all()
+    if case != "no relation":
+        assert not y.any()
+
+
+def test_clean_pairs_keep_1_and_the_value_joins_split_and_consistency() -> None:
+    n = 40
+    procedure = procedure_of(n)
+    view = view_of(procedure, n)
+    procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
+    value = procedure.judge(view)
+    each = []
+    for k in (0, 1):
+        encoded = view.encoded(k)
+        y = procedure.estimate(encoded.images.vectors, encoded.texts.vectors, procedure.w[k], view.seed(11, k))
+        assert (procedure.y[1 - k][procedure.w[k] > 0.5] == 1).all()
+        np.testing.assert_array_equal(procedure.y[1 - k][procedure.w[k] <= 0.5], y[procedure.w[k] <= 0.5])
+        each.append(procedure.w[k] * (1 + y) / 2)
+    np.testing.assert_allclose(value, np.mean(each, axis=0), rtol=1e-5)
+
+
+def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+    pairs = corpus()
+    model = BiCro(**SMALL).fit(pairs)
+    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
+    plan = model.rematch(pairs).to_pandas()
+    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
+
+
+def test_the_papers_settings() -> None:
+    paper = BiCro.paper()
+    assert (paper.backbone, paper.epochs, paper.warmup, paper.lr_update, paper.noisy_weight) == (
+        "sgraf",
+        40,
+        5,
+        30,
+        1.0,
+    )
+    procedure = procedure_of(4)
+    assert (procedure.networks, procedure.mixture) == (2, "beta")
