@@ -1,0 +1,120 @@
+"""DECL: the expected probability by hand, weights by the split, and what it finds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs import DECL, Pairs
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.errors import ConfigError
+from cleanpairs.methods.decl import expected_probability
+from cleanpairs.methods.splitting import scaled
+from cleanpairs.objectives.evidential import EvidentialLoss
+from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+
+WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
+
+
+def view_of(procedure: Any, n: int, **settings: Any) -> View:
+    """An epoch of the procedure's networks, which know nothing, on n pairs."""
+    from lightning_fabric import Fabric
+
+    pairs, ids = corpus(n, 0), np.arange(n)
+    images = pairs.images.array()
+    assert images is not None
+    data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
+    torch.manual_seed(0)
+    networks = []
+    for _ in range(procedure.networks):
+        model = MLP(len(WORDS) + 1, 16, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)
+        networks.append(Network(model, procedure.head(model)))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    wrapped = [fabric.setup_module(network) for network in networks]
+    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
+    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+
+
+@pytest.mark.parametrize("excluding", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_expected_probability_by_hand(n: int, excluding: bool) -> None:
+    g = torch.Generator().manual_seed(n)
+    S = torch.rand(n, n, generator=g, dtype=torch.float64) * 2 - 1
+    out = (torch.rand(n, n, generator=g) < 0.4).fill_diagonal_(False)
+    got = expected_probability(S, 0.2, out if excluding else None)
+    alpha = [[math.exp(math.tanh(s) / 0.2) + 1 for s in row] for row in S.tolist()]
+    for i in range(n):
+        row = sum(alpha[i][j] for j in range(n) if not (excluding and out[i, j]))
+        column = sum(alpha[j][i] for j in range(n) if not (excluding and out[j, i]))
+        assert float(got[i]) == pytest.approx((alpha[i][i] / row + alpha[i][i] / column) / 2)
+    assert n > 1 or got.tolist() == [1.0]
+
+
+def test_it_is_high_for_strong_evidence_and_one_half_of_two_for_none() -> None:
+    assert expected_probability(torch.eye(3) * 2 - 1, 0.1).min() > 0.99
+    assert expected_probability(torch.zeros(2, 2), 0.1).tolist() == pytest.approx([0.5, 0.5])
+    assert expected_probability(1 - 2 * torch.eye(3), 0.1).max() < 0.01
+
+
+def procedure_of(n: int, **settings: Any) -> Any:
+    return DECL(**settings)._procedure(range(n))  # type: ignore[arg-type]
+
+
+def test_what_is_split_is_what_is_not_expected() -> None:
+    procedure = procedure_of(30, evidence_tau=0.2)
+    view = view_of(procedure, 30)
+    encoded = view.encoded(0)
+    S = torch.from_numpy(encoded.images.vectors @ encoded.texts.vectors.T)
+    surprise = 1 - expected_probability(S, 0.2).numpy()
+    np.testing.assert_allclose(procedure.losses(view, 0), scaled(surprise), atol=1e-3)
+
+
+def test_every_pair_once_an_epoch_weighed_by_its_posterior() -> None:
+    procedure = procedure_of(30, evidence_tau=0.2, kl_weight=0.01)
+    view = view_of(procedure, 30)
+    procedure.w[0] = np.random.default_rng(1).random(30)
+    procedure.split_known = True
+    batches = procedure.batches(view, 0)
+    assert sorted(np.concatenate([b[0] for b in batches]).tolist()) == list(range(30))
+    f = view.forward(0, np.arange(9), seed=1)
+    each = EvidentialLoss(tau=0.2, kl_weight=0.01)(f.similarity(), torch.ones(9))
+    w = torch.from_numpy(procedure.w[0][f.rows])
+    torch.testing.assert_close(procedure.loss(view, 0, (np.arange(9),), 1), (w * each).sum() / w.sum())
+    procedure.w[0] = 0
+    assert float(procedure.loss(view, 0, (np.arange(9),), 1).detach()) == 0
+
+
+def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+    pairs = corpus()
+    model = DECL(**SMALL).fit(pairs)
+    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
+    plan = model.rematch(pairs).to_pandas()
+    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
+
+
+def test_settings() -> None:
+    paper = DECL.paper()
+    assert (paper.backbone, paper.epochs, paper.lr_update) == ("sgr", 40, 30)
+    assert procedure_of(4).networks == 1
+    with pytest.raises(ConfigError, match=r"evidence_tau|evidential"):
+        DECL(**SMALL, evidence_tau=0.001).fit(corpus(8, 0))
