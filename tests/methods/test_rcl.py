@@ -1,0 +1,64 @@
+"""RCL: which epochs make the soft correspondence, and what it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs import RCL, Pairs
+from cleanpairs.objectives.complementary import ComplementaryLoss
+
+WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
+
+
+def fitted(**changes: Any) -> np.ndarray:
+    model = RCL(**{**SMALL, "epochs": 3, "lr_update": 3, **changes}).fit(corpus(60, 10))
+    return np.asarray(model.correspondence_)
+
+
+def test_the_correspondence_is_the_mean_over_start_to_horizon() -> None:
+    """The labels are not looked at, so that all these trainings are one."""
+    p = [fitted(start=k, horizon=k) for k in (1, 2, 3)]
+    assert not np.allclose(p[0], p[2])
+    np.testing.assert_allclose(fitted(start=1, horizon=3), np.mean(p, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(fitted(start=2, horizon=None), np.mean(p[1:], axis=0), rtol=1e-5)
+    np.testing.assert_array_equal(fitted(start=1, horizon=1), p[0])
+    np.testing.assert_array_equal(fitted(start=9, horizon=None), p[2])  # a training that ends before the start
+
+
+@pytest.mark.parametrize("kind", ["log", "tan", "gce"])
+def test_wronged_pairs_get_lower_correspondence_and_are_rematched(kind: str) -> None:
+    pairs = corpus()
+    model = RCL(**SMALL, kind=kind).fit(pairs)
+    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
+    plan = model.rematch(pairs).to_pandas()
+    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
+
+
+def test_the_objective_is_the_one_asked_for() -> None:
+    procedure = RCL(tau=0.2, kind="gce")._procedure(range(5))  # type: ignore[arg-type]
+    assert procedure.objective == ComplementaryLoss(tau=0.2, kind="gce")
+    assert procedure.labels().tolist() == [1.0] * 5
+
+
+def test_the_papers_settings() -> None:
+    paper = RCL.paper(kind="tan")
+    assert (paper.backbone, paper.epochs, paper.lr_update, paper.tau) == ("sgr", 40, 30, 0.05)
+    assert (paper.horizon, paper.exclude_duplicates, paper.kind) == (None, False, "tan")
