@@ -1,0 +1,62 @@
+"""The plain triplet baseline: its warm-up, and what it finds without resisting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs import Pairs, Triplet
+from cleanpairs.objectives.triplet import TripletLoss
+
+WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
+
+
+def test_the_first_epochs_take_the_mean_of_the_negatives() -> None:
+    procedure = Triplet(margin=0.3, warmup=2, tau=0.1)._procedure(range(5))  # type: ignore[arg-type]
+    assert procedure.objective == TripletLoss(margin=0.3, negatives="hard", tau=0.1)
+    assert procedure.warm == (TripletLoss(margin=0.3, negatives="mean", tau=0.1), 2)
+
+
+def test_the_warm_up_ends_where_it_says() -> None:
+    """Equal up to the epoch in which one takes the mean and the other the hardest."""
+    losses = [
+        [line["loss"] for line in Triplet(**{**SMALL, "epochs": 4}, warmup=k).fit(corpus(40, 0)).history_]
+        for k in (0, 2, 3, 4)
+    ]
+    assert losses[1][:2] == losses[2][:2] == losses[3][:2] and losses[2][:3] == losses[3][:3]
+    assert losses[0][0] > 1.5 * losses[1][0]  # the hardest is above the mean
+    assert losses[1][2] != losses[2][2] and losses[2][3] != losses[3][3]
+
+
+def test_the_correspondence_is_the_last_epochs_probability() -> None:
+    """Labels are all ones, so a shorter training is the beginning of a longer one."""
+    long = Triplet(**{**SMALL, "epochs": 3}, lr_update=3).fit(corpus(40, 0))
+    short = Triplet(**{**SMALL, "epochs": 2}, lr_update=3).fit(corpus(40, 0))
+    assert [line["mean_probability"] is None for line in long.history_] == [True, True, False]
+    assert long.history_[-1]["mean_probability"] == pytest.approx(float(long.correspondence_.mean()), rel=1e-5)
+    assert not np.allclose(long.correspondence_, short.correspondence_)
+
+
+def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+    pairs = corpus()
+    model = Triplet(**SMALL).fit(pairs)
+    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
+    plan = model.rematch(pairs).to_pandas()
+    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
