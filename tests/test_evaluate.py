@@ -7,7 +7,16 @@ import pytest
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
 from cleanpairs.errors import DataError
-from cleanpairs.evaluate import detection, recall
+from cleanpairs.evaluate import (
+    Recall,
+    detection,
+    folds_of,
+    mean_recall,
+    recall,
+    recall_folds,
+    recall_of_blocks,
+    recall_of_similarity,
+)
 
 
 def unit(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
@@ -45,6 +54,115 @@ def test_recall_with_five_captions_an_image(shuffled: bool, block: int) -> None:
     assert 5 < want[0] < 95  # the corpus tells something
     assert [got.i2t_r1, got.i2t_r5, got.i2t_r10, got.t2i_r1, got.t2i_r5, got.t2i_r10] == pytest.approx(want)
     assert got.rsum == pytest.approx(sum(want)) == got.to_dict()["rsum"]
+
+
+def figures(found: Recall) -> list[float]:
+    return [found.i2t_r1, found.i2t_r5, found.i2t_r10, found.t2i_r1, found.t2i_r5, found.t2i_r10]
+
+
+def noisy_corpus(m: int, per_image: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Embeddings of images and captions, and the image of each caption, shuffled."""
+    rng = np.random.default_rng(seed)
+    z_image, owner = unit(rng, m), rng.permutation(np.repeat(np.arange(m), per_image))
+    z_text = z_image[owner] + rng.normal(scale=0.5, size=(len(owner), 8)).astype(np.float32)
+    return z_image, (z_text / np.linalg.norm(z_text, axis=1, keepdims=True)).astype(np.float32), owner
+
+
+@pytest.mark.parametrize("block", [1, 7, 300])
+@pytest.mark.parametrize(("m", "per_image"), [(1, 1), (2, 1), (2, 5), (9, 5), (11, 1), (60, 5), (290, 2)])
+def test_every_way_to_recall_is_the_same(m: int, per_image: int, block: int) -> None:
+    z_image, z_text, owner = noisy_corpus(m, per_image, seed=m)
+    S = z_image @ z_text.T
+    asked: list[int] = []
+
+    def similarity(rows: np.ndarray) -> np.ndarray:
+        asked.extend(rows.tolist())
+        return S[rows]
+
+    want = pytest.approx(brute_force(z_image, z_text, owner))
+    assert figures(recall(z_image, z_text, owner, block=block)) == want
+    assert figures(recall_of_similarity(S, owner, block=block)) == want
+    assert figures(recall_of_blocks(similarity, m, owner, block=block)) == want
+    assert asked == list(range(m))  # one pass
+
+
+def by_counting(S: np.ndarray, owner: np.ndarray) -> list[float]:
+    """Ties and what is no number count against us, one query after the other."""
+    ranks_i, ranks_t = [], []
+    for i in np.unique(owner):
+        best = S[i, owner == i].max()
+        ranks_i.append(sum(not S[i, t] < best - np.float32(1e-6) for t in np.flatnonzero(owner != i)))
+        ranks_i[-1] = ranks_i[-1] if np.isfinite(best) else 10**9
+    for t, i in enumerate(owner):
+        ranks_t.append(sum(not S[k, t] < S[i, t] - np.float32(1e-6) for k in range(len(S)) if k != i))
+        ranks_t[-1] = ranks_t[-1] if np.isfinite(S[i, t]) else 10**9
+    return [100 * float(np.mean([rank < k for rank in ranks])) for ranks in (ranks_i, ranks_t) for k in (1, 5, 10)]
+
+
+@pytest.mark.parametrize("block", [4, 64])
+@pytest.mark.parametrize("what", ["ties", "nan", "inf", "-inf"])
+def test_odd_similarities_count_against_us_in_blocks_too(what: str, block: int) -> None:
+    rng = np.random.default_rng(4)
+    owner = rng.permutation(np.repeat(np.arange(30), 3))
+    S = rng.random((30, 90)).astype(np.float32).round(1)
+    S[owner, np.arange(90)] += np.float32(0.3)
+    if what != "ties":
+        S[rng.random(S.shape) < 0.01] = float(what)
+    want = pytest.approx(by_counting(S, owner))
+    assert figures(recall_of_similarity(S, owner, block=block)) == want
+    assert figures(recall_of_blocks(lambda rows: S[rows], 30, owner, block=block)) == want
+
+
+def test_one_pair_that_is_no_number_is_no_hit() -> None:
+    nothing = np.full((1, 1), np.nan, np.float32)
+    owner = np.zeros(1, np.int64)
+    assert recall(nothing, nothing, owner).rsum == 0.0
+    assert recall_of_similarity(nothing, owner).rsum == 0.0
+    assert recall_of_blocks(lambda rows: nothing[rows], 1, owner).rsum == 0.0
+
+
+def test_five_folds_are_the_mean_of_five_test_sets() -> None:
+    z_image, z_text, owner = noisy_corpus(100, 5, seed=0)
+    parts = []
+    for k in range(5):
+        inside = (owner >= 20 * k) & (owner < 20 * k + 20)
+        parts.append(brute_force(z_image[20 * k : 20 * k + 20], z_text[inside], owner[inside] - 20 * k))
+    assert figures(recall_folds(z_image, z_text, owner)) == pytest.approx(np.mean(parts, axis=0).tolist())
+    assert recall_folds(z_image, z_text, owner, folds=1) == recall(z_image, z_text, owner)
+    S = z_image @ z_text.T
+    by_hand = [recall_of_similarity(S[np.ix_(f.images, f.captions)], f.image_index) for f in folds_of(100, owner)]
+    assert figures(mean_recall(by_hand)) == pytest.approx(np.mean(parts, axis=0).tolist())
+
+
+def test_every_caption_is_in_one_fold() -> None:
+    owner = np.random.default_rng(0).integers(0, 13, 50)
+    parts = list(folds_of(13, owner, 5))
+    assert [len(f.images) for f in parts] == [3, 3, 3, 2, 2]
+    assert sorted(np.concatenate([f.captions for f in parts]).tolist()) == list(range(50))
+    for f in parts:
+        assert np.array_equal(f.images[f.image_index], owner[f.captions])
+
+
+def test_what_recall_cannot_use_is_refused() -> None:
+    z_image, z_text, owner = noisy_corpus(4, 2, seed=0)
+    S = z_image @ z_text.T
+    for wrong in (owner + 1, owner - 1):
+        with pytest.raises(DataError, match="image rows 0 to 3"):
+            recall(z_image, z_text, wrong)
+        with pytest.raises(DataError, match="image rows 0 to 3"):
+            recall_of_similarity(S, wrong)
+        with pytest.raises(DataError, match="image rows 0 to 3"):
+            recall_of_blocks(lambda rows: S[rows], 4, wrong)
+    with pytest.raises(DataError, match="asked for"):
+        recall_of_blocks(lambda rows: S[:1], 4, owner)
+    with pytest.raises(DataError, match=r"is \(rows, 8\)"):
+        recall_of_blocks(lambda rows: S[rows, :5], 4, owner)
+    with pytest.raises(DataError, match="1 to 4 folds"):
+        recall_folds(z_image, z_text, owner, folds=5)
+    with pytest.raises(DataError, match="at least one"):
+        mean_recall([])
+    with pytest.raises(DataError, match="at least one"):
+        recall_of_blocks(lambda rows: S[rows], 0, np.empty(0, np.int64))
 
 
 def test_an_image_without_a_caption_is_no_query() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
+from scipy.stats import beta as beta_distribution
+from sklearn.mixture import GaussianMixture
 
-from cleanpairs.correspondence.mixture import Split, beta_split, gaussian_split
-from cleanpairs.errors import DataError
+from cleanpairs.correspondence.mixture import EDGE, Split, beta_split, gaussian_split, guarded_split
+from cleanpairs.errors import ConfigError, DataError
 
 BOTH = pytest.mark.parametrize("split", [beta_split, gaussian_split])
 Splitter = Callable[[np.ndarray], Split]
@@ -19,6 +22,7 @@ def check(split: Split, n: int) -> None:
     assert split.high.shape == (n,) and split.high.dtype == np.float64
     assert np.isfinite(split.high).all() and ((split.high >= 0) & (split.high <= 1)).all()
     assert 0 <= split.weight <= 1
+    assert (split.low == 1 - split.high).all()
     assert np.isfinite(split.means).all() and split.means[0] <= split.means[1]
     assert not np.isnan(split.threshold)
 
@@ -94,3 +98,226 @@ def test_never_nan_out(split: Splitter) -> None:
             check(split(rng.beta(a, b, n)), n)
             count += 1
     assert count == 20
+
+
+def scaled(x: np.ndarray) -> np.ndarray:
+    return (x - x.min()) / np.ptp(x)
+
+
+@BOTH
+@pytest.mark.parametrize("bad", [-0.01, 1.01])
+def test_what_is_not_scaled_is_refused(split: Splitter, bad: float) -> None:
+    with pytest.raises(DataError, match="minimum and maximum"):
+        split(np.array([0.1, 0.2, bad, 0.5, 0.9]))
+
+
+ONE_HEAP: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "lognormal, 0.3": lambda rng, n: rng.lognormal(0, 0.3, n),
+    "lognormal, 0.6": lambda rng, n: rng.lognormal(0, 0.6, n),
+    "lognormal, 1": lambda rng, n: rng.lognormal(0, 1, n),
+    "lognormal, 1.5": lambda rng, n: rng.lognormal(0, 1.5, n),
+    "exponential": lambda rng, n: rng.exponential(1, n),
+    "gamma": lambda rng, n: rng.gamma(2, 1, n),
+    "normal": lambda rng, n: rng.normal(0, 1, n),
+    "t": lambda rng, n: rng.standard_t(3, n),
+    "uniform": lambda rng, n: rng.random(n),
+    "half-normal": lambda rng, n: np.maximum(rng.normal(0.5, 1, n), 0),
+    "logistic-normal": lambda rng, n: 1 / (1 + np.exp(rng.normal(3, 1.5, n))),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("heap", ONE_HEAP)
+def test_a_heap_with_a_tail_is_no_split(split: Splitter, heap: str, mirrored: bool) -> None:
+    for n, seed in ((1000, 0), (5000, 1), (40_000, 2)):
+        x = scaled(ONE_HEAP[heap](np.random.default_rng(seed), n))
+        found = split(1 - x if mirrored else x)
+        check(found, n)
+        assert not found.separated, n
+
+
+@BOTH
+@pytest.mark.parametrize("n", [3000, 40_000])
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.8, 0.95])
+def test_two_clear_heaps(split: Splitter, share: float, n: int) -> None:
+    rng = np.random.default_rng(3)
+    noisy = rng.random(n) < share
+    found = split(scaled(np.where(noisy, rng.normal(0.7, 0.1, n), rng.normal(0.2, 0.08, n))))
+    check(found, n)
+    assert found.separated
+    assert found.weight == pytest.approx(noisy.mean(), abs=0.01)
+    assert ((found.high > 0.5) == noisy).mean() > 0.99
+
+
+@BOTH
+@pytest.mark.parametrize("n", [5000, 40_000])
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.8])
+def test_two_heaps_that_overlap(split: Splitter, share: float, n: int) -> None:
+    rng = np.random.default_rng(1)
+    noisy = rng.random(n) < share
+    x = scaled(np.where(noisy, rng.normal(0.55, 0.15, n), rng.normal(0.2, 0.1, n)))
+    found = split(x)
+    check(found, n)
+    assert found.separated
+    if split is gaussian_split and n == 5000:
+        found = gaussian_split(x, early_stop=False)  # the papers' leaves the weight off by up to 0.2
+    assert found.weight == pytest.approx(noisy.mean(), abs=0.05)
+    assert ((found.high > 0.5) == noisy).mean() > 0.88
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.7])
+def test_many_values_are_scikit_learns_run_to_convergence(share: float) -> None:
+    n = 20_500  # above EXACT
+    rng = np.random.default_rng(0)
+    x = scaled(np.where(rng.random(n) < share, rng.normal(0.55, 0.15, n), rng.normal(0.2, 0.1, n)))
+    found = gaussian_split(x)
+    model = GaussianMixture(2, max_iter=2000, tol=1e-9, reg_covar=5e-4, random_state=0).fit(x[:, None])
+    top = int(model.means_.argmax())
+    assert found.weight == pytest.approx(model.weights_[top], abs=1e-3)
+    assert sorted(found.means) == pytest.approx(sorted(model.means_.ravel()), abs=1e-3)
+    assert np.abs(found.high - model.predict_proba(x[:, None])[:, top]).max() < 1e-3
+
+
+def test_few_values_are_scikit_learns_as_the_papers_stop_it() -> None:
+    rng = np.random.default_rng(0)
+    x = np.clip(np.where(rng.random(500) < 0.4, rng.normal(0.6, 0.1, 500), rng.normal(0.2, 0.1, 500)), 0, 1)
+    model = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(x[:, None])
+    top = int(model.means_.argmax())
+    assert np.abs(gaussian_split(x).high - model.predict_proba(x[:, None])[:, top]).max() < 1e-12
+
+
+def two_betas(z: np.ndarray, weight: list[float], means: np.ndarray, common: list[float]) -> np.ndarray:
+    low, high = (weight[k] * beta_distribution.pdf(z, means[k] * common[k], (1 - means[k]) * common[k]) for k in (0, 1))
+    return high / (low + high)
+
+
+def beta_em(x: np.ndarray, iterations: int = 10) -> tuple[float, list[float], np.ndarray]:
+    """The beta mixture value by value, with the densities of scipy: weight, means and posterior."""
+    x = np.clip(x, EDGE, 1 - EDGE)
+    start = GaussianMixture(2, max_iter=2000, tol=1e-9, reg_covar=5e-4, random_state=0).fit(x[:, None])
+    top = int(start.means_.argmax())
+    means = np.sort(start.means_.ravel())
+
+    def held(posterior: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        at = posterior(means)
+        resp = posterior(x)
+        resp = np.where(x < means[0], np.minimum(resp, at[0]), resp)
+        return np.where(x > means[1], np.maximum(resp, at[1]), resp)
+
+    resp = held(lambda z: start.predict_proba(z[:, None])[:, top])
+    for _ in range(iterations):
+        shares = [1 - resp, resp]
+        weight = [s.mean() for s in shares]
+        means = np.array([(s * x).sum() / s.sum() for s in shares])
+        common = [m * (1 - m) / ((s * (x - m) ** 2).sum() / s.sum()) - 1 for s, m in zip(shares, means, strict=True)]
+
+        resp = held(partial(two_betas, weight=weight, means=means, common=common))
+    return float(weight[1]), means.tolist(), resp
+
+
+@pytest.mark.parametrize("case", ["betas", "normals", "wide above narrow"])
+def test_the_beta_mixture_is_that_of_a_value_at_a_time(case: str) -> None:
+    rng = np.random.default_rng(0)
+    n = 3000
+    noisy = rng.random(n) < 0.4
+    x = {
+        "betas": np.where(noisy, rng.beta(8, 4, n), rng.beta(2, 10, n)),
+        "normals": scaled(np.where(noisy, rng.normal(0.55, 0.15, n), rng.normal(0.2, 0.1, n))),
+        "wide above narrow": np.clip(np.where(noisy, rng.normal(0.6, 0.2, n), rng.normal(0.2, 0.04, n)), 0, 1),
+    }[case]
+    weight, means, posterior = beta_em(x)
+    found = beta_split(x)
+    assert found.weight == pytest.approx(weight, abs=2e-3)
+    assert found.means == pytest.approx(means, abs=2e-3)
+    assert np.abs(found.high - posterior).max() < 0.02
+    assert np.abs(found.high - posterior).mean() < 2e-3
+
+
+@BOTH
+def test_the_order_of_the_values_does_not_matter(split: Splitter) -> None:
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(25_000) < 0.4, rng.beta(8, 4, 25_000), rng.beta(2, 10, 25_000))
+    order = rng.permutation(25_000)
+    assert np.array_equal(split(x).high[order], split(x[order]).high)
+
+
+# -- guarded --------------------------------------------------------------------------------------------------------
+
+KINDS = pytest.mark.parametrize("kind", ["gaussian", "beta"])
+
+
+def losses(share: float, n: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Two heaps, the upper one wide; and which values are of it."""
+    rng = np.random.default_rng(seed)
+    noisy = rng.random(n) < share
+    return np.clip(np.where(noisy, rng.normal(0.65, 0.12, n), rng.normal(0.2, 0.05, n)), 0, 1), noisy
+
+
+@KINDS
+def test_a_plausible_split_is_taken(kind: str) -> None:
+    x, noisy = losses(0.4)
+    found = guarded_split(x, kind, np.full(4000, 0.9))  # the clean share was 1: a jump
+    assert found.refused is not None and "jumps from 100.0% to" in found.refused
+    found = guarded_split(x, kind, (np.arange(4000) % 2).astype(np.float32))
+    assert found.refused is None
+    assert found.clean.dtype == np.float32 and found.clean.shape == (4000,)
+    assert found.share == pytest.approx(0.6, abs=0.02)
+    assert ((found.clean > 0.5) == ~noisy).mean() > 0.98
+
+
+@KINDS
+@pytest.mark.parametrize("n", [4000, 30_000])
+def test_the_probability_falls_with_the_loss(kind: str, n: int) -> None:
+    """The wide upper heap of an unguarded Gaussian mixture takes the lowest losses too."""
+    rng = np.random.default_rng(0)
+    x = np.clip(np.where(rng.random(n) < 0.4, rng.normal(0.6, 0.2, n), rng.normal(0.2, 0.03, n)), 0, 1)
+    found = guarded_split(x, kind)
+    assert found.refused is None
+    in_order = found.clean[np.argsort(x)]
+    assert (np.diff(in_order) <= 1e-3).all()
+    assert in_order[0] > 0.9 and in_order[-1] < 0.1
+    if kind == "gaussian":
+        assert gaussian_split(x).low[x.argmin()] < 0.5
+
+
+@KINDS
+def test_no_split_keeps_the_previous_or_takes_all_for_clean(kind: str) -> None:
+    x = scaled(np.random.default_rng(0).lognormal(0, 0.6, 3000))
+    found = guarded_split(x, kind)
+    assert found.refused == "losses do not separate into two heaps"
+    assert (found.clean == 1).all() and found.share == 1.0
+    previous = np.random.default_rng(1).random(3000)
+    assert np.array_equal(guarded_split(x, kind, previous).clean, previous.astype(np.float32))
+
+
+@KINDS
+def test_a_share_that_jumps_is_refused(kind: str) -> None:
+    x, _ = losses(0.3)
+    before = guarded_split(x, kind)
+    flipped = guarded_split(1 - x, kind, before.clean)
+    assert flipped.refused is not None and "jumps from 7" in flipped.refused
+    assert np.array_equal(flipped.clean, before.clean) and flipped.share == before.share
+    assert guarded_split(losses(0.45)[0], kind, before.clean).refused is None
+
+
+def test_nearly_nothing_clean_is_implausible() -> None:
+    x, _ = losses(0.975, 20_000)
+    found = guarded_split(x)
+    assert found.refused is not None and "clean pairs is implausible" in found.refused
+    assert (found.clean == 1).all()
+
+
+@KINDS
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_guarded_few(kind: str, n: int) -> None:
+    found = guarded_split(np.linspace(0, 1, n), kind)
+    assert found.refused and found.clean.shape == (n,) and found.share == 1.0
+
+
+def test_guarded_refuses_what_it_cannot_use() -> None:
+    x, _ = losses(0.4)
+    with pytest.raises(ConfigError, match="gaussian, beta"):
+        guarded_split(x, "gamma")
+    with pytest.raises(DataError, match="previous"):
+        guarded_split(x, previous=np.ones(3))
