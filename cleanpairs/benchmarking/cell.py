@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.benchmarking.settings import MethodSettings
-from cleanpairs.benchmarking.splits import Splits
-from cleanpairs.data import Pairs
+from cleanpairs.benchmarking.splits import Splits, with_features
+from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import Noise, apply_noise
 from cleanpairs.evaluate import detection
 from cleanpairs.registry import METHODS
@@ -56,6 +56,9 @@ def run_cell(
     needs_pixels = "model" in METHODS.entry(settings.method).needs  # a pretrained one encodes them by itself
     ready = splits if needs_pixels else splits.with_features(model.image_encoder, model.image_size)
     if ready is not splits:
+        if settings.params.get("meta") is not None:  # read and encoded as the data is
+            meta = load_pairs(settings.params["meta"])
+            model.set_params(meta=with_features(meta, model.image_encoder, model.image_size))
         model.set_params(image_encoder="features")
     train = apply_noise(ready.train, noise)
     truth = noise.mismatched

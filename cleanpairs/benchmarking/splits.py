@@ -13,7 +13,7 @@ from cleanpairs.data.images import FeatureImages
 from cleanpairs.errors import DataError
 from cleanpairs.features import image_matrix, resolve_image_encoder
 
-__all__ = ["Splits", "load_splits"]
+__all__ = ["Splits", "load_splits", "with_features"]
 
 _SPLIT_NAMES = {"val": ("dev", "val"), "test": ("test",)}
 
@@ -41,7 +41,7 @@ class Splits:
         if self.train.images.kind == "features" or resolve_image_encoder(encoder, "bytes") == "cnn":
             return self
         train, val, test = (
-            None if s is None else _with_features(s, encoder, size) for s in (self.train, self.val, self.test)
+            None if s is None else with_features(s, encoder, size) for s in (self.train, self.val, self.test)
         )
         assert train is not None
         return replace(self, train=train, val=val, test=test)
@@ -103,7 +103,8 @@ def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, A
     return None, None
 
 
-def _with_features(pairs: Pairs, encoder: str, size: int | None) -> Pairs:
+def with_features(pairs: Pairs, encoder: str, size: int | None) -> Pairs:
+    """The pairs with vectors in place of their images; what cannot be encoded is quarantined."""
     matrix = image_matrix(pairs, encoder, image_size=size)
     reasons = dict(pairs.reasons)
     for image, reason in matrix.failures.items():
