@@ -1,0 +1,300 @@
+"""REPAIR: labels by rank correlation and half-replaced pairs, against brute force."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from cleanpairs import REPAIR, Pairs
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.methods.repair import correspondence_of_ranks, ends_of_ranks
+from cleanpairs.scoring import Embeddings
+from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+
+WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
+
+
+def view_of(procedure: Any, n: int, **settings: Any) -> View:
+    """An epoch of the procedure's networks, which know nothing, on n pairs."""
+    from lightning_fabric import Fabric
+
+    pairs, ids = corpus(n, 0), np.arange(n)
+    images = pairs.images.array()
+    assert images is not None
+    data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
+    torch.manual_seed(0)
+    networks = []
+    for _ in range(procedure.networks):
+        model = MLP(len(WORDS) + 1, 16, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)
+        networks.append(Network(model, procedure.head(model)))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    wrapped = [fabric.setup_module(network) for network in networks]
+    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
+    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+
+
+def unit(n: int, seed: int, dim: int = 8) -> np.ndarray:
+    z = np.random.default_rng(seed).normal(size=(n, dim))
+    return (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
+
+
+def spearman(image: np.ndarray, text: np.ndarray, images: np.ndarray, texts: np.ndarray) -> float:
+    """Of one pair's distances to the memory's images and texts."""
+    d = [np.linalg.norm(bank.astype(np.float64) - z, axis=1) for z, bank in ((image, images), (text, texts))]
+    return float(stats.spearmanr(*d).statistic)
+
+
+def procedure_of(n: int, **settings: Any) -> Any:
+    return REPAIR(**{"memory": 32, "neighbours": 5, **settings})._procedure(range(n))  # type: ignore[arg-type]
+
+
+# -- labels by ranks ------------------------------------------------------------------------------------------------
+
+
+def test_correspondence_of_ranks_by_hand() -> None:
+    c = np.array([-1.0, 0.0, 0.1, 0.2, 0.35, 0.5, 0.50001, 1.0])
+    got = correspondence_of_ranks(c, 0.2, 0.5)
+    assert got.dtype == np.float32
+    assert got.tolist() == pytest.approx([0, 0, 0, 0, 0.5, 1, 1, 1], abs=1e-6)
+    assert correspondence_of_ranks(np.array([0.3, 0.4]), 0.4, 0.4).tolist() == [0, 0]  # ends that meet
+    assert correspondence_of_ranks(np.zeros(0), 0.0, 1.0).shape == (0,)
+
+
+def test_ends_of_ranks_by_hand() -> None:
+    c = np.random.default_rng(0).permutation(np.linspace(0.1, 0.9, 300))
+    low, high = ends_of_ranks(c)
+    assert low == pytest.approx(np.sort(c)[:3].mean()) and high == pytest.approx(np.sort(c)[-30:].mean())
+    assert ends_of_ranks(c - 0.5)[0] == 0  # not below 0
+    assert ends_of_ranks(np.array([0.3])) == pytest.approx((0.3, 0.3))
+    assert ends_of_ranks(np.array([0.7, 0.3])) == pytest.approx((0.3, 0.7))
+
+
+def test_a_pairs_own_entry_does_not_take_part() -> None:
+    """Its distance to itself is 0 both ways, which would speak for any pair."""
+    procedure = procedure_of(20)
+    images, texts = unit(20, 1), unit(20, 2)
+    held = np.array([4, 9, 1, 15, 7, 12, 3, 18])
+    memory = procedure.memories[0]
+    memory.push(images[held], texts[held], held)
+    got = procedure.correlation(memory, images, texts, np.arange(20))
+    for i in range(20):
+        others = held[held != i]
+        assert got[i] == pytest.approx(spearman(images[i], texts[i], images[others], texts[others]), abs=1e-5)
+    asked = procedure.correlation(memory, images, texts, None)
+    assert asked[4] == pytest.approx(spearman(images[4], texts[4], images[held], texts[held]), abs=1e-5)
+    assert asked[4] > got[4]
+
+
+@pytest.mark.parametrize("held", [0, 1, 2])
+def test_a_memory_too_small_to_rank_trusts_all(held: int) -> None:
+    procedure = procedure_of(6)
+    procedure.memories[0].push(unit(held, 1), unit(held, 2), np.arange(held))
+    assert procedure.correlation(procedure.memories[0], unit(6, 3), unit(6, 4), np.arange(6)).tolist() == [1.0] * 6
+
+
+def test_vectors_all_alike_are_not_ranked() -> None:
+    procedure = procedure_of(6)
+    alike = np.repeat(unit(1, 1), 6, axis=0)
+    procedure.memories[0].push(alike, unit(6, 2), np.arange(6))
+    assert procedure.correlation(procedure.memories[0], alike, unit(6, 2), np.arange(6)).tolist() == [1.0] * 6
+
+
+def test_labels_of_one_network_train_the_other() -> None:
+    n = 30
+    procedure = procedure_of(n)
+    view = view_of(procedure, n)
+    procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
+    value = procedure.judge(view)
+    labels = []
+    for k, memory in enumerate(procedure.memories):
+        assert sorted(memory.arrays().rows.tolist()) == np.flatnonzero(procedure.w[k] > 0.5).tolist()  # the clean ones
+        images, texts = view.encoded(k).images.vectors, view.encoded(k).texts.vectors
+        rows = memory.arrays().rows
+        c = np.array([spearman(images[i], texts[i], images[rows[rows != i]], texts[rows[rows != i]]) for i in range(n)])
+        labels.append(correspondence_of_ranks(c, *ends_of_ranks(c)))
+    np.testing.assert_allclose(procedure.y[0], labels[1], atol=1e-3)
+    np.testing.assert_allclose(procedure.y[1], labels[0], atol=1e-3)
+    np.testing.assert_allclose(value, (np.mean(labels, axis=0) + procedure.w.mean(axis=0)) / 2, atol=1e-3)
+
+
+# -- half-replacing -------------------------------------------------------------------------------------------------
+
+
+def replaced_by_hand(procedure: Any, view: View, f: Any, *, image: bool) -> Tensor:
+    """Eq. 10 to 13, pair by pair."""
+    bank = procedure.memories[0].arrays()
+    same, other = (bank.texts, bank.images) if image else (bank.images, bank.texts)
+    kept = (f.texts if image else f.images).detach().numpy()
+    chosen = []
+    for z in kept:
+        nearest = sorted(range(len(same)), key=lambda j: float(np.linalg.norm(same[j] - z)))[: procedure.neighbours]
+        chosen.append(max(nearest, key=lambda j: float(other[j] @ z)))
+    given = other[chosen]
+    y = []
+    for z, g in zip(kept, given, strict=True):
+        pair = (g, z) if image else (z, g)
+        y.append(spearman(*pair, bank.images, bank.texts))
+    labels = torch.from_numpy(correspondence_of_ranks(np.array(y), *procedure.ends[0]))
+    new = torch.from_numpy(given)
+    S = new @ f.texts.T if image else f.images @ new.T
+    rows = bank.rows[chosen]
+    excluded = torch.tensor([[a == b for b in rows] for a in rows]).fill_diagonal_(False)
+    return procedure.pair_objective(S, labels, excluded).mean()
+
+
+def with_memory(n: int, **settings: Any) -> tuple[Any, View]:
+    procedure = procedure_of(n, **settings)
+    view = view_of(procedure, n)
+    procedure.memories[0].push(unit(20, 1), unit(20, 2), np.arange(20))
+    procedure.ends[0] = (0.0, 0.4)
+    procedure.split_known = True
+    return procedure, view
+
+
+@pytest.mark.parametrize("image", [True, False])
+@pytest.mark.parametrize("neighbours", [1, 5, 20, 50])
+def test_the_replacement_is_the_best_of_the_nearest(neighbours: int, image: bool) -> None:
+    procedure, view = with_memory(40, neighbours=neighbours)
+    f = view.forward(0, np.arange(24, 38), seed=1)
+    got, want = procedure.replaced(view, 0, f, image=image), replaced_by_hand(procedure, view, f, image=image)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    parameters = list(view.networks[0].model.parameters())
+    slopes = [torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True) for loss in (got, want)]
+    for a, b in zip(*slopes, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_only_pairs_below_eta_in_both_networks_are_replaced_and_clean_ones_are_remembered() -> None:
+    procedure, view = with_memory(40, eta=0.3, noisy_weight=0.2, memory=24)
+    procedure.y = np.random.default_rng(1).random((2, 40)).astype(np.float32)
+    procedure.w[:, 30:] = [[0.1] * 10, [0.1, 0.2, 0.4, 0.29, 0.9, 0.31, 0.0, 0.5, 0.2, 0.6]]
+    f = view.forward(0, np.arange(20, 29), np.arange(30, 40), seed=1)
+    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    mismatched = noisy.select(np.isin(noisy.rows, [30, 31, 33, 36, 38]))
+    assert len(mismatched.rows) == 5
+    expected = procedure.pair_loss(clean, clean.of(procedure.y[0]))
+    for image in (True, False):
+        expected = expected + 0.2 * replaced_by_hand(procedure, view, mismatched, image=image)
+    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
+    held = procedure.memories[0].arrays()
+    assert sorted(held.rows.tolist()) == [*range(5, 20), *range(20, 29)]  # the oldest five have made room
+    at = procedure.memories[0].position_of(clean.rows)
+    assert isinstance(clean.images, Tensor) and isinstance(clean.texts, Tensor)
+    np.testing.assert_allclose(held.images[at], clean.images.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(held.texts[at], clean.texts.detach().numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("low", [0, 1])
+def test_a_single_mismatched_pair_has_no_negative(low: int) -> None:
+    procedure, view = with_memory(40)
+    procedure.w[:, 30 : 30 + low] = 0
+    f = view.forward(0, np.arange(8), np.arange(30, 36), seed=1)
+    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    expected = procedure.pair_loss(clean, clean.of(procedure.y[0]))
+    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected)
+
+
+# -- state ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_holds_the_memories() -> None:
+    procedure, _ = with_memory(40)
+    procedure.memories[1].push(unit(40, 5), unit(40, 6), np.arange(40))
+    other = procedure_of(40)
+    other.load_state(procedure.state())
+    np.testing.assert_array_equal(other.ends, procedure.ends)
+    for a, b in zip(procedure.memories, other.memories, strict=True):
+        np.testing.assert_array_equal(a.arrays().rows, b.arrays().rows)
+        np.testing.assert_array_equal(a.arrays().images, b.arrays().images)
+        assert a.next == b.next
+
+
+def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path) -> None:
+    """Behind the split: within the first network's part, and near the end of the last one's."""
+    steps = 0
+
+    def count(done: int, total: int, loss: float) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == stop:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stop = -1
+    pairs, settings = (
+        corpus(60, 15),
+        {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, "memory": 20, "neighbours": 4},
+    )
+    whole = REPAIR(**settings).fit(pairs, on_step=count)
+    for at in (steps // 2 + 1, steps - 2):
+        steps, stop = 0, at
+        with pytest.raises(KeyboardInterrupt):
+            REPAIR(**settings).fit(pairs, run_dir=tmp_path / str(at), on_step=count)
+        resumed = REPAIR(**settings).fit(pairs, run_dir=tmp_path / str(at), resume=True)
+        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
+        for name, value in whole.model_.state_dict().items():
+            assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)
+
+
+# -- use ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_image", [True, False])
+def test_rematching_offers_the_other_half_of_what_is_near(is_image: bool) -> None:
+    pairs, images, texts = corpus(30, 0), unit(30, 1), unit(30, 2)
+    search = REPAIR(neighbours=6)._search(pairs, Embeddings(images), Embeddings(texts))
+    asking, showing = np.array([3, 8, 21]), np.arange(9, 30)
+    found = search(is_image, True, asking, showing, 4)
+    assert found is not None
+    kept, given = (texts, images) if is_image else (images, texts)
+    for q, row in enumerate(asking):
+        near = sorted(range(len(showing)), key=lambda j: -float(kept[showing[j]] @ kept[row]))[:6]
+        best = sorted(near, key=lambda j: -float(given[showing[j]] @ kept[row]))[:4]
+        assert found.indices[q].tolist() == best
+        np.testing.assert_allclose(found.scores[q], [given[showing[j]] @ kept[row] for j in best], rtol=1e-5)
+    assert search(is_image, False, asking, showing, 4) is None
+
+
+def test_fewer_are_shown_than_asked_for() -> None:
+    search = REPAIR(neighbours=6)._search(corpus(10, 0), Embeddings(unit(10, 1)), Embeddings(unit(10, 2)))
+    found = search(True, True, np.array([0, 1]), np.array([5]), 4)
+    assert found is not None and found.indices[:, 0].tolist() == [0, 0] and (found.indices[:, 1:] == -1).all()
+
+
+def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+    pairs = corpus()
+    model = REPAIR(**SMALL, memory=64, neighbours=4).fit(pairs)
+    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
+    plan = model.rematch(pairs).to_pandas()
+    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
+
+
+def test_the_papers_settings() -> None:
+    paper = REPAIR.paper()
+    assert (paper.memory, paper.neighbours, paper.eta, paper.noisy_weight) == (4096, 32, 0.25, 0.15)
+    assert (paper.backbone, paper.epochs, paper.lr_update, paper.warm_loss) == ("sgr", 40, 30, "sum")
