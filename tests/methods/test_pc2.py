@@ -1,0 +1,315 @@
+"""PC2: pseudo-captions by brute force, in the batch and in the corpus; oscillation against the epoch before."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from cleanpairs import PC2, Pairs
+from cleanpairs.correspondence.mixture import guarded_split
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.methods.pc2 import PseudoClassifier
+from cleanpairs.objectives.triplet import TripletLoss
+from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+
+WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
+
+
+def view_of(procedure: Any, n: int, **settings: Any) -> View:
+    """An epoch of the procedure's networks, which know nothing, on n pairs."""
+    from lightning_fabric import Fabric
+
+    pairs, ids = corpus(n, 0), np.arange(n)
+    images = pairs.images.array()
+    assert images is not None
+    data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
+    torch.manual_seed(0)
+    networks = []
+    for _ in range(procedure.networks):
+        model = MLP(len(WORDS) + 1, 16, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)
+        networks.append(Network(model, procedure.head(model)))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    wrapped = [fabric.setup_module(network) for network in networks]
+    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
+    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+
+
+def procedure_of(n: int, **settings: Any) -> Any:
+    return PC2(**{"classes": 6, "class_tau": 0.3, **settings})._procedure(range(n))  # type: ignore[arg-type]
+
+
+def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, View]:
+    """The first ``clean`` pairs are clean for both networks."""
+    procedure = procedure_of(n, **settings)
+    view = view_of(procedure, n)
+    procedure.w[:] = np.where(np.arange(n) < clean, 0.9, 0.1)
+    procedure.y = np.random.default_rng(1).random((2, n)).astype(np.float32)
+    procedure.split_known = True
+    return procedure, view
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+# -- the classifier -------------------------------------------------------------------------------------------------
+
+
+def test_the_classifier_is_a_cosine_over_its_temperature() -> None:
+    torch.manual_seed(0)
+    head = PseudoClassifier(8, 5, 0.2)
+    z = torch.nn.functional.normalize(torch.randn(3, 8), dim=1)
+    with torch.no_grad():
+        head.weight.mul_(3.0)  # its length means nothing
+    want = [[float(a @ w / w.norm()) / 0.2 for w in head.weight.detach()] for a in z]
+    torch.testing.assert_close(head(z), torch.tensor(want))
+    assert head(z[:0]).shape == (0, 5)
+
+
+def test_the_classes_loss_by_hand() -> None:
+    procedure, view = started(entropy_weight=7.0)
+    f = view.forward(0, np.arange(9), seed=1)
+    assert isinstance(f.images, Tensor) and isinstance(f.texts, Tensor)
+    head: Any = view.networks[0].head
+    p, q = head(f.images).softmax(dim=1), head(f.texts).softmax(dim=1)
+    classification = torch.stack([-p[i, int(q[i].argmax())].log() for i in range(9)]).mean()
+    entropy = -sum(m * m.log() for m in p.mean(dim=0))
+    torch.testing.assert_close(procedure.class_loss(view, 0, f, f), classification - 7.0 * entropy)
+
+
+# -- pseudo-captions ------------------------------------------------------------------------------------------------
+
+
+def captioned_by_hand(view: View, noisy: Any, lenders: Any, s: list[float]) -> Tensor:
+    """Eq. 5 and 6: noisy image i with the i-th lender's caption, margins by s; equal captions are no negatives."""
+    n, rows = len(noisy.rows), lenders.rows.tolist()
+    S = noisy.images @ lenders.texts.T
+    excluded = torch.tensor([[i != j and rows[i] == rows[j] for j in range(n)] for i in range(n)])
+    return TripletLoss()(S, torch.tensor(s), excluded).mean()
+
+
+def test_in_a_batch_the_clean_pair_of_most_similar_prediction_lends_its_caption() -> None:
+    procedure, view = started()
+    f = view.forward(0, np.arange(5, 15), np.arange(26, 36), seed=1)
+    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    head: Any = view.networks[0].head
+    p_clean, p_noisy = (head(x.images).softmax(dim=1).detach().numpy() for x in (clean, noisy))
+    similar = np.array([[cosine(a, b) for b in p_clean] for a in p_noisy])
+    at = similar.argmax(axis=1)
+    assert len(set(at.tolist())) > 2
+    expected = procedure.pair_loss(clean, clean.of(procedure.y[0])) + procedure.class_loss(view, 0, clean, clean)
+    expected = expected + captioned_by_hand(view, noisy, clean.select(at), similar.max(axis=1).tolist())
+    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_in_the_corpus_all_clean_pairs_lend() -> None:
+    procedure, view = started(search="corpus")
+    procedure.p = np.stack([procedure.predictions(view, k) for k in (0, 1)])
+    procedure.w[1, 3] = 0.1  # network 0 trains on network 1's split: pair 3 does not lend to it
+    procedure.look_up()
+    for k in (0, 1):
+        lending = [j for j in range(24) if not (k == 0 and j == 3)]
+        for i in range(40):
+            similar = {j: cosine(procedure.p[k, i], procedure.p[k, j]) for j in lending if j != i}
+            best = max(similar.values())
+            assert procedure.donor_similarity[k, i] == pytest.approx(best, abs=1e-5)
+            assert similar[int(procedure.donor[k, i])] == pytest.approx(best, abs=1e-5)
+            batch = np.random.default_rng(i).permutation(lending)[:8]  # a batch offers no better one
+            assert procedure.donor_similarity[k, i] >= max(similar[j] for j in batch if j != i) - 1e-5
+
+
+def test_a_donor_of_another_batch_goes_through_the_network_with_it() -> None:
+    procedure, view = started(search="corpus", entropy_weight=3.0)
+    procedure.p = np.stack([procedure.predictions(view, k) for k in (0, 1)])
+    procedure.look_up()
+    batch = np.arange(4), np.arange(26, 36)
+    donors = procedure.donor[0][batch[1]]
+    assert set(donors.tolist()) - set(batch[0].tolist())
+    f = view.forward(0, *batch, seed=1)
+    lenders = view.forward(0, np.unique(donors), seed=1)
+    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    place = {row: at for at, row in enumerate(lenders.rows.tolist())}
+    texts = lenders.select(np.array([place[int(procedure.donor[0][row])] for row in noisy.rows]))
+    s = procedure.donor_similarity[0][noisy.rows].tolist()
+    expected = procedure.pair_loss(clean, clean.of(procedure.y[0])) + procedure.class_loss(view, 0, clean, clean)
+    expected = expected + captioned_by_hand(view, noisy, texts, s)
+    torch.testing.assert_close(procedure.loss(view, 0, batch, 1), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("clean", [0, 1, 2])
+def test_few_clean_pairs_in_the_corpus(clean: int) -> None:
+    procedure, view = started(12, clean, search="corpus")
+    procedure.p = np.stack([procedure.predictions(view, k) for k in (0, 1)])
+    procedure.look_up()
+    assert set(procedure.donor.ravel().tolist()) <= ({-1} if not clean else set(range(clean)))
+    assert ((procedure.donor_similarity >= 0) & (procedure.donor_similarity <= 1)).all()
+    for batch in procedure.batches(view, 0):
+        assert bool(torch.isfinite(procedure.loss(view, 0, batch, 1)))
+
+
+# -- labels ---------------------------------------------------------------------------------------------------------
+
+
+def test_steps_hold_half_a_batch_of_each() -> None:
+    procedure, view = started()
+    assert all(len(rows) <= 4 + 2 for batch in procedure.batches(view, 0) for rows in batch)
+
+
+def test_oscillation_is_against_the_epoch_before() -> None:
+    """Half of the pairs change their class, the others stay: those have w_o near 1."""
+    procedure, view = started(n=80)
+    rng = np.random.default_rng(0)
+    w = rng.uniform(0.05, 0.95, (2, 80)).astype(np.float32)
+    procedure.w = w.copy()
+    before = np.eye(6, dtype=np.float32)[rng.integers(0, 6, 80)] * 0.7 + 0.05
+    now = before * (1 + 0.1 * rng.random((80, 6)).astype(np.float32))
+    now[:32] = np.roll(now[:32], 1, axis=1)
+    now /= now.sum(axis=1, keepdims=True)
+    procedure.previous, procedure.p = np.stack([before] * 2), np.stack([now] * 2)
+    value = procedure.judge(view)
+    tiny = 1e-12
+    o = (before * (np.log(np.maximum(before, tiny)) - np.log(np.maximum(now, tiny)))).sum(axis=1).clip(0)
+    split = guarded_split(np.clip(o / np.quantile(o, 0.99), 0, 1))
+    assert split.refused is None and (split.clean[32:] > 0.5).all()
+    steady = np.where(split.clean >= 0.5, split.clean, 0)
+    labels = w + (1 - w) * steady
+    np.testing.assert_allclose(procedure.y, labels[::-1], atol=1e-3)
+    np.testing.assert_allclose(value, labels.mean(axis=0), atol=1e-3)
+    assert (procedure.y[:, 32:] > 0.95).all()
+    procedure.p = procedure.previous  # nobody moves: that tells no pair from another
+    procedure.judge(view)
+    np.testing.assert_array_equal(procedure.y, w[::-1])
+
+
+def test_without_an_epoch_before_the_label_is_w() -> None:
+    procedure, view = started()
+    procedure.p = np.stack([procedure.predictions(view, k) for k in (0, 1)])
+    procedure.w = np.random.default_rng(0).random((2, 40)).astype(np.float32)
+    value = procedure.judge(view)
+    np.testing.assert_array_equal(procedure.y, procedure.w[::-1])
+    np.testing.assert_allclose(value, procedure.w.mean(axis=0), rtol=1e-6)
+
+
+def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
+    procedure = procedure_of(40, warmup=3)
+    view = view_of(procedure, 40)
+    seen = []
+    for view.epoch in (1, 2, 3):
+        procedure.end_epoch(view)
+        seen.append(procedure.p.copy())
+        if view.epoch > 1:
+            np.testing.assert_array_equal(procedure.previous, seen[-2])
+        else:
+            assert procedure.previous is None
+        for network in view.networks:
+            with torch.no_grad():
+                network.head.weight.add_(0.3 * torch.randn_like(network.head.weight))  # type: ignore
+    assert not np.allclose(seen[1], seen[0]) and procedure.split_known
+    encoded = view.encoded(1)
+    np.testing.assert_allclose(seen[0].sum(axis=2), 1, rtol=1e-5)
+    assert seen[0].shape == (2, 40, 6) and len(encoded.images) == 40
+
+
+def test_the_state_goes_on() -> None:
+    procedure, view = started(search="corpus")
+    procedure.warmup = 1
+    procedure.end_epoch(view)
+    other = procedure_of(40, search="corpus", warmup=1)
+    other.load_state(procedure.state())
+    for p in (procedure, other):
+        view.epoch = 2
+        p.end_epoch(view)
+    assert other.previous is not None
+    for name, value in procedure.state().items():
+        np.testing.assert_array_equal(other.state()[name], value, err_msg=name)
+
+
+def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path) -> None:
+    """Behind the split: within the first network's part, and near the end of the last one's."""
+    steps = 0
+
+    def count(done: int, total: int, loss: float) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == stop:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stop = -1
+    pairs, settings = (
+        corpus(60, 15),
+        {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, "classes": 8, "search": "corpus"},
+    )
+    whole = PC2(**settings).fit(pairs, on_step=count)
+    for at in (steps // 2 + 1, steps - 2):
+        steps, stop = 0, at
+        with pytest.raises(KeyboardInterrupt):
+            PC2(**settings).fit(pairs, run_dir=tmp_path / str(at), on_step=count)
+        resumed = PC2(**settings).fit(pairs, run_dir=tmp_path / str(at), resume=True)
+        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
+        for name, value in whole.model_.state_dict().items():
+            assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)
+
+
+# -- use ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", ["batch", "corpus"])
+def test_wronged_pairs_get_lower_correspondence_and_are_rematched(search: str) -> None:
+    pairs = corpus()
+    model = PC2(**SMALL, classes=8, search=search).fit(pairs)
+    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
+    plan = model.rematch(pairs).to_pandas()
+    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
+
+
+def test_rematching_looks_among_pairs_of_like_classes() -> None:
+    pairs = corpus(60, 10)
+    model = PC2(**{**SMALL, "epochs": 2, "warmup": 1}, classes=8).fit(pairs)
+    _, images, texts, _ = model._embed(pairs)
+    search = model._search(pairs, images, texts)
+    asking, showing = np.array([3, 8]), np.arange(20, 60)
+    probabilities = []
+    for vectors in (images.vectors, texts.vectors):
+        parts = []
+        for k, head in enumerate(model.heads_):
+            z = torch.nn.functional.normalize(torch.from_numpy(vectors[:, 32 * k : 32 * k + 32]), dim=1)
+            p = head(z).softmax(dim=1).detach().numpy()
+            parts.append(p / np.linalg.norm(p, axis=1, keepdims=True) / np.sqrt(2))
+        probabilities.append(np.concatenate(parts, axis=1))
+    for is_image in (True, False):
+        found = search(is_image, True, asking, showing, 5)
+        p = probabilities[1 if is_image else 0]
+        assert found is not None and search(is_image, False, asking, showing, 5) is None
+        for q, row in enumerate(asking):
+            best = sorted(float(p[row] @ p[j]) for j in showing)[::-1][:5]
+            np.testing.assert_allclose(found.scores[q], best, rtol=1e-4)
+            np.testing.assert_allclose([p[row] @ p[showing[j]] for j in found.indices[q]], best, rtol=1e-4)
+
+
+def test_the_papers_settings() -> None:
+    paper = PC2.paper()
+    assert (paper.classes, paper.entropy_weight, paper.epochs, paper.warmup) == (128, 10.0, 50, 5)
+    assert (paper.search, paper.margin, paper.curve) == ("batch", 0.2, 10.0)
