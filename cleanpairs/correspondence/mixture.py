@@ -65,10 +65,10 @@ class Split:
     - the means m are apart: sqrt(2) (m_high - m_low) / sqrt(v_high + v_low) >= 2.35 with the variances v (Ashman's D,
       of the Gaussian mixture run to convergence, whichever mixture is asked for; 2.0 for the betas themselves).
 
-    Measured, 5,000 values a case, 20 seeds of 47 cases: two normal heaps of 5 to 95 % that are 5 deviations apart and
+    Measured, 5,000 values a case, 20 seeds each: two normal heaps of 5 to 95 % that are 5 deviations apart and
     N(0.2, 0.1) against N(0.55, 0.15) of 20 to 80 % are always separated; one lognormal, exponential, gamma,
     half-normal, normal, t, beta, uniform or logistic-normal heap, its tail on either side, never is. With 300 values
-    two in five of the heaps that overlap are refused, and one single heap in fifty passes; with 100 values it is a
+    a third of the heaps that overlap are refused, and one single heap in forty passes; with 100 values it is a
     guess.
 
     Where all values are alike, or fewer than four, all are in the high component, with the threshold at minus infinity.
