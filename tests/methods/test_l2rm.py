@@ -1,0 +1,268 @@
+"""L2RM: the cost net, the plan of a mismatched batch, captions sought in the whole mismatched part."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from cleanpairs import L2RM, Pairs
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.methods.l2rm import CostNet
+from cleanpairs.objectives.rematching import RematchingLoss
+from cleanpairs.ops.transport import partial_transport
+from cleanpairs.scoring import Embeddings
+from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+
+WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
+
+
+def view_of(procedure: Any, n: int, **settings: Any) -> View:
+    """An epoch of the procedure's networks, which know nothing, on n pairs."""
+    from lightning_fabric import Fabric
+
+    pairs, ids = corpus(n, 0), np.arange(n)
+    images = pairs.images.array()
+    assert images is not None
+    data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
+    torch.manual_seed(0)
+    networks = []
+    for _ in range(procedure.networks):
+        model = MLP(len(WORDS) + 1, 16, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)
+        networks.append(Network(model, procedure.head(model)))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    wrapped = [fabric.setup_module(network) for network in networks]
+    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
+    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+
+
+def procedure_of(n: int, **settings: Any) -> Any:
+    return L2RM(**{"batch_size": 8, "transport_reg": 0.05, **settings})._procedure(range(n))  # type: ignore[arg-type]
+
+
+def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, View]:
+    procedure = procedure_of(n, **settings)
+    view = view_of(procedure, n)
+    procedure.w[0] = np.where(np.arange(n) < clean, 0.9, 0.1)
+    procedure.split_known = True
+    return procedure, view
+
+
+# -- the cost net ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (5, 5), (11, 11), (1, 1), (0, 0), (3, 7), (9, 12)])
+def test_the_cost_starts_as_1_minus_the_similarity(shape: tuple[int, int]) -> None:
+    """Also in batches that are smaller or larger than the net."""
+    S = torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 3 - 1.5
+    cost = CostNet(8)(S)
+    assert cost.shape == shape
+    torch.testing.assert_close(cost, (1 - S).relu())
+
+
+def test_columns_behind_the_net_keep_the_plain_cost() -> None:
+    net, S = CostNet(3), torch.rand(5, 5)
+    with torch.no_grad():
+        net.linear.bias.fill_(0.25)
+    torch.testing.assert_close(net(S)[:, 3:], 1 - S[:, 3:])
+    torch.testing.assert_close(net(S)[:, :3], (0.25 - S[:, :3]).relu())
+
+
+def parts(view: View, clean: np.ndarray, noisy: np.ndarray) -> tuple[Any, Any]:
+    f = view.forward(0, clean, noisy, seed=1)
+    return f.select(f.source == 0), f.select(f.source == 1)
+
+
+@pytest.mark.parametrize("kept", [1, 3, 8, 50])
+def test_supervision_is_where_a_kept_image_meets_its_caption(kept: int) -> None:
+    """At the start the cost of each kept pair is 1 - S of that pair, wherever its image stands."""
+    procedure, view = started(kept=kept)
+    clean, noisy = parts(view, np.arange(8), np.arange(24, 32))
+    own = (1 - clean.similarity().diagonal()).relu()
+    torch.manual_seed(5)
+    chosen = torch.randperm(8)[: min(kept, 8)]
+    torch.manual_seed(5)
+    torch.testing.assert_close(procedure.cost_loss(view, clean, noisy), own[chosen].sum())
+
+
+def test_a_step_lowers_the_cost_of_what_is_known_to_match_and_moves_nothing_else() -> None:
+    procedure, view = started(kept=4)
+    clean, noisy = parts(view, np.arange(8), np.arange(24, 32))
+    head: Any = view.networks[0].head
+
+    def cost() -> Tensor:
+        torch.manual_seed(5)
+        loss: Tensor = procedure.cost_loss(view, clean, noisy)
+        return loss
+
+    before = cost()
+    before.backward()
+    assert all(p.grad is None for p in view.networks[0].model.parameters())
+    assert {name for name, p in head.named_parameters() if p.grad is not None} == {"linear.weight", "linear.bias"}
+    with torch.no_grad():
+        for p in head.parameters():
+            p -= 1e-3 * p.grad
+    assert float(cost().detach()) < float(before.detach()) - 1e-3
+
+
+# -- the step -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cost", ["cosine", "learned"])
+@pytest.mark.parametrize("by_mass", [False, True])
+def test_the_loss_is_the_pairs_and_the_rematching_on_the_plan(cost: str, by_mass: bool) -> None:
+    procedure, view = started(cost=cost, by_mass=by_mass, rematch_weight=0.3, mass=0.2, transport_tau=0.1)
+    clean, noisy = parts(view, np.arange(8), np.arange(24, 31))  # of unlike sizes: the cost net does not learn
+    S = noisy.similarity()
+    forbidden = torch.eye(7, dtype=torch.bool)
+    plan = partial_transport((1 - S.detach()).relu(), mass=0.2, reg=0.05, forbidden=forbidden).plan.to(S.dtype)
+    assert not plan.diagonal().any() and float(plan.sum()) == pytest.approx(0.2, rel=0.2)
+    expected = (
+        procedure.pair_loss(clean, torch.ones(8)) + 0.3 * RematchingLoss(tau=0.1, by_mass=by_mass)(S, plan).mean()
+    )
+    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
+    alone = procedure.split_loss(view, 0, clean, None)
+    torch.testing.assert_close(alone, procedure.pair_loss(clean, torch.ones(8)))
+    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy.select(np.arange(1))), alone)
+
+
+def test_batches_of_one_size_teach_the_cost_net() -> None:
+    procedure, view = started()
+    clean, noisy = parts(view, np.arange(8), np.arange(24, 32))
+    procedure.split_loss(view, 0, clean, noisy).backward()
+    head: Any = view.networks[0].head
+    assert bool(head.linear.weight.grad.any()) and bool((head.linear.bias.grad >= 0).all())
+
+
+# -- the search in the whole mismatched part ------------------------------------------------------------------------
+
+
+def test_the_partner_is_the_most_similar_caption_of_the_mismatched_part_but_its_own() -> None:
+    procedure, view = started(search="corpus")
+    value = procedure.judge(view)
+    np.testing.assert_array_equal(value, procedure.w[0])
+    encoded = view.encoded(0)
+    for i in range(40):
+        if i < 24:
+            assert procedure.partner[i] == i
+            continue
+        S = {j: float(encoded.images.vectors[i] @ encoded.texts.vectors[j]) for j in range(24, 40) if j != i}
+        assert S[int(procedure.partner[i])] == pytest.approx(max(S.values()), abs=1e-6)
+
+
+def test_images_and_the_holders_of_their_captions_meet_in_a_batch() -> None:
+    procedure, view = started(search="corpus")
+    procedure.judge(view)
+    plain = super(type(procedure), procedure).batches(view, 0)
+    batches = procedure.batches(view, 0)
+    assert len(batches) == len(plain) == 3
+    for (clean, noisy), (other_clean, other) in zip(batches, plain, strict=True):
+        np.testing.assert_array_equal(clean, other_clean)
+        assert len(set(noisy.tolist())) == len(noisy) <= 8
+        asking = other[:4]
+        assert noisy[:4].tolist() == asking.tolist()
+        assert set(procedure.partner[asking].tolist()) <= set(noisy.tolist())
+
+
+@pytest.mark.parametrize("clean", [38, 39, 40])
+def test_a_mismatched_part_too_small_to_look_in(clean: int) -> None:
+    procedure, view = started(clean=clean, search="corpus")
+    procedure.judge(view)
+    assert procedure.partner.tolist() == list(range(40))
+    for batch in procedure.batches(view, 0):
+        assert bool(torch.isfinite(procedure.loss(view, 0, batch, 1)))
+
+
+def test_the_state_goes_on() -> None:
+    procedure, view = started(search="corpus")
+    procedure.judge(view)
+    other = procedure_of(40, search="corpus")
+    other.load_state(procedure.state())
+    for a, b in zip(procedure.batches(view, 0), other.batches(view, 0), strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path) -> None:
+    """Behind the split: within the first network's part, and near the end of the last one's."""
+    steps = 0
+
+    def count(done: int, total: int, loss: float) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == stop:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stop = -1
+    pairs, settings = corpus(60, 15), {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, "search": "corpus"}
+    whole = L2RM(**settings).fit(pairs, on_step=count)
+    for at in (steps // 2 + 1, steps - 2):
+        steps, stop = 0, at
+        with pytest.raises(KeyboardInterrupt):
+            L2RM(**settings).fit(pairs, run_dir=tmp_path / str(at), on_step=count)
+        resumed = L2RM(**settings).fit(pairs, run_dir=tmp_path / str(at), resume=True)
+        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
+        for name, value in whole.model_.state_dict().items():
+            assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)
+
+
+# -- use ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", ["batch", "corpus"])
+def test_wronged_pairs_get_lower_correspondence_and_are_rematched(search: str) -> None:
+    pairs = corpus()
+    model = L2RM(**SMALL, search=search).fit(pairs)
+    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
+    plan = model.rematch(pairs).to_pandas()
+    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
+
+
+@pytest.mark.parametrize("is_image", [True, False])
+def test_rematching_offers_what_the_plan_moves_and_never_a_pairs_own(is_image: bool) -> None:
+    rng = np.random.default_rng(0)
+    images, texts = (
+        z / np.linalg.norm(z, axis=1, keepdims=True) for z in rng.normal(size=(2, 30, 6)).astype("float32")
+    )
+    texts[5:15] = np.roll(images[5:15], 1, axis=0)  # ten pairs whose right partner is one away
+    model = L2RM(rematch_mass=0.9, transport_reg=0.02)
+    model.heads_ = [None]
+    search = model._search(corpus(30, 0), Embeddings(images), Embeddings(texts))
+    rows = np.arange(5, 15)
+    found = search(is_image, False, rows, rows, 3)
+    assert found is not None
+    assert not (found.indices == np.arange(10)[:, None]).any()
+    right = np.roll(np.arange(10), 1 if is_image else -1)
+    assert (found.indices[:, 0] == right).all()
+    np.testing.assert_allclose(found.scores[:, 0], 1, rtol=1e-5)
+    assert search(is_image, True, rows, rows, 3) is None
+    assert search(is_image, False, rows[:1], rows, 3) is None
+
+
+def test_the_papers_settings() -> None:
+    paper = L2RM.paper()
+    assert (paper.mass, paper.transport_reg, paper.transport_tau, paper.cost_lr) == (0.1, 0.01, 0.05, 2e-6)
+    assert (paper.backbone, paper.epochs, paper.lr_update, paper.warm_loss) == ("sgr", 40, 15, "rce")
+    procedure = procedure_of(4)
+    assert (procedure.networks, procedure.mixture) == (1, "beta")
