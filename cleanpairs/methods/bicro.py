@@ -108,7 +108,7 @@ class BiCro(SplittingCleaner):
 
     method_name: ClassVar[str] = "bicro"
 
-    horizon: int | None = 1
+    horizon: int | None = 3
     noisy_weight: float = 0.1
 
     anchor_above: float = 0.5

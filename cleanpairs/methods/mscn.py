@@ -166,17 +166,19 @@ class _Correcting(Splitting):
         return evaluating()
 
     def smooth_loss(self, view: View, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
-        """Triplet loss (n,) over the mean of the negatives, of a model with other weights."""
-        images, tokens, labels = inputs
+        """Triplet loss (n,) over the mean of the negatives, of a model with other weights; in the order asked for."""
+        images, tokens, order = inputs
         states = torch.func.functional_call(model, parameters, (images, None, tokens))
         names = {f"model.{k}": p for k, p in parameters.items()}
         S = torch.func.functional_call(_Similarity(model), names, states)
-        return self.smooth(S.float(), labels, None)
+        loss = self.smooth(S.float(), torch.ones(len(S), device=view.device), None)
+        return loss[order.argsort()]
 
     def inputs(self, view: View, data: TrainingData, rows: np.ndarray) -> tuple[Tensor, Any, Tensor]:
+        """Images and tokens of pairs (n,) in the order of their packing, and that order (n,)."""
         tokens, order = pack(data.tokens, rows)
         images = as_input(data.images[data.image_index[rows[order]]], view.device)
-        return images, tokens.to(view.device), torch.ones(len(rows), device=view.device)
+        return images, tokens.to(view.device), torch.from_numpy(np.asarray(order)).to(view.device)
 
     def meta_inputs(self, view: View, seed: int) -> tuple[Tensor, Any, Tensor]:
         rng = np.random.default_rng(seed)

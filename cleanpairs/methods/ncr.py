@@ -64,7 +64,7 @@ class NCR(SplittingCleaner):
 
     method_name: ClassVar[str] = "ncr"
 
-    horizon: int | None = 1
+    horizon: int | None = 3
     noisy_weight: float = 0.1
 
     @classmethod
