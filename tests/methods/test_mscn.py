@@ -1,0 +1,337 @@
+"""MSCN: the meta gradient against a backward pass through a backward pass, and the meta set that it needs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from cleanpairs import MSCN, Pairs
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.methods.mscn import CorrectionNet, meta_gradient_weights
+from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+
+WORDS = [f"w{k}" for k in range(24)]
+SMALL: dict[str, Any] = {
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
+}  # fmt: skip
+
+
+def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
+
+
+def view_of(procedure: Any, n: int, **settings: Any) -> View:
+    """An epoch of the procedure's networks, which know nothing, on n pairs."""
+    from lightning_fabric import Fabric
+
+    pairs, ids = corpus(n, 0), np.arange(n)
+    images = pairs.images.array()
+    assert images is not None
+    data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
+    torch.manual_seed(0)
+    networks = []
+    for _ in range(procedure.networks):
+        model = MLP(len(WORDS) + 1, 16, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)
+        networks.append(Network(model, procedure.head(model)))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    wrapped = [fabric.setup_module(network) for network in networks]
+    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
+    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+
+
+# -- the meta gradient ----------------------------------------------------------------------------------------------
+
+
+class Smooth:
+    """Ten losses of a small smooth model, and the loss of a meta set."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).to(dtype)
+        self.x, self.target = torch.randn(10, 5, dtype=dtype), torch.randn(10, dtype=dtype)
+        self.meta_x, self.meta_target = torch.randn(6, 5, dtype=dtype), torch.randn(6, dtype=dtype)
+        self.start = {k: p.detach().clone() for k, p in self.model.named_parameters()}
+
+    def call(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(self.model, parameters, (x,))
+        return out[:, 0]
+
+    def losses(self, parameters: dict[str, Tensor]) -> Tensor:
+        return (self.call(parameters, self.x) - self.target) ** 2
+
+    def meta_loss(self, parameters: dict[str, Tensor]) -> Tensor:
+        return ((self.call(parameters, self.meta_x) - self.meta_target) ** 2).mean()
+
+
+def along(losses: Any, at: dict[str, Tensor], v: dict[str, Tensor]) -> Tensor:
+    """Derivative (n,) of losses along v, by a backward pass through a backward pass."""
+    w = {k: p.clone().requires_grad_() for k, p in at.items()}
+    each = losses(w)
+    u = torch.ones_like(each, requires_grad=True)
+    g = torch.autograd.grad(each, list(w.values()), grad_outputs=u, create_graph=True, allow_unused=True)
+    total = torch.stack([(a * b).sum() for a, b in zip(g, v.values(), strict=True) if a is not None]).sum()
+    return torch.autograd.grad(total, u)[0]
+
+
+def near(got: Tensor, want: Tensor, share: float = 1e-3) -> None:
+    """To a share of the largest entry."""
+    assert float((got - want).abs().max()) < share * float(want.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_derivative_along_a_direction(dtype: torch.dtype) -> None:
+    smooth = Smooth(dtype)
+    for scale in (1e-6, 1.0, 1e6):  # of the direction: the step is relative
+        v = {k: scale * torch.randn_like(p) for k, p in smooth.start.items()}
+        want = along(smooth.losses, smooth.start, v)
+        got = meta_gradient_weights(smooth.losses, smooth.start, v)
+        assert got.shape == (10,) and not got.requires_grad
+        near(got, want, 2e-3 if dtype == torch.float32 else 1e-3)
+
+
+def test_no_direction_has_no_derivative() -> None:
+    smooth = Smooth(torch.float64)
+    nothing = {k: torch.zeros_like(p) for k, p in smooth.start.items()}
+    got = meta_gradient_weights(smooth.losses, smooth.start, nothing)
+    assert got.tolist() == [0.0] * 10
+
+
+def test_the_meta_gradient_is_the_mixed_second_derivative() -> None:
+    """d L_meta(w - eta dL/dw) / d theta by a backward pass through a backward pass, and without."""
+    smooth, eta = Smooth(torch.float64), 0.05
+    theta = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    weight = torch.sigmoid(smooth.x @ theta)  # V_theta, (10,)
+
+    w = {k: p.clone().requires_grad_() for k, p in smooth.start.items()}
+    gradient = torch.autograd.grad((weight * smooth.losses(w)).sum(), list(w.values()), create_graph=True)
+    ahead = {k: p - eta * g for (k, p), g in zip(w.items(), gradient, strict=True)}
+    (want,) = torch.autograd.grad(smooth.meta_loss(ahead), theta, retain_graph=True)
+
+    there = {k: p.detach().requires_grad_() for k, p in ahead.items()}
+    back = torch.autograd.grad(smooth.meta_loss(there), list(there.values()))
+    v = dict(zip(there, back, strict=True))
+    slope = -eta * meta_gradient_weights(smooth.losses, smooth.start, v)
+    (got,) = torch.autograd.grad((slope * weight).sum(), theta)
+    assert float(want.abs().max()) > 1e-4
+    near(got, want)
+
+
+# -- in the loop ----------------------------------------------------------------------------------------------------
+
+
+def started(n: int = 40, odd: bool = False, **settings: Any) -> tuple[Any, View]:
+    """``odd``: every third caption is a word longer, every fourth one shorter."""
+    method = MSCN(meta=corpus(24, 0, 11), backbone="mlp", **{"meta_every": 1, **settings})
+    pairs, ids = corpus(n, 0), np.arange(n)
+    images = pairs.images.array()
+    assert images is not None
+    method.tokenizer_ = Tokenizer(WORDS)
+    data = TrainingData(images, method.tokenizer_.encode(pairs.captions), ids, ids, ids)
+    procedure = method._procedure(data)
+    procedure.split_known = True
+    view = view_of(procedure, n)
+    if odd:
+        captions = [c + " w1" if i % 3 == 0 else c for i, c in enumerate(pairs.captions)]
+        captions = [" ".join(c.split()[1:]) if i % 4 == 0 else c for i, c in enumerate(captions)]
+        view.data = replace(data, tokens=method.tokenizer_.encode(captions))
+    return procedure, view
+
+
+def parts(view: View) -> tuple[Any, Any]:
+    f = view.forward(0, np.arange(10), np.arange(24, 36), seed=1)
+    return f.select(f.source == 0), f.select(f.source == 1)
+
+
+def gradients(loss: Tensor, module: nn.Module) -> Tensor:
+    found = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True, retain_graph=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(module.parameters(), found)])  # noqa: B905
+
+
+@pytest.mark.parametrize("text_drop", [0.0, 0.5])
+def test_slopes_are_the_derivatives_along_the_meta_gradient(text_drop: float) -> None:
+    """Against autograd, on the backbone itself; their scale is a mean magnitude of one.
+
+    Captions are of unlike lengths and lose words in training: packing then changes the order of the pairs.
+    """
+    procedure, view = started(lookahead=1e-2, margin=4.0, odd=True)  # every hinge is open
+    model: Any = view.networks[0].model
+    model.text_drop = text_drop
+    clean, noisy = parts(view)
+    loss = procedure.pair_loss(clean, torch.ones(len(clean.rows)))
+    slope = procedure.slopes(view, 0, loss, noisy, 3)
+    assert slope is not None and slope.shape == (12,) and float(slope.abs().mean()) == pytest.approx(1, rel=1e-4)
+    assert model.training  # as it was
+
+    start = {k: p.detach() for k, p in model.named_parameters()}
+    grad = dict(zip(start, torch.autograd.grad(loss, list(model.parameters()), retain_graph=True), strict=True))
+    length = [torch.cat([p.flatten() for p in table.values()]).norm() for table in (start, grad)]
+    ahead = {k: (p - 1e-2 * length[0] / length[1] * grad[k]).requires_grad_() for k, p in start.items()}
+    model.eval()
+    meta = procedure.smooth_loss(view, model, ahead, procedure.meta_inputs(view, 3)).mean()
+    v = dict(zip(ahead, torch.autograd.grad(meta, list(ahead.values())), strict=True))
+    by_pair = []
+    encoded = view.encoded(0)
+    images, texts = encoded.images.vectors[noisy.rows], encoded.texts.vectors[noisy.rows]
+    rows = procedure.inputs(view, view.data, noisy.rows)
+    S = images @ texts.T
+    for i in range(12):  # the losses are in the order of the pairs
+        others = np.arange(12) != i
+        by_pair.append(float((4 - S[i, i] + S[i, others]).mean() + (4 - S[i, i] + S[others, i]).mean()))
+    losses = procedure.smooth_loss(view, model, start, rows)
+    np.testing.assert_allclose(losses.numpy(), by_pair, rtol=1e-4)
+    want = -along(lambda p: procedure.smooth_loss(view, model, p, rows), start, v)
+    near(slope, want / want.abs().mean(), 0.1)  # a kink of the ReLU may lie within the difference's step
+
+
+def test_a_loss_without_gradient_has_no_slopes() -> None:
+    procedure, view = started()
+    _, noisy = parts(view)
+    nothing = sum(p.sum() for p in view.networks[0].model.parameters()) * 0.0
+    assert procedure.slopes(view, 0, nothing, noisy, 3) is None
+
+
+def test_the_backbone_learns_from_weighed_pairs_and_the_weights_from_the_meta_set_alone() -> None:
+    procedure, view = started(meta_every=10**12)  # without the second-order step
+    clean, noisy = parts(view)
+    model, head = view.networks[0].model, view.networks[0].head
+    assert isinstance(head, CorrectionNet)
+    loss = procedure.split_loss(view, 0, clean, noisy)
+    s = procedure.vectors(noisy)
+    assert s.shape == (12, 9) and not s.requires_grad
+    torch.testing.assert_close(s[:, -1], noisy.similarity().diagonal())
+    torch.testing.assert_close(s[:, :-1].sum(1), s[:, -1] * 8**0.5)
+    each = procedure.pair_objective(noisy.similarity(), torch.ones(12), noisy.excluded)
+    expected = procedure.pair_loss(clean, torch.ones(10)) + (head(s).detach() * each).mean()
+    torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=1e-4, atol=1e-6)
+    seed = 7
+    assert not gradients(procedure.recognition(view, 0, seed), model).any()
+    assert gradients(loss, head).any()
+
+
+def test_the_second_order_step_moves_the_weights_only() -> None:
+    procedure, view = started(meta_every=1)
+    plain, same = started(meta_every=10**12)
+    (clean, noisy), (other_clean, other_noisy) = parts(view), parts(same)
+    with_step = procedure.split_loss(view, 0, clean, noisy)
+    without = plain.split_loss(same, 0, other_clean, other_noisy)
+    for k, (a, b) in enumerate(zip(view.networks[0].children(), same.networks[0].children(), strict=True)):
+        equal = torch.allclose(gradients(with_step, a), gradients(without, b), rtol=1e-4, atol=1e-7)
+        assert equal == (k == 0)  # the model alike, the head not
+
+
+def test_the_correction_learns_to_tell_right_meta_pairs_from_wrong_ones() -> None:
+    procedure, view = started()
+    head: Any = view.networks[0].head
+    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(200):
+        loss = procedure.recognition(view, 0, 3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_labels_are_the_corrections_weights() -> None:
+    procedure, view = started()
+    procedure.w = np.random.default_rng(0).random((2, 40)).astype(np.float32)
+    value = procedure.judge(view)
+    weights = []
+    for k in (0, 1):
+        encoded = view.encoded(k)
+        product = encoded.images.vectors * encoded.texts.vectors
+        s = np.concatenate([product * 8**0.5, product.sum(axis=1, keepdims=True)], axis=1)
+        head: Any = view.networks[k].head
+        weights.append(head(torch.from_numpy(s)).detach().numpy())
+        np.testing.assert_allclose(procedure.y[1 - k], weights[-1], rtol=1e-4)
+    np.testing.assert_allclose(value, (np.mean(weights, axis=0) + procedure.w.mean(axis=0)) / 2, rtol=1e-4)
+
+
+def test_the_correction_is_a_weight() -> None:
+    net = CorrectionNet(4, hidden=3)
+    weight = net(100 * torch.randn(50, 5))
+    assert weight.shape == (50,) and bool(((weight >= 0) & (weight <= 1)).all())
+    assert net(torch.zeros(0, 5)).shape == (0,)
+
+
+# -- the meta set ---------------------------------------------------------------------------------------------------
+
+
+def test_without_a_meta_set_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"meta of mscn.*found None.*method\.meta=DATA"):
+        MSCN(**SMALL).fit(corpus(20, 0))
+
+
+@pytest.mark.parametrize("aside", [0, 2])
+def test_a_meta_set_of_nothing_to_compare_is_refused(aside: int) -> None:
+    meta = corpus(1 + aside, 0, 11)
+    meta.reasons.update(dict.fromkeys(range(aside), "set aside by the test"))
+    with pytest.raises(DataError, match="at least 2 usable pairs, found 1"):
+        MSCN(**SMALL, meta=meta).fit(corpus(20, 0))
+
+
+def test_two_meta_pairs_are_enough() -> None:
+    model = MSCN(**{**SMALL, "epochs": 2}, warmup=1, meta=corpus(2, 0, 11), meta_every=1).fit(corpus(20, 0))
+    assert np.isfinite(model.correspondence_).all()
+
+
+def test_a_meta_set_of_other_vectors_is_refused() -> None:
+    other = Pairs.from_arrays(["w1 w2", "w3"], features=np.ones((2, 5), np.float32))
+    with pytest.raises(DataError, match=r"meta set's images are \(1, 5\), those of the data \(1, 16\)"):
+        MSCN(**SMALL, meta=other).fit(corpus(20, 0))
+
+
+# -- a whole training -----------------------------------------------------------------------------------------------
+
+
+def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path) -> None:
+    """Behind the split: within the first network's part, and near the end of the last one's."""
+    steps = 0
+
+    def count(done: int, total: int, loss: float) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == stop:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stop = -1
+    pairs, settings = (
+        corpus(60, 15),
+        {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, "meta": corpus(20, 0, 11), "meta_every": 2},
+    )
+    whole = MSCN(**settings).fit(pairs, on_step=count)
+    for at in (steps // 2 + 1, steps - 2):
+        steps, stop = 0, at
+        with pytest.raises(KeyboardInterrupt):
+            MSCN(**settings).fit(pairs, run_dir=tmp_path / str(at), on_step=count)
+        resumed = MSCN(**settings).fit(pairs, run_dir=tmp_path / str(at), resume=True)
+        np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
+        for name, value in whole.model_.state_dict().items():
+            assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)
+
+
+def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+    pairs = corpus()
+    model = MSCN(**SMALL, meta=corpus(40, 0, 11)).fit(pairs)
+    assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
+    plan = model.rematch(pairs).to_pandas()
+    assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
