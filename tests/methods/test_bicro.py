@@ -121,12 +121,18 @@ def test_the_scale_puts_right_anchors_at_1_and_shuffled_ones_at_0() -> None:
     n = 200
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
     images = unit(n, 1)
-    texts = (images @ turn).astype(np.float32)
+    texts = images @ turn + 0.15 * np.random.default_rng(2).normal(size=(n, 6))
+    texts = (texts / np.linalg.norm(texts, axis=1, keepdims=True)).astype(np.float32)
     texts[:40] = np.roll(texts[:40], 1, axis=0)
     w = np.where(np.arange(n) < 40, 0.1, 0.95).astype(np.float32)
     y = procedure_of(n).estimate(images, texts, w, 3)
     assert y.shape == (n,) and y.dtype == np.float32 and y.min() >= 0 and y.max() <= 1
-    assert np.median(y[40:]) > 0.9 and np.median(y[:40]) < 0.4
+    assert np.median(y[40:]) > 0.9 and np.median(y[:40]) < 0.2  # a wrong pair is not as one put among the anchors
+    assert (y[40:] == 1).mean() == pytest.approx(0.5, abs=0.02)  # the median anchor stands at 1
+    c = np.array(by_loop(images, texts, images[40:], texts[40:]))
+    inside = (y > 0) & (y < 1)
+    slope = np.polyfit(c[inside], y[inside], 1)
+    np.testing.assert_allclose(np.polyval(slope, c[inside]), y[inside], atol=0.01)  # and between the ends it is linear
 
 
 @pytest.mark.parametrize("case", ["few anchors", "all alike", "no relation"])
