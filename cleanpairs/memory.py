@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 __all__ = ["FeatureMemory", "Remembered"]
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """m entries, in no particular order: ``images``, ``texts`` (m, E) float32, ``rows`` (m,) int64 the pairs."""
+    """m entries, in no particular order: ``images``, ``texts`` (m, E) float32 on the memory's device, ``rows`` (m,)
+    int64 the pairs.
+    """
 
-    images: np.ndarray
-    texts: np.ndarray
+    images: Tensor
+    texts: Tensor
     rows: np.ndarray
 
 
@@ -26,12 +30,14 @@ class FeatureMemory:
     ----------
     size : int
         Feature pairs.
+    device : torch.device or str
+        Where the vectors lie.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.images: np.ndarray = np.zeros((0, 0), dtype=np.float32)
-        self.texts: np.ndarray = np.zeros((0, 0), dtype=np.float32)
+    def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
+        self.size, self.device = size, torch.device(device)
+        self.images = torch.zeros(0, 0, device=self.device)
+        self.texts = torch.zeros(0, 0, device=self.device)
         self.rows: np.ndarray = np.full(size, -1, dtype=np.int64)
         self.next = 0
         self.filled = 0
@@ -39,16 +45,24 @@ class FeatureMemory:
     def __len__(self) -> int:
         return self.filled
 
-    def push(self, images: np.ndarray, texts: np.ndarray, rows: np.ndarray) -> None:
+    def to(self, device: torch.device | str) -> None:
+        """Move the vectors."""
+        self.device = torch.device(device)
+        self.images, self.texts = self.images.to(self.device), self.texts.to(self.device)
+
+    def push(self, images: Tensor, texts: Tensor, rows: np.ndarray) -> None:
         """Remember n feature pairs (n, E) of the pairs ``rows`` (n,); of more than ``size`` the last ones."""
         images, texts, rows = images[-self.size :], texts[-self.size :], rows[-self.size :]
         if not len(rows):
             return
-        if not self.images.size:
-            self.images = np.zeros((self.size, images.shape[1]), dtype=np.float32)
-            self.texts = np.zeros((self.size, texts.shape[1]), dtype=np.float32)
+        if not len(self.images):
+            self.images = torch.zeros(self.size, images.shape[1], device=self.device)
+            self.texts = torch.zeros(self.size, texts.shape[1], device=self.device)
         at = (self.next + np.arange(len(rows))) % self.size
-        self.images[at], self.texts[at], self.rows[at] = images, texts, rows
+        place = torch.from_numpy(at).to(self.device)
+        for held, new in ((self.images, images), (self.texts, texts)):
+            held[place] = new.detach().to(self.device, torch.float32)
+        self.rows[at] = rows
         self.next = int((self.next + len(rows)) % self.size)
         self.filled = min(self.size, self.filled + len(rows))
 
@@ -68,11 +82,14 @@ class FeatureMemory:
     def state(self) -> dict[str, Any]:
         """What :meth:`load_state` goes on from."""
         return {
-            "images": self.images, "texts": self.texts, "rows": self.rows, "next": self.next, "filled": self.filled,
+            "images": self.images.cpu().numpy(), "texts": self.texts.cpu().numpy(), "rows": self.rows,
+            "next": self.next, "filled": self.filled,
         }  # fmt: skip
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
-        self.images, self.texts = np.array(state["images"]), np.array(state["texts"])
+        self.images, self.texts = (
+            torch.from_numpy(np.array(state[name], dtype=np.float32)).to(self.device) for name in ("images", "texts")
+        )
         self.rows = np.array(state["rows"], dtype=np.int64)
         self.next, self.filled = int(state["next"]), int(state["filled"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 from cleanpairs.memory import FeatureMemory
@@ -19,7 +20,8 @@ def features(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def push(memory: FeatureMemory, *rows: int) -> None:
     r = np.array(rows, dtype=np.int64)
-    memory.push(*features(r), r)
+    images, texts = features(r)
+    memory.push(torch.from_numpy(images), torch.from_numpy(texts), r)
 
 
 def check(memory: FeatureMemory, rows: list[int]) -> None:
@@ -122,3 +124,22 @@ def test_a_loaded_memory_does_not_write_into_the_state() -> None:
     other.load_state(memory.state())
     push(other, 7)
     check(memory, [1, 2, 3])
+
+
+def test_what_is_remembered_has_no_gradient_and_is_no_view() -> None:
+    memory, z = FeatureMemory(3), torch.ones(2, 4, requires_grad=True)
+    memory.push(z * 2, z * 3, np.array([5, 6]))
+    assert not memory.arrays().images.requires_grad
+    with torch.no_grad():
+        z.zero_()
+    assert memory.arrays().texts.eq(3).all()
+
+
+def test_moving_the_memory_moves_what_it_gets_later() -> None:
+    """No second device is needed: ``meta`` has shapes and no values."""
+    memory = FeatureMemory(3)
+    push(memory, 1, 2)
+    memory.to("meta")
+    push(memory, 3, 4)
+    assert memory.arrays().images.device.type == memory.arrays().texts.device.type == "meta"
+    assert memory.arrays().rows.tolist() == [4, 2, 3]

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cleanpairs.correspondence.valley import find_valley
+from cleanpairs.correspondence.valley import Valley, find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ class PairCleaner(SharedParameters):
     def _procedure(self, data: TrainingData) -> Procedure:
         raise NotImplementedError
 
-    def _default_threshold(self) -> float:
+    def _default_threshold(self, valley: Valley) -> float:
         return 0.5
 
     def _head(self, model: Any) -> Any:
@@ -225,7 +225,7 @@ class PairCleaner(SharedParameters):
                 )
             self.threshold_ = valley.threshold
         else:
-            self.threshold_ = self._default_threshold() if self.threshold is None else float(self.threshold)
+            self.threshold_ = self._default_threshold(valley) if self.threshold is None else float(self.threshold)
 
     # -- use --------------------------------------------------------------------------------------------------------
 

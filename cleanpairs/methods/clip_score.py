@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 
 import cleanpairs
+from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs, load_pairs, read_image
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.encoders.pretrained import PretrainedCLIP
@@ -88,7 +89,7 @@ class ClipScore(PairCleaner):
                 f"are encoded by the model itself"
             )
 
-    def _default_threshold(self) -> float:
+    def _default_threshold(self, valley: Valley) -> float:
         known = self.correspondence_[np.isfinite(self.correspondence_)]
         return float(np.quantile(known, self.quantile))
 

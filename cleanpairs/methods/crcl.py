@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from cleanpairs.correspondence.momentum import MomentumCorrection
+from cleanpairs.correspondence.valley import Valley
 from cleanpairs.errors import ConfigError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
@@ -115,5 +116,5 @@ class CRCL(PairCleaner):
         loss = ActiveComplementaryLoss(tau=self.tau, lam=self.lam)
         return Plain(loss, labels, label_pass=self.label_pass, label_tau=self.label_tau)
 
-    def _default_threshold(self) -> float:
+    def _default_threshold(self, valley: Valley) -> float:
         return self.epsilon

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.valley import Valley
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.trainer import Plain, TrainingData
@@ -17,7 +18,8 @@ __all__ = ["InfoNCE"]
 class InfoNCE(PairCleaner):
     """Contrastive training without any resistance to wrong pairs.
 
-    Its correspondence is the matching probability of the last epoch. Parameters as in
+    Its correspondence is the matching probability of the last epoch, its threshold the valley between
+    the two heaps of these, or 0, which flags nothing, where there is none. Parameters as in
     :class:`cleanpairs.estimators.SharedParameters`.
 
     Source: van den Oord et al. 2018, as in CLIP (Radford et al. 2021).
@@ -28,5 +30,5 @@ class InfoNCE(PairCleaner):
     def _procedure(self, data: TrainingData) -> Plain:
         return Plain(InfoNCELoss(tau=self.tau), Trusting(len(data), self.epochs), label_tau=self.label_tau)
 
-    def _default_threshold(self) -> float:
-        return 0.1
+    def _default_threshold(self, valley: Valley) -> float:
+        return valley.threshold if valley.separated else 0.0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from cleanpairs.correspondence.averaged import Averaged
+from cleanpairs.correspondence.valley import Valley
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.complementary import ComplementaryLoss
 from cleanpairs.parameters import check_choice, check_whole
@@ -62,5 +63,5 @@ class RCL(PairCleaner):
             label_tau=self.label_tau,
         )
 
-    def _default_threshold(self) -> float:
+    def _default_threshold(self, valley: Valley) -> float:
         return 0.1

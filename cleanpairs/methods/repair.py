@@ -72,6 +72,7 @@ class _Repairing(Splitting):
     def judge(self, view: View) -> np.ndarray:
         c_y = []
         for k, memory in enumerate(self.memories):
+            memory.to(view.device)
             z_image, z_text = self.vectors(view, k)
             if not len(memory):  # nothing was trained on clean pairs yet: they are taken as they stand
                 clean = np.flatnonzero(self.w[k] > self.clean_above)
@@ -84,21 +85,24 @@ class _Repairing(Splitting):
             self.y[k] = c_y[1 - k]
         return np.asarray((np.mean(c_y, axis=0) + self.w.mean(axis=0)) / 2)
 
-    def vectors(self, view: View, network: int) -> tuple[np.ndarray, np.ndarray]:
+    def vectors(self, view: View, network: int) -> tuple[Tensor, Tensor]:
+        """(N, E) of the images and of the texts of all pairs, on the device."""
         encoded = view.encoded(network)
-        return encoded.images.vectors[view.data.image_index], encoded.texts.vectors
+        images, texts = encoded.images.vectors[view.data.image_index], encoded.texts.vectors
+        return torch.from_numpy(images).to(view.device), torch.from_numpy(texts).to(view.device)
 
     def correlation(
-        self, memory: FeatureMemory, z_image: np.ndarray, z_text: np.ndarray, rows: np.ndarray | None
+        self, memory: FeatureMemory, z_image: Tensor, z_text: Tensor, rows: np.ndarray | None
     ) -> np.ndarray:
         """Rank correlation of pairs of vectors (n, E) with the memory: (n,); a pair's own entry is left out."""
         if len(memory) < 3:
             return np.ones(len(z_image))
-        if min(float(np.ptp(z, axis=0).max(initial=0)) for z in (z_image, z_text)) < 1e-5:
+        if not len(z_image) or min(float((z.amax(0) - z.amin(0)).max()) for z in (z_image, z_text)) < 1e-5:
             return np.ones(len(z_image))  # all alike: ranks would be of rounding errors
-        exclude = None if rows is None else memory.position_of(rows)
+        exclude = None if rows is None else torch.from_numpy(memory.position_of(rows)).to(memory.device)
         bank = memory.arrays()
-        return rank_correlation(z_image, z_text, bank.images, bank.texts, exclude=exclude)
+        c: np.ndarray = rank_correlation(z_image, z_text, bank.images, bank.texts, exclude=exclude).cpu().numpy()
+        return c
 
     # -- training ---------------------------------------------------------------------------------------------------
 
@@ -113,8 +117,7 @@ class _Repairing(Splitting):
                 replaced = replaced + self.replaced(view, network, mismatched, image=False)
                 loss = loss + self.noisy_weight * replaced
         with torch.no_grad():
-            vectors = [clean.model.vector(state).float().cpu().numpy() for state in (clean.images, clean.texts)]
-        memory.push(vectors[0], vectors[1], clean.rows)
+            memory.push(clean.model.vector(clean.images), clean.model.vector(clean.texts), clean.rows)
         return loss
 
     def replaced(self, view: View, network: int, f: Forward, *, image: bool) -> Tensor:
@@ -122,25 +125,25 @@ class _Repairing(Splitting):
         memory = self.memories[network]
         kept_state: State = f.texts if image else f.images
         with torch.no_grad():
-            kept = f.model.vector(kept_state).float().cpu().numpy()  # (n, E)
+            kept = f.model.vector(kept_state).detach().float()  # (n, E)
         bank = memory.arrays()
         same, other = (bank.texts, bank.images) if image else (bank.images, bank.texts)
-        near = np.argpartition(-(kept @ same.T), min(self.neighbours, len(same)) - 1, axis=1)[:, : self.neighbours]
-        scores = np.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest
-        chosen = near[np.arange(len(near)), scores.argmax(axis=1)]  # (n,) entries of the memory
-        given = other[chosen]
+        near = (kept @ same.T).topk(min(self.neighbours, len(same)), dim=1).indices
+        scores = torch.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest
+        entries = near.gather(1, scores.argmax(dim=1, keepdim=True))[:, 0]  # (n,) of the memory
+        given = other[entries]
         z = (given, kept) if image else (kept, given)
         c = self.correlation(memory, z[0], z[1], None)
         y = torch.from_numpy(correspondence_of_ranks(c, *self.ends[network])).to(view.device)
+        sources = bank.rows[entries.cpu().numpy()]
         given_state: State
         if f.model.local:
-            given_state = view.encode(network, bank.rows[chosen], image=image)
+            given_state = view.encode(network, sources, image=image)
         else:
-            given_state = torch.from_numpy(given).to(view.device)
+            given_state = given
         images, texts = (given_state, f.texts) if image else (f.images, given_state)
         S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal
         data = view.data
-        sources = bank.rows[chosen]
         new_image = data.image_group[sources if image else f.rows]
         new_text = data.text_group[f.rows if image else sources]
         same_pair = (new_image[:, None] == new_image) | (new_text[:, None] == new_text)

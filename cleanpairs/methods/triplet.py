@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.valley import Valley
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.parameters import check_number, check_whole
@@ -18,7 +19,8 @@ __all__ = ["Triplet"]
 class Triplet(PairCleaner):
     """Triplet loss over the hardest negatives of a batch, over their mean in the first ``warmup`` epochs.
 
-    Its correspondence is the matching probability of the last epoch.
+    Its correspondence is the matching probability of the last epoch, its threshold the valley between
+    the two heaps of these, or 0, which flags nothing, where there is none.
 
     Parameters beside those of :class:`cleanpairs.estimators.SharedParameters`:
 
@@ -49,5 +51,5 @@ class Triplet(PairCleaner):
             warm=(TripletLoss(margin=self.margin, negatives="mean", tau=self.tau), self.warmup),
         )
 
-    def _default_threshold(self) -> float:
-        return 0.1
+    def _default_threshold(self, valley: Valley) -> float:
+        return valley.threshold if valley.separated else 0.0

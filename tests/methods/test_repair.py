@@ -57,6 +57,10 @@ def view_of(procedure: Any, n: int, **settings: Any) -> View:
     return View(data, TrainingSettings(**known), networks, wrapped, fabric)
 
 
+def vectors(n: int, seed: int) -> Tensor:
+    return torch.from_numpy(unit(n, seed))
+
+
 def unit(n: int, seed: int, dim: int = 8) -> np.ndarray:
     z = np.random.default_rng(seed).normal(size=(n, dim))
     return (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
@@ -99,12 +103,13 @@ def test_a_pairs_own_entry_does_not_take_part() -> None:
     images, texts = unit(20, 1), unit(20, 2)
     held = np.array([4, 9, 1, 15, 7, 12, 3, 18])
     memory = procedure.memories[0]
-    memory.push(images[held], texts[held], held)
-    got = procedure.correlation(memory, images, texts, np.arange(20))
+    pairs = torch.from_numpy(images), torch.from_numpy(texts)
+    memory.push(pairs[0][held], pairs[1][held], held)
+    got = procedure.correlation(memory, *pairs, np.arange(20))
     for i in range(20):
         others = held[held != i]
         assert got[i] == pytest.approx(spearman(images[i], texts[i], images[others], texts[others]), abs=1e-5)
-    asked = procedure.correlation(memory, images, texts, None)
+    asked = procedure.correlation(memory, *pairs, None)
     assert asked[4] == pytest.approx(spearman(images[4], texts[4], images[held], texts[held]), abs=1e-5)
     assert asked[4] > got[4]
 
@@ -112,15 +117,17 @@ def test_a_pairs_own_entry_does_not_take_part() -> None:
 @pytest.mark.parametrize("held", [0, 1, 2])
 def test_a_memory_too_small_to_rank_trusts_all(held: int) -> None:
     procedure = procedure_of(6)
-    procedure.memories[0].push(unit(held, 1), unit(held, 2), np.arange(held))
-    assert procedure.correlation(procedure.memories[0], unit(6, 3), unit(6, 4), np.arange(6)).tolist() == [1.0] * 6
+    procedure.memories[0].push(vectors(held, 1), vectors(held, 2), np.arange(held))
+    assert (
+        procedure.correlation(procedure.memories[0], vectors(6, 3), vectors(6, 4), np.arange(6)).tolist() == [1.0] * 6
+    )
 
 
 def test_vectors_all_alike_are_not_ranked() -> None:
     procedure = procedure_of(6)
-    alike = np.repeat(unit(1, 1), 6, axis=0)
-    procedure.memories[0].push(alike, unit(6, 2), np.arange(6))
-    assert procedure.correlation(procedure.memories[0], alike, unit(6, 2), np.arange(6)).tolist() == [1.0] * 6
+    alike = vectors(1, 1).repeat(6, 1)
+    procedure.memories[0].push(alike, vectors(6, 2), np.arange(6))
+    assert procedure.correlation(procedure.memories[0], alike, vectors(6, 2), np.arange(6)).tolist() == [1.0] * 6
 
 
 def test_labels_of_one_network_train_the_other() -> None:
@@ -147,7 +154,8 @@ def test_labels_of_one_network_train_the_other() -> None:
 def replaced_by_hand(procedure: Any, view: View, f: Any, *, image: bool) -> Tensor:
     """Eq. 10 to 13, pair by pair."""
     bank = procedure.memories[0].arrays()
-    same, other = (bank.texts, bank.images) if image else (bank.images, bank.texts)
+    images, texts = bank.images.numpy(), bank.texts.numpy()
+    same, other = (texts, images) if image else (images, texts)
     kept = (f.texts if image else f.images).detach().numpy()
     chosen = []
     for z in kept:
@@ -157,7 +165,7 @@ def replaced_by_hand(procedure: Any, view: View, f: Any, *, image: bool) -> Tens
     y = []
     for z, g in zip(kept, given, strict=True):
         pair = (g, z) if image else (z, g)
-        y.append(spearman(*pair, bank.images, bank.texts))
+        y.append(spearman(*pair, images, texts))
     labels = torch.from_numpy(correspondence_of_ranks(np.array(y), *procedure.ends[0]))
     new = torch.from_numpy(given)
     S = new @ f.texts.T if image else f.images @ new.T
@@ -169,7 +177,7 @@ def replaced_by_hand(procedure: Any, view: View, f: Any, *, image: bool) -> Tens
 def with_memory(n: int, **settings: Any) -> tuple[Any, View]:
     procedure = procedure_of(n, **settings)
     view = view_of(procedure, n)
-    procedure.memories[0].push(unit(20, 1), unit(20, 2), np.arange(20))
+    procedure.memories[0].push(vectors(20, 1), vectors(20, 2), np.arange(20))
     procedure.ends[0] = (0.0, 0.4)
     procedure.split_known = True
     return procedure, view
@@ -225,7 +233,7 @@ def test_a_single_mismatched_pair_has_no_negative(low: int) -> None:
 
 def test_the_state_holds_the_memories() -> None:
     procedure, _ = with_memory(40)
-    procedure.memories[1].push(unit(40, 5), unit(40, 6), np.arange(40))
+    procedure.memories[1].push(vectors(40, 5), vectors(40, 6), np.arange(40))
     other = procedure_of(40)
     other.load_state(procedure.state())
     np.testing.assert_array_equal(other.ends, procedure.ends)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs import Pairs, Triplet
+from cleanpairs import InfoNCE, Pairs, Triplet
+from cleanpairs.correspondence.valley import find_valley
 from cleanpairs.objectives.triplet import TripletLoss
 
 WORDS = [f"w{k}" for k in range(24)]
@@ -60,3 +61,21 @@ def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
     plan = model.rematch(pairs).to_pandas()
     assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
+
+
+@pytest.mark.parametrize("method", [InfoNCE, Triplet])
+def test_nothing_is_flagged_where_no_valley_is(method: Any) -> None:
+    """Neither probability means anything in absolute terms: the one is near 1, the other near 1 / group."""
+    rng = np.random.default_rng(0)
+    heap = rng.beta(20, 300, 2000)
+    two = np.concatenate([heap, rng.beta(300, 20, 3000)])
+    assert not find_valley(heap).separated
+    assert method()._default_threshold(find_valley(heap)) == 0
+    assert (two < method()._default_threshold(find_valley(two))).mean() == pytest.approx(0.4, abs=0.01)
+
+
+@pytest.mark.parametrize("method", [InfoNCE, Triplet])
+def test_the_default_threshold_is_asked_of_the_scores(method: Any) -> None:
+    model = method(**{**SMALL, "epochs": 2}).fit(corpus(60, 0))
+    valley = find_valley(model.correspondence_)
+    assert model.threshold_ == (valley.threshold if valley.separated else 0.0)
