@@ -99,6 +99,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def parameters_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The constructor's parameters out of a ``config.json``. A GPU that it was trained on need not be here."""
+    parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in config["parameters"].items()}
+    return parameters | ({"device": "auto"} if parameters.get("device") == "cuda" else {})
+
+
 def load_estimator(path: Path) -> PairCleaner:
     """The estimator that :func:`save_estimator` wrote.
 
@@ -117,7 +123,7 @@ def load_estimator(path: Path) -> PairCleaner:
         raise DataError(f"{path / 'config.json'} has format {config.get('format')!r}; this version reads {FORMAT}")
     file = path
     try:
-        parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in config["parameters"].items()}
+        parameters = parameters_of(config)
         method = METHODS.load(config["method"])
         if "from_pretrained" in vars(method):  # it keeps other things than a trained dual encoder
             own: PairCleaner = method.from_pretrained(path)

@@ -513,6 +513,39 @@ def test_methods_work_with_every_backbone(method_name: str, name: str, tmp_path:
     assert len(plans[0]) == 48 and plans[0]["action"].tolist() == plans[1]["action"].tolist()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("backbone_name", ["mlp", "vse_inf", "sgraf"])
+def test_methods_train_on_the_gpu(
+    method: Any, backbone_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is trained there scores the same here; bf16 is the default there, so full precision is asked for."""
+    pairs = corpus(48, wrong=8)
+    settings = {"backbone": backbone_name, "dim_sim": 4, "batch_size": 12, "label_group": 12, "lr": 5e-3}
+    model = tiny(method, **{**settings, "device": "cuda", "precision": "fp32"}).fit(pairs, val=corpus(12))
+    assert next(model.model_.parameters()).device.type == "cuda"
+    assert np.isfinite(model.correspondence_).all()
+    assert len(model.rematch(pairs, threshold=0.6).to_pandas()) == 48
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here = method.from_pretrained(model.save_pretrained(tmp_path / "model"))
+    assert next(here.model_.parameters()).device.type == "cpu"
+    here_scores = here.score_pairs(pairs)
+    monkeypatch.undo()
+    np.testing.assert_allclose(here_scores, model.score_pairs(pairs), atol=1e-3)
+
+
+def test_a_model_of_a_gpu_machine_is_of_use_elsewhere(method: Any, fitted: Any, tmp_path: Path) -> None:
+    """``fit --device cuda``, and the run looked at on a laptop."""
+    import json
+
+    pairs, model = fitted(method)
+    config = model.save_pretrained(tmp_path / "model") / "config.json"
+    told = json.loads(config.read_text())
+    told["parameters"]["device"] = "cuda"
+    config.write_text(json.dumps(told))
+    scores = method.from_pretrained(tmp_path / "model").score_pairs(pairs)
+    np.testing.assert_allclose(scores, model.score_pairs(pairs), rtol=1e-3, atol=1e-5)
+
+
 def test_backbone_is_rebuilt_from_its_config(backbone: Any) -> None:
     import json
 

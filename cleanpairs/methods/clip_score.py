@@ -33,7 +33,7 @@ from cleanpairs.estimators import PairCleaner
 from cleanpairs.evaluate import Recall, recall
 from cleanpairs.features import ImageMatrix
 from cleanpairs.parameters import check_number
-from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable
+from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable, parameters_of
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class ClipScore(PairCleaner):
                 f"has format {FORMAT} and method {cls.method_name!r}"
             )
         try:
-            self = cls(**config["parameters"])
+            self = cls(**parameters_of(config))
             name, fingerprint = config["pretrained"]["name"], config["pretrained"]["fingerprint"]
             state = {key: config["state"][key] for key in _STATE}
             file = Path(path) / "bank.safetensors"
