@@ -1,0 +1,150 @@
+"""Sparse partial transport: its constraints, POT on the dense problem, limits, and what cannot be solved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import ot
+import pytest
+from scipy.optimize import linear_sum_assignment
+
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.ops.sparse_transport import sparse_transport
+
+
+def problem(n: int, m: int, share: float, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    row, column = np.nonzero(rng.random((n, m)) < share)
+    return {
+        "row": row, "column": column, "cost": rng.random(len(row)), "row_mass": rng.uniform(0.5, 3, n),
+        "column_mass": rng.uniform(0.5, 2, m),
+    }  # fmt: skip
+
+
+def dense_oracle(p: dict[str, np.ndarray], stay: float, reg: float) -> np.ndarray:
+    """(n + 1, m + 1) by POT: where there is no edge the cost is so high that nothing goes."""
+    a, b = p["row_mass"], p["column_mass"]
+    C = np.full((len(a) + 1, len(b) + 1), 50.0)
+    C[p["row"], p["column"]] = p["cost"]
+    C[:-1, -1] = C[-1, :-1] = stay / 2
+    C[-1, -1] = 0
+    first, second = np.append(a, b.sum()), np.append(b, a.sum())
+    plan: np.ndarray = ot.sinkhorn(first, second, C, reg, method="sinkhorn_log", stopThr=1e-12, numItermax=20_000)
+    return plan
+
+
+@pytest.mark.parametrize("reg", [0.5, 0.1, 0.05])
+@pytest.mark.parametrize("stay", [0.2, 0.7, 1.5])
+def test_equals_pot_on_the_dense_problem(stay: float, reg: float) -> None:
+    p = problem(12, 9, 0.4)
+    want = dense_oracle(p, stay, reg)
+    got = sparse_transport(**p, stay_cost=stay, reg=reg, tol=1e-10, max_iter=20_000)
+    assert got.converged
+    np.testing.assert_allclose(got.mass, want[p["row"], p["column"]], atol=1e-6)
+    np.testing.assert_allclose(got.row_left, want[:-1, -1], atol=1e-6)
+    np.testing.assert_allclose(got.column_left, want[-1, :-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("reg", [1.0, 0.1, 0.01, 0.003, 0.0005])
+def test_masses_add_up(reg: float) -> None:
+    p = problem(40, 30, 0.2, seed=3)
+    got = sparse_transport(**p, stay_cost=0.6, reg=reg, tol=1e-4, max_iter=5000)
+    assert np.isfinite(got.mass).all() and (got.mass >= 0).all()
+    assert got.row_left.min() >= 0 and got.column_left.min() >= 0
+    total = p["row_mass"].sum() + p["column_mass"].sum()
+    rows = np.bincount(p["row"], got.mass, 40) + got.row_left - p["row_mass"]
+    columns = np.bincount(p["column"], got.mass, 30) + got.column_left - p["column_mass"]
+    assert np.abs(rows).sum() + np.abs(columns).sum() <= 2 * got.error * total + 1e-9
+    if reg >= 0.01:
+        assert got.converged and got.error <= 1e-4
+
+
+def test_sharp_plans_are_the_best_assignment() -> None:
+    """Without entropy an edge is used where it saves most in all, and only if it costs less than staying."""
+    rng = np.random.default_rng(1)
+    cost = rng.random((15, 15))
+    row, column = (x.ravel() for x in np.indices(cost.shape))
+    got = sparse_transport(row, column, cost.ravel(), np.ones(15), np.ones(15), stay_cost=0.3, reg=0.005, max_iter=5000)
+    padded = np.full((30, 30), 0.15)
+    padded[:15, :15], padded[15:, 15:] = cost, 0
+    best = linear_sum_assignment(padded)
+    chosen = np.zeros((15, 15))
+    for i, j in zip(*best, strict=True):
+        if i < 15 and j < 15:
+            chosen[i, j] = 1
+    assert 8 <= chosen.sum() <= 15
+    np.testing.assert_array_equal(got.mass.reshape(15, 15) > 0.5, chosen > 0)
+
+
+def test_a_hub_does_not_win_everywhere() -> None:
+    """Each caption fits its own image best but the hub, 0.05 closer to all: nearest neighbours all take the hub."""
+    n = 20
+    rng = np.random.default_rng(0)
+    cost = 0.6 + 0.05 * rng.random((n, n))
+    np.fill_diagonal(cost, 0.3)
+    cost[:, 0] = 0.25
+    row, column = (x.ravel() for x in np.indices(cost.shape))
+    assert (cost.argmin(axis=1) == 0).all()
+    plan = sparse_transport(row, column, cost.ravel(), np.ones(n), np.ones(n), stay_cost=0.5, reg=0.02)
+    assert plan.mass.reshape(n, n)[1:].argmax(axis=1).tolist() == list(range(1, n))
+
+
+def test_what_fits_nowhere_stays() -> None:
+    cost = np.array([0.1, 0.9, 0.9, 0.95])
+    plan = sparse_transport([0, 0, 1, 1], [0, 1, 0, 1], cost, [1, 1], [1, 1], stay_cost=0.5, reg=0.01)
+    assert plan.mass[0] == pytest.approx(1, abs=0.01) and plan.mass[1:].max() < 1e-6
+    assert plan.row_left[1] == pytest.approx(1, abs=0.01) and plan.column_left[1] == pytest.approx(1, abs=0.01)
+
+
+def test_capacities_are_masses() -> None:
+    """One caption for three images, five images for one that holds five."""
+    cost = np.full(4, 0.1)
+    plan = sparse_transport([0, 1, 2, 3], [0, 0, 0, 0], cost, np.ones(4), [3.0], stay_cost=0.5, reg=0.01)
+    assert plan.mass.sum() == pytest.approx(3, abs=0.02)
+    plan = sparse_transport([0, 0], [0, 1], cost[:2], [5.0], [1.0, 1.0], stay_cost=0.5, reg=0.01)
+    assert plan.row_left[0] == pytest.approx(3, abs=0.05)
+
+
+@pytest.mark.parametrize("shift", [-3.0, 100.0])
+def test_costs_may_be_of_any_level(shift: float) -> None:
+    p = problem(12, 9, 0.4)
+    base = sparse_transport(**p, stay_cost=0.7, reg=0.05, tol=1e-10, max_iter=5000)
+    moved = sparse_transport(
+        **{**p, "cost": p["cost"] + shift}, stay_cost=0.7 + shift, reg=0.05, tol=1e-10, max_iter=5000
+    )
+    np.testing.assert_allclose(moved.mass, base.mass, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 3), (3, 0), (2, 2)])
+def test_no_edges_and_nobody(n: int, m: int) -> None:
+    none = np.zeros(0)
+    plan = sparse_transport(none, none, none, np.ones(n), np.ones(m), stay_cost=0.5, reg=0.1, max_iter=2000)
+    assert plan.mass.shape == (0,) and plan.converged
+    np.testing.assert_allclose(plan.row_left, np.ones(n), atol=0.01)
+    np.testing.assert_allclose(plan.column_left, np.ones(m), atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"reg": 0.0}, ConfigError, "reg"),
+        ({"tol": -1.0}, ConfigError, "tol"),
+        ({"max_iter": 0}, ConfigError, "max_iter"),
+        ({"stay_cost": np.nan}, ConfigError, "stay_cost"),
+        ({"cost": np.array([0.1, np.nan])}, DataError, "not finite"),
+        ({"cost": np.array([0.1])}, DataError, r"\(E,\)"),
+        ({"row": np.array([0, 2])}, DataError, "row must number"),
+        ({"column": np.array([-1, 0])}, DataError, "column must number"),
+        ({"row_mass": np.array([1, -1.0])}, DataError, "none below"),
+        ({"row": np.array([0, 0]), "column": np.array([1, 1])}, DataError, "twice"),
+    ],
+)
+def test_refusals(change: dict[str, Any], error: type, said: str) -> None:
+    fine: dict[str, Any] = {
+        "row": np.array([0, 1]), "column": np.array([0, 1]), "cost": np.array([0.1, 0.2]), "row_mass": np.ones(2),
+        "column_mass": np.ones(2), "stay_cost": 0.5, "reg": 0.1,
+    }  # fmt: skip
+    assert sparse_transport(**fine).mass.shape == (2,)
+    with pytest.raises(error, match=said):
+        sparse_transport(**{**fine, **change})
