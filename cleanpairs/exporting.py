@@ -1,15 +1,20 @@
-"""From a finished run to the cleaned dataset: what ``cleanpairs export`` and the demonstration call."""
+"""From a finished run to the cleaned dataset: what ``cleanpairs rematch`` and ``export`` call."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cleanpairs.correspondence.valley import find_valley
-from cleanpairs.errors import ConfigError, RefusedError
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.export import ExportSummary, export_pairs
+from cleanpairs.plan import RepairPlan
 from cleanpairs.run import Run
 
-__all__ = ["export_run", "resolve_threshold"]
+__all__ = ["export_plan", "export_run", "plan_run", "resolve_threshold"]
 
 
 def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
@@ -37,6 +42,81 @@ def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
     return float(threshold)
 
 
+def plan_run(
+    run: Run,
+    data: str | Path | None = None,
+    *,
+    columns: Mapping[str, Any] | None = None,
+    threshold: float | str | None = None,
+    explode: bool = False,
+    **settings: Any,
+) -> tuple[Pairs, RepairPlan]:
+    """Plan the repairs of a run's input, or of other data.
+
+    Parameters
+    ----------
+    run : Run
+    data : path, optional
+        What :func:`cleanpairs.load_pairs` takes; the run's input when None.
+    columns : mapping, optional
+        Keywords of :func:`cleanpairs.load_pairs`, for ``data``.
+    threshold : float or "auto", optional
+        Pairs below it are repaired or dropped; "auto" is the valley of the run's scores.
+    explode : bool
+        Rows with lists of captions are to become one row a pair, so that images may be replaced too.
+    **settings
+        Of :meth:`cleanpairs.estimators.PairCleaner.rematch`.
+
+    Returns
+    -------
+    (Pairs, RepairPlan)
+        The plan's settings hold the data's path and how it was read: :func:`export_plan` needs no more.
+
+    Raises
+    ------
+    CleanpairsError
+        As reading the data and planning do.
+    """
+    limit = resolve_threshold(threshold, run)
+    model = run.estimator()
+    if data is None:
+        pairs = run.load_input()
+        read = {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
+    else:
+        pairs = load_pairs(data, **(columns or {}))
+        read = {"data": str(Path(data).absolute()), "columns": dict(columns or {})}
+    lists = pairs.source.explicit_lists and not explode
+    if lists:
+        settings = {**settings, "targets": "text"}
+    plan = model.rematch(pairs, threshold=limit, **settings)
+    return pairs, replace(plan, settings={**plan.settings, **read})
+
+
+def export_plan(
+    path: str | Path,
+    out: str | Path,
+    *,
+    dropped: str | Path | None = None,
+    ledger: str | Path | None = None,
+    explode: bool = False,
+    overwrite: bool = False,
+) -> ExportSummary:
+    """Carry out a plan that was saved, and perhaps edited, on the data that it names.
+
+    Raises
+    ------
+    DataError
+        The file holds no plan, or its data has changed since.
+    CleanpairsError
+        As reading the data and exporting do.
+    """
+    plan = RepairPlan.load(path)
+    if "data" not in plan.settings:
+        raise DataError(f"{path} does not name its data: apply it in Python, by cleanpairs.export.export_pairs")
+    pairs = load_pairs(plan.settings["data"], **plan.settings.get("columns", {}))
+    return export_pairs(pairs, plan, out, dropped=dropped, ledger=ledger, explode=explode, overwrite=overwrite)
+
+
 def export_run(
     run: Run,
     out: str | Path,
@@ -44,32 +124,20 @@ def export_run(
     dropped: str | Path | None = None,
     ledger: str | Path | None = None,
     threshold: float | str | None = None,
-    min_repair_score: float = 0.5,
-    donors: str = "both",
-    max_reuse: int = 1,
     explode: bool = False,
     overwrite: bool = False,
+    **settings: Any,
 ) -> ExportSummary:
     """Plan the repairs of a run's input and write the result; see :func:`cleanpairs.export.export_pairs`.
 
-    The plan is kept in the run, as ``plan.parquet``.
+    The plan is kept in the run, as ``plan.parquet``; ``settings`` are those of
+    :meth:`cleanpairs.estimators.PairCleaner.rematch`.
 
     Raises
     ------
     CleanpairsError
         As reading the input, planning and exporting do.
     """
-    limit = resolve_threshold(threshold, run)
-    model = run.estimator()
-    pairs = run.load_input()
-    lists = pairs.source.explicit_lists and not explode
-    plan = model.rematch(
-        pairs,
-        threshold=limit,
-        min_repair_score=min_repair_score,
-        donors=donors,
-        targets="text" if lists else "both",
-        max_reuse=max_reuse,
-    )
+    pairs, plan = plan_run(run, threshold=threshold, explode=explode, **settings)
     plan.save(run.path / "plan.parquet")
     return export_pairs(pairs, plan, out, dropped=dropped, ledger=ledger, explode=explode, overwrite=overwrite)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.data import Pairs, ParquetSink, staged_file
 from cleanpairs.errors import DataError
+from cleanpairs.plan_editing import followed, read_csv, write_csv
 
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
     import pandas as pd
@@ -37,6 +38,7 @@ PLAN_SCHEMA = pa.schema(
         ("original_caption", pa.string()),
         ("repair_score", pa.float32()),
         ("margin", pa.float32()),
+        ("confidence", pa.float32()),
         ("donor_use", pa.int32()),
         ("reason", pa.string()),
     ]
@@ -102,7 +104,8 @@ class RepairPlan:
         ``donor_key``: whose caption or image is taken (null unless rematched); ``caption`` after (null where dropped or
         quarantined); ``original_caption``; ``repair_score``: the scorer's probability of the repaired pair;
         ``margin``: that score less the best other candidate's of the row in the same direction (null where there is
-        none); ``donor_use``: how many repaired rows carry the part taken; ``reason``: why dropped or quarantined, or
+        none); ``confidence``: share of the row's mass that the transport sends this way (null where none was solved);
+        ``donor_use``: how many repaired rows carry the part taken; ``reason``: why dropped or quarantined, or
         which kind of donor.
     threshold : float
         Correspondence below which a pair is not kept.
@@ -202,27 +205,59 @@ class RepairPlan:
             true_key=None if truth is None else [truth.key[i] for i in left],
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write the plan as Parquet, whole or not at all; :meth:`load` reads it."""
+    def save(self, path: str | Path, *, overwrite: bool = True) -> None:
+        """Write the plan, whole or not at all; :meth:`load` reads it.
+
+        Parquet; or CSV where ``path`` ends in ``.csv``, for editing in a spreadsheet. What a CSV cannot hold goes into
+        ``<path>.json`` beside it, which has to stay there. A caption that a spreadsheet would take for a formula gets
+        an apostrophe in front, which :meth:`load` does not mind.
+
+        Raises
+        ------
+        OutputExistsError
+            It exists and ``overwrite`` is False.
+        """
+        path = Path(path)
         note = {
             "threshold": self.threshold,
             "min_repair_score": self.min_repair_score,
             "fingerprint": self.fingerprint,
             "settings": dict(self.settings),
         }
+        if path.suffix == ".csv":
+            with (
+                staged_file(path, overwrite=overwrite) as staging,
+                staged_file(_beside(path), overwrite=True) as beside,
+            ):
+                write_csv(self.table, staging)
+                Path(beside).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+            return
         schema = self.table.schema.with_metadata({_METADATA_KEY: json.dumps(note).encode()})
-        with staged_file(path, overwrite=True) as staging, ParquetSink(staging, schema) as sink:
+        with staged_file(path, overwrite=overwrite) as staging, ParquetSink(staging, schema) as sink:
             sink.write(self.table)
 
     @classmethod
     def load(cls, path: str | Path) -> RepairPlan:
         """A plan as :meth:`save` left it, or as somebody edited it.
 
+        To be edited are ``action`` and ``donor_pair_id``: ``caption``, ``donor_key`` and ``donor_use`` follow from
+        these, and a score, margin or confidence is kept only with the donor that it was computed for.
+
         Raises
         ------
         DataError
             If the file cannot be read, or holds no plan.
         """
+        path = Path(path)
+        if path.suffix == ".csv":
+            table = read_csv(path, PLAN_SCHEMA)
+            try:
+                note = dict(json.loads(_beside(path).read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError) as error:
+                raise DataError(
+                    f"{path} is no repair plan without {_beside(path).name} as it was written: {error}"
+                ) from error
+            return cls(followed(table), **note)
         import pyarrow.parquet as pq
 
         try:
@@ -232,7 +267,11 @@ class RepairPlan:
         metadata = table.schema.metadata or {}
         if _METADATA_KEY not in metadata:
             raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {_METADATA_KEY.decode()!r}")
-        return cls(table, **json.loads(metadata[_METADATA_KEY]))
+        return cls(followed(table), **json.loads(metadata[_METADATA_KEY]))
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
 
 
 def _checked(table: pa.Table) -> pa.Table:

@@ -7,7 +7,14 @@ For an orphaned pair (image I_a, caption T_b), of correspondence below the thres
 - ``rematch_image``: the caption keeps its row and takes an image, likewise.
 
 Candidates are the nearest parts by cosine, per pool and direction; every candidate pair is scored by the same fixed
-scorer as the corpus; one joint greedy assignment then gives parts to rows, best first.
+scorer as the corpus; one joint greedy assignment then gives parts to rows, best first. What is best, and where is
+looked, is the strategy's:
+
+- ``nearest``: the candidate of the highest score;
+- ``ot``: a partial transport between all orphaned images and captions decides jointly, and its plan is the order
+  (:mod:`cleanpairs.ops.joint`); trusted donors serve who got nothing;
+- ``half-replace``: the trusted pairs nearest in what stays lend the other part (REPAIR);
+- ``pseudo-caption``: the most similar trusted image lends its caption (PC2).
 
 What holds of every plan (and is tested on random corpora):
 
@@ -29,9 +36,14 @@ from cleanpairs.data import Pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.ops.assign import Assignment, assign_greedily, best_other
 from cleanpairs.ops.candidates import Edges, Search, Side, candidate_edges
+from cleanpairs.ops.joint import SOLVERS, transport_shares
+from cleanpairs.ops.searches import half_replacing, pseudo_captioning
 from cleanpairs.plan import PLAN_SCHEMA, PlanSummary, RepairPlan
+from cleanpairs.plan_editing import donor_use
 
-__all__ = ["PairScorer", "PlanSummary", "RepairPlan", "plan_repairs"]
+__all__ = ["STRATEGIES", "PairScorer", "PlanSummary", "RepairPlan", "plan_repairs"]
+
+STRATEGIES = ("nearest", "ot", "half-replace", "pseudo-caption")
 
 _DONORS = ("mismatched", "trusted", "both")
 _TARGETS = ("text", "image", "both")
@@ -40,6 +52,7 @@ _SCORER_BLOCK = 1 << 14
 NO_CANDIDATE = "no candidate"
 BELOW_SCORE = "no candidate reaches the lowest repair score"
 BELOW_PRESENT = "no candidate beats the present partner"
+UNSURE = "no candidate reaches the lowest confidence"
 GIVEN_AWAY = "its candidates serve better repairs"
 
 
@@ -73,6 +86,10 @@ def plan_repairs(
     orphan_bonus: float = 0.3,
     image_margin: float = 0.05,
     max_trusted: int = 100_000,
+    strategy: str = "ot",
+    solver: str = "sparse",
+    min_confidence: float = 0.0,
+    temperature: float = 0.07,
     search: Search | None = None,
 ) -> RepairPlan:
     """Plan the repair of every pair below the threshold. Nothing is changed; the same input gives the same plan.
@@ -108,8 +125,17 @@ def plan_repairs(
         than every replacement of the caption that is still to be had.
     max_trusted : int
         Only so many trusted pairs, of the highest correspondence, are searched for donors: it bounds time.
+    strategy : {"ot", "nearest", "half-replace", "pseudo-caption"}
+        See the module's head. The last two take from trusted pairs only, the last one captions only.
+    solver : {"sparse", "pot", "pot-exact"}
+        Of the transport; see :func:`cleanpairs.ops.joint.transport_shares`.
+    min_confidence : float
+        In [0, 1]; repairs along an edge of the transport that carries less of its row's mass are not made.
+    temperature : float
+        Of the model's softmax, above 0; the transport's regularisation is half of it.
     search : callable, optional
-        A method's own way to look for donors instead of the nearest; see :data:`cleanpairs.ops.candidates.Search`.
+        A method's own way to look for donors instead of the strategy's; see
+        :data:`cleanpairs.ops.candidates.Search`.
 
     Returns
     -------
@@ -130,6 +156,11 @@ def plan_repairs(
     ``4 * candidates`` pairs an orphan) and of one Python loop over the candidates that are good enough.
     """
     _check_settings(threshold, min_repair_score, candidates, donors, targets, max_reuse, max_trusted)
+    _check_strategy(strategy, solver, min_confidence, temperature)
+    if strategy in ("half-replace", "pseudo-caption"):
+        donors = "trusted"
+    if strategy == "pseudo-caption":
+        targets = "text"
     n = len(pairs)
     correspondence = np.asarray(correspondence)
     _check_shapes(pairs, correspondence, z_image, z_text)
@@ -149,6 +180,10 @@ def plan_repairs(
     best_trusted = trusted[np.argsort(-correspondence[trusted], kind="stable")[:max_trusted]]
     pools = [(orphans, False)] if donors != "trusted" else []
     pools += [(best_trusted, True)] if donors != "mismatched" else []
+    if search is None and strategy == "half-replace":
+        search = half_replacing(np.asarray(z_image)[image_index], z_text)
+    elif search is None and strategy == "pseudo-caption":
+        search = pseudo_captioning(np.asarray(z_image)[image_index], z_text)
     edges = candidate_edges(
         image,
         text,
@@ -177,13 +212,20 @@ def plan_repairs(
     _, first, pair = np.unique(edges.key, return_index=True, return_inverse=True)
     edge_score = score(edges.image_of[first], edges.text_of[first])[pair]  # each pair of image and text once
     own_score = score(orphans, orphans)
-    order = _ranked(edges, edge_score, own_score, min_repair_score, orphan_bonus, image_margin)
+    confidence = np.full(len(edges), np.nan)
+    if strategy == "ot":
+        shares = transport_shares(
+            edges, image, text, orphans, trusted, temperature=temperature, capacity=max_reuse, solver=solver
+        )
+        confidence[~edges.trusted] = shares[~edges.trusted]
+    order = _ranked(edges, edge_score, own_score, min_repair_score, orphan_bonus, image_margin, confidence)
+    unsure = confidence[order] < min_confidence
     assignment = assign_greedily(
         edges.row,
         edges.is_image,
         edges.donor_group,
         pair,
-        order,
+        order[~unsure],
         n_rows=len(orphans),
         row_member=orphans,
         members=edges.members,
@@ -191,8 +233,14 @@ def plan_repairs(
         capacity=max_reuse,
     )
     reasons = _drop_reasons(edges, edge_score, own_score, min_repair_score)
-    table = _plan_table(pairs, correspondence, quarantined, orphans, edges, edge_score, pair, assignment, reasons)
+    reasons[np.setdiff1d(edges.row[order[unsure]], edges.row[order[~unsure]])] = UNSURE
+    table = _plan_table(
+        pairs, correspondence, quarantined, orphans, edges, edge_score, pair, assignment, reasons, confidence
+    )
     settings = {
+        "strategy": strategy,
+        "solver": solver,
+        "min_confidence": min_confidence,
         "candidates": candidates,
         "donors": donors,
         "targets": targets,
@@ -205,11 +253,21 @@ def plan_repairs(
 
 
 def _ranked(
-    edges: Edges, score: np.ndarray, own: np.ndarray, least: float, orphan_bonus: float, image_margin: float
+    edges: Edges,
+    score: np.ndarray,
+    own: np.ndarray,
+    least: float,
+    orphan_bonus: float,
+    image_margin: float,
+    confidence: np.ndarray,
 ) -> np.ndarray:
-    """The edges that are good enough, best first: (E',) int64. Ties: the more similar, text, then the lower numbers."""
+    """The edges that are good enough, best first: (E',) int64. Ties: the more similar, text, then the lower numbers.
+
+    Those that have a ``confidence`` come by it and before all others.
+    """
     good = np.flatnonzero((score >= least) & (score > own[edges.row]))
     rank = score[good] + orphan_bonus * ~edges.trusted[good] - image_margin * edges.is_image[good]
+    rank = np.where(np.isnan(confidence[good]), rank, 10 + confidence[good])
     keys = (edges.donor_group[good], edges.row[good], edges.is_image[good], -edges.similarity[good], -rank)
     return good[np.lexsort(keys)]
 
@@ -232,12 +290,13 @@ def _plan_table(
     pair: np.ndarray,
     assignment: Assignment,
     drop_reasons: np.ndarray,
+    confidence: np.ndarray,
 ) -> pa.Table:
     n = len(pairs)
     action = np.full(n, "keep", object)
     reason = np.full(n, None, object)
     donor = np.full(n, -1, np.int64)
-    repair_score, margin = np.full(n, np.nan, np.float32), np.full(n, np.nan, np.float32)
+    repair_score, margin, sure = (np.full(n, np.nan, np.float32) for _ in range(3))
 
     action[quarantined] = "quarantine"
     for i in np.flatnonzero(quarantined).tolist():
@@ -250,11 +309,11 @@ def _plan_table(
     action[rows] = np.where(by_image, "rematch_image", "rematch_text")
     reason[rows] = np.select(
         [by_image & by_trusted, by_image, by_trusted],
-        ["trusted image", "orphaned image", "trusted caption"],
+        ["trusted image", "orphaned image", "pseudo-caption of a trusted pair"],
         "orphaned caption",
     )
     donor[rows] = assignment.donor[repaired]
-    repair_score[rows] = score[chosen]
+    repair_score[rows], sure[rows] = score[chosen], confidence[chosen]
     chosen_pair = np.full(len(orphans), -1, np.int64)
     chosen_pair[repaired] = pair[chosen]
     replaces_image = np.zeros(len(orphans), bool)
@@ -281,22 +340,12 @@ def _plan_table(
             "original_caption": pairs.captions,
             "repair_score": pa.array(repair_score, mask=np.isnan(repair_score)),
             "margin": pa.array(margin, mask=np.isnan(margin)),
-            "donor_use": pa.array(_donor_use(donor, takes_text, takes_image), mask=donor < 0),
+            "confidence": pa.array(sure, mask=np.isnan(sure)),
+            "donor_use": pa.array(donor_use(donor, takes_text, takes_image), mask=donor < 0),
             "reason": reason,
         },
         schema=PLAN_SCHEMA,
     )
-
-
-def _donor_use(donor: np.ndarray, takes_text: np.ndarray, takes_image: np.ndarray) -> np.ndarray:
-    """How many repaired rows carry the part that each row takes: (N,) int32, 0 where it takes none."""
-    n = len(donor)
-    texts = np.bincount(donor[takes_text], minlength=n) + takes_image  # the row whose image goes keeps its caption
-    images = np.bincount(donor[takes_image], minlength=n) + takes_text
-    use = np.zeros(n, np.int32)
-    use[takes_text] = texts[donor[takes_text]]
-    use[takes_image] = images[donor[takes_image]]
-    return use
 
 
 def _check_settings(
@@ -311,6 +360,16 @@ def _check_settings(
     for name, count in (("candidates", candidates), ("max_reuse", max_reuse), ("max_trusted", max_trusted)):
         if count < 1:
             raise ConfigError(f"{name} must be at least 1, got {count!r}")
+
+
+def _check_strategy(strategy: str, solver: str, min_confidence: float, temperature: float) -> None:
+    for name, value, known in (("strategy", strategy, STRATEGIES), ("solver", solver, SOLVERS)):
+        if value not in known:
+            raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    if not 0 <= min_confidence <= 1:
+        raise ConfigError(f"min_confidence must lie in [0, 1], got {min_confidence!r}")
+    if not (np.isfinite(temperature) and temperature > 0):
+        raise ConfigError(f"temperature must be above 0, got {temperature!r}")
 
 
 def _check_shapes(pairs: Pairs, correspondence: np.ndarray, z_image: np.ndarray, z_text: np.ndarray) -> None:

@@ -260,8 +260,8 @@ class _Fixed:
         self.correspondence_ = np.array(correspondence)
         self.donors = donors
 
-    def rematch(self, pairs: Pairs, targets: str) -> Any:
-        assert targets == "text"
+    def rematch(self, pairs: Pairs, targets: str, strategy: str) -> Any:
+        assert targets == "text" and strategy == "method"
         n = len(pairs)
         table = pa.table({
             "action": ["rematch_text" if i in self.donors else "keep" for i in range(n)],

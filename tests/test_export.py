@@ -72,6 +72,7 @@ def plan_of(pairs: Pairs, actions: list[str], donors: Sequence[int | None]) -> R
         "original_caption": pairs.captions,
         "repair_score": [0.75 if r else None for r in repaired],
         "margin": [None] * n,
+        "confidence": [None] * n,
         "donor_use": [1 if r else None for r in repaired],
         "reason": [None if a == "keep" else f"because {a}" for a in actions],
     }

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cleanpairs.data import Pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.plan import RepairPlan
-from cleanpairs.repair import plan_repairs
+from cleanpairs.repair import STRATEGIES, plan_repairs
 
 
 def make_pairs(
@@ -118,9 +118,10 @@ def check_invariants(plan: RepairPlan, pairs: Pairs, correspondence: np.ndarray,
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_orphans_get_their_own_caption_back(seed: int) -> None:
+@pytest.mark.parametrize("strategy", ["ot", "nearest"])
+def test_orphans_get_their_own_caption_back(strategy: str, seed: int) -> None:
     corpus = Corpus(400, 0.3, seed)
-    plan = corpus.plan()
+    plan = corpus.plan(strategy=strategy)
     check_invariants(plan, corpus.pairs, corpus.correspondence)
     t = columns(plan)
     own = [t["caption"][i] == f"text {i}" for i in np.flatnonzero(corpus.wrong)]
@@ -191,13 +192,15 @@ def test_orphaned_donors_go_before_trusted_ones_unless_these_are_clearly_better(
     pairs = make_pairs(["wrong", "orphaned", "trusted"], z_image)
     for bonus, taken in ((0.05, "orphaned"), (0.0, "trusted")):
         plan = plan_repairs(
-            pairs, np.array([0, 0, 0.9]), z_image, z_text, scorer, threshold=0.1, targets="text", orphan_bonus=bonus
-        )
+            pairs, np.array([0, 0, 0.9]), z_image, z_text, scorer, threshold=0.1, targets="text", strategy="nearest",
+            orphan_bonus=bonus,
+        )  # fmt: skip
         assert columns(plan)["caption"][0] == taken
 
 
 @pytest.mark.parametrize(
-    ("donors", "reasons"), [("mismatched", {"orphaned caption"}), ("trusted", {"trusted caption", "trusted image"})]
+    ("donors", "reasons"),
+    [("mismatched", {"orphaned caption"}), ("trusted", {"pseudo-caption of a trusted pair", "trusted image"})],
 )
 def test_donors_come_from_the_named_pool(donors: str, reasons: set[str]) -> None:
     corpus = Corpus(60, 0.3)
@@ -230,10 +233,11 @@ def test_margin_is_over_the_best_other_caption() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 @pytest.mark.parametrize("flagged", [False, True])
-def test_tiny_corpora(n: int, flagged: bool) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_tiny_corpora(strategy: str, n: int, flagged: bool) -> None:
     corpus = Corpus(n, 0.0)
     corpus.correspondence[:] = 0.0 if flagged else 1.0
-    plan = corpus.plan()
+    plan = corpus.plan(strategy=strategy)
     check_invariants(plan, corpus.pairs, corpus.correspondence)
     assert len(plan) == n and set(columns(plan)["action"]) <= ({"drop"} if flagged else {"keep"})
     assert len(plan.apply(corpus.pairs)) == (0 if flagged else n)
@@ -322,7 +326,18 @@ def test_a_plan_for_other_data_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"donors": "all"}, {"targets": "row"}, {"threshold": 2.0}, {"candidates": 0}, {"max_reuse": 0}]
+    "wrong",
+    [
+        {"donors": "all"},
+        {"targets": "row"},
+        {"threshold": 2.0},
+        {"candidates": 0},
+        {"max_reuse": 0},
+        {"strategy": "best"},
+        {"solver": "emd"},
+        {"min_confidence": 1.5},
+        {"temperature": 0.0},
+    ],
 )
 def test_settings_are_checked(wrong: dict) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
@@ -348,6 +363,82 @@ def test_wrong_shapes_and_non_finite_numbers_are_refused() -> None:
             lambda a, b, c, d: np.full(len(a), np.nan),
             threshold=0.1,
         )
+
+
+# -- strategies -----------------------------------------------------------------------------------------------------
+
+
+def test_the_transport_sees_through_a_hub() -> None:
+    """A caption that is nearest to all images, and the only one for image 0. Greed gives it to somebody else."""
+    n = 12
+    axes = np.eye(n + 1)
+    z_image = unit(axes[:n] + 1.2 * axes[n])
+    z_image[0] = 0.8 * axes[0] + 0.6 * axes[n]
+    z_image[-1] = unit(axes[n - 1 : n] - axes[n])[0]  # this row has the hub, and it does not fit
+    own = unit(axes[:n] - 0.2 * axes[n])  # of each image; image 0 has the hub
+    own[0] = axes[n]
+    truth = np.roll(np.arange(n), -1)
+    z_text = own[truth]
+    assert ((z_image @ own.T).argmax(axis=1)[:-1] == 0).all()
+    pairs = make_pairs([f"text {i}" for i in truth], z_image, truth=truth)
+    right = {}
+    for strategy in ("nearest", "ot"):
+        plan = plan_repairs(
+            pairs, np.zeros(n), z_image, z_text, scorer, threshold=0.1, targets="text", strategy=strategy
+        )
+        right[strategy] = sum(c == f"text {i}" for i, c in enumerate(columns(plan)["caption"]))
+        if strategy == "ot":
+            assert all(0 < c <= 1 for c in columns(plan)["confidence"])
+    assert right == {"nearest": n - 2, "ot": n}
+
+
+@pytest.mark.parametrize("solver", ["pot", "pot-exact"])
+def test_the_solvers_of_pot_come_to_the_same_repairs(solver: str) -> None:
+    corpus = Corpus(80, 0.5)
+    here, there = (columns(corpus.plan(solver=s, donors="mismatched")) for s in ("sparse", solver))
+    same = np.mean([a == b for a, b in zip(here["caption"], there["caption"], strict=True)])
+    assert same > 0.95 and here["action"] != ["keep"] * 80
+    if solver == "pot":
+        a, b = (np.array([np.nan if c is None else c for c in t["confidence"]]) for t in (here, there))
+        np.testing.assert_allclose(a, b, atol=5e-3)
+
+
+def test_unsure_repairs_are_drops_that_say_so() -> None:
+    corpus = Corpus(120, 0.4, dim=3)  # three dimensions: many candidates are alike
+    free, strict = (corpus.plan(donors="mismatched", min_confidence=c) for c in (0.0, 0.5))
+    check_invariants(strict, corpus.pairs, corpus.correspondence)
+    lost = [i for i in range(120) if columns(strict)["reason"][i] == "no candidate reaches the lowest confidence"]
+    assert lost and strict.summary().repaired < free.summary().repaired
+    assert {columns(strict)["action"][i] for i in lost} == {"drop"}
+    assert min(c for c in columns(strict)["confidence"] if c is not None) >= 0.5
+
+
+def test_one_caption_may_serve_several_images_where_that_is_allowed() -> None:
+    """Three images of one kind, one caption that fits them all and two that fit nothing."""
+    z_image = unit(np.array([[1, 0, 0], [1, 0.05, 0], [1, 0, 0.05], [0, 0, 1.0]]))
+    z_text = unit(np.array([[0, 1, 0], [0, 1, 0.1], [0, 1, -0.1], [1, 0, 0.0]]))
+    pairs = make_pairs(["a", "b", "c", "fits"], z_image)
+    for reuse, repaired in ((1, 1), (2, 2), (3, 3)):
+        plan = plan_repairs(pairs, np.zeros(4), z_image, z_text, scorer, threshold=0.1, targets="text", max_reuse=reuse)
+        check_invariants(plan, pairs, np.zeros(4), max_reuse=reuse)
+        assert columns(plan)["caption"].count("fits") == repaired
+
+
+@pytest.mark.parametrize("strategy", ["half-replace", "pseudo-caption"])
+def test_the_papers_strategies_take_from_trusted_pairs(strategy: str) -> None:
+    corpus = Corpus(200, 0.4, dim=4)  # four dimensions: trusted pairs are near
+    plan = corpus.plan(strategy=strategy)
+    check_invariants(plan, corpus.pairs, corpus.correspondence)
+    t = columns(plan)
+    donors = [d for d in t["donor_pair_id"] if d is not None]
+    assert len(donors) > 20 and (corpus.correspondence[donors] > 0.5).all()
+    if strategy == "pseudo-caption":
+        assert plan.summary().rematched_image == 0
+        # each got the caption of one of the most similar trusted images
+        trusted = np.flatnonzero(~corpus.wrong)
+        for i in (i for i, a in enumerate(t["action"]) if a == "rematch_text"):
+            nearest = trusted[np.argsort(-(corpus.z_image[trusted] @ corpus.z_image[i]))[:41]]
+            assert t["donor_pair_id"][i] in nearest
 
 
 @settings(max_examples=120, deadline=None)
@@ -382,6 +473,8 @@ def test_invariants_on_random_corpora(data: st.DataObject) -> None:
         targets=data.draw(st.sampled_from(["both", "text", "image"])),
         max_reuse=reuse,
         image_margin=data.draw(st.sampled_from([0.0, 0.05])),
+        strategy=data.draw(st.sampled_from(STRATEGIES)),
+        min_confidence=data.draw(st.sampled_from([0.0, 0.0, 0.3])),
     )
     check_invariants(plan, pairs, correspondence, least=least, max_reuse=reuse)
     assert len(plan.apply(pairs)) == plan.summary().kept + plan.summary().repaired

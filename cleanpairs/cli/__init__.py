@@ -25,6 +25,7 @@ COMMANDS = {
     "fit": ("cleanpairs.cli.fit", "Train on noisy pairs; leave a run with scores and a model."),
     "score": ("cleanpairs.cli.score", "Score any pairs with a fitted model."),
     "evaluate": ("cleanpairs.cli.evaluate", "Retrieval recall, and detection where the truth is known."),
+    "rematch": ("cleanpairs.cli.rematch", "Plan the repairs, to be reviewed before they are made."),
     "export": ("cleanpairs.cli.export", "Write the cleaned and repaired dataset, with its ledger."),
     "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
     "corrupt": ("cleanpairs.cli.corrupt", "Wrong some pairs on purpose, and write the truth beside them."),

@@ -25,7 +25,7 @@ from cleanpairs.features import ImageMatrix, image_matrix
 from cleanpairs.ops.candidates import Search
 from cleanpairs.parameters import check_choice
 from cleanpairs.registry import BACKBONES
-from cleanpairs.repair import RepairPlan, plan_repairs
+from cleanpairs.repair import STRATEGIES, RepairPlan, plan_repairs
 from cleanpairs.scoring import Bank, Embeddings, Encoded, embed_images, embed_texts, matrix
 from cleanpairs.trainer import EpochRecord, Piece, Procedure, Trainer, TrainingData, step_seed
 from cleanpairs.training_state import Checkpoint
@@ -288,7 +288,9 @@ class PairCleaner(SharedParameters):
         donors: str = "both",
         targets: str = "both",
         max_reuse: int = 1,
-        search: str = "method",
+        strategy: str = "ot",
+        solver: str = "sparse",
+        min_confidence: float = 0.0,
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
 
@@ -301,11 +303,11 @@ class PairCleaner(SharedParameters):
             Of these pairs. By default ``correspondence_`` for the data of ``fit``, else :meth:`score_pairs`.
         threshold : float, optional
             Pairs below it are repaired or dropped; ``threshold_`` by default.
-        search : {"method", "nearest"}
-            Look for donors in the method's own way, where it has one (REPAIR: its memory's texts; PC2: its
-            pseudo-classes; L2RM: its transport plan), or among the nearest by cosine.
+        strategy : {"ot", "nearest", "half-replace", "pseudo-caption", "method"}
+            "method": the method's own, where the paper has one (REPAIR: half-replacing; PC2: the most similar predicted
+            pseudo-classes; L2RM: its transport plan), else "nearest".
         """
-        check_choice("rematch", "search", search, ("method", "nearest"))
+        check_choice("rematch", "strategy", strategy, ("method", *STRATEGIES))
         pairs, images, texts, quarantined = self._embed(pairs)
         if correspondence is None:
             if pairs.source.fingerprint == self.fingerprint_ and len(pairs) == len(self.correspondence_):
@@ -327,7 +329,11 @@ class PairCleaner(SharedParameters):
             donors=donors,
             targets=targets,
             max_reuse=max_reuse,
-            search=self._search(pairs, images, texts) if search == "method" else None,
+            strategy="nearest" if strategy == "method" else strategy,
+            solver=solver,
+            min_confidence=min_confidence,
+            temperature=self.bank_.tau,
+            search=self._search(pairs, images, texts) if strategy == "method" else None,
         )
 
     def encode_images(self, images: Any) -> np.ndarray:

@@ -33,7 +33,8 @@ from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
 from cleanpairs.ops.candidates import Search
-from cleanpairs.ops.search import TopK, top_k
+from cleanpairs.ops.search import top_k
+from cleanpairs.ops.searches import pseudo_captioning
 from cleanpairs.parameters import check_choice, check_number, check_whole
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import Forward, TrainingData, View
@@ -235,13 +236,7 @@ class PC2(SplittingCleaner):
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search:
         """Pseudo-captioning over the trusted pairs: those of the most similar class probabilities lend their part."""
-        p = self._predicted(images.vectors)[pairs.image_index], self._predicted(texts.vectors)  # (N, K) each
-
-        def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
-            kept = p[1] if is_image else p[0]
-            return top_k(kept[asking], kept[showing], k) if trusted else None
-
-        return search
+        return pseudo_captioning(self._predicted(images.vectors)[pairs.image_index], self._predicted(texts.vectors))
 
     @torch.inference_mode()
     def _predicted(self, vectors: np.ndarray) -> np.ndarray:

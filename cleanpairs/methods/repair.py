@@ -37,7 +37,7 @@ from cleanpairs.memory import FeatureMemory
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.ops.candidates import Search
 from cleanpairs.ops.ranks import rank_correlation
-from cleanpairs.ops.search import TopK, top_k
+from cleanpairs.ops.searches import half_replacing
 from cleanpairs.parameters import check_number, check_whole
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import Forward, TrainingData, View
@@ -207,22 +207,7 @@ class REPAIR(SplittingCleaner):
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search:
         """Half-replacing over the trusted pairs: what is nearest in the kept modality offers its other half."""
-        z_image, z_text = images.vectors[pairs.image_index], texts.vectors
-
-        def search(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK | None:
-            if not trusted:
-                return None
-            kept, given = (z_text, z_image) if is_image else (z_image, z_text)
-            near = top_k(kept[asking], kept[showing], max(k, self.neighbours))
-            at = np.maximum(near.indices, 0)
-            fit = np.einsum("qke,qe->qk", given[showing[at]], kept[asking])  # S of the half with what stays
-            fit = np.where(near.indices >= 0, fit, -np.inf)
-            order = np.argsort(-fit, axis=1, kind="stable")[:, :k]
-            return TopK(
-                np.take_along_axis(fit, order, 1).astype(np.float32), np.take_along_axis(near.indices, order, 1)
-            )
-
-        return search
+        return half_replacing(images.vectors[pairs.image_index], texts.vectors, self.neighbours)
 
     def _procedure(self, data: TrainingData) -> _Repairing:
         return _Repairing(

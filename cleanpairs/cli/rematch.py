@@ -1,0 +1,67 @@
+"""``cleanpairs rematch``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cleanpairs.cli.options import column_options, existing_run, pick_columns
+from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
+
+__all__ = ["rematch"]
+
+
+@click.command(short_help="Plan the repairs, to be reviewed before they are made.")
+@click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
+@click.option("--out", required=True, metavar="FILE", help="The plan to write: Parquet, or CSV where it ends in .csv.")
+@repair_options
+@click.option(
+    "--targets",
+    type=click.Choice(["both", "text", "image"]),
+    default="both",
+    show_default=True,
+    help="What may be replaced.",
+)
+@column_options
+@click.option("--overwrite", is_flag=True, help="Replace --out.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
+    """Plan who gets which caption or image from whom; nothing is changed.
+
+    Without DATA it is the data that RUN (or runs/latest) was fitted on. Read the plan, edit its actions and donors, and
+    carry it out: cleanpairs export --plan FILE --repaired OUT.
+    """
+    from cleanpairs.errors import OutputExistsError
+    from cleanpairs.exporting import plan_run
+
+    if Path(out).exists() and not overwrite:  # before the work, not after it
+        raise OutputExistsError(f"{out} exists; --overwrite replaces it")
+    run, data = _run_and_data(paths)
+    settings = {name: options[name] for name in (*REPAIR_NAMES, "targets")}
+    _, plan = plan_run(
+        existing_run(run),
+        data,
+        columns=pick_columns(options),
+        threshold=chosen_threshold(options["threshold"]),
+        **settings,
+    )
+    plan.save(out, overwrite=overwrite)
+    summary = plan.summary()
+    if as_json:
+        fields = ("pairs", "kept", "rematched_text", "rematched_image", "dropped", "quarantined")
+        click.echo(json.dumps({name: getattr(summary, name) for name in fields}))
+    else:
+        click.echo(f"{summary}\n\nplan: {out}\nnext: cleanpairs export --plan {out} --repaired FILE")
+
+
+def _run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """``[RUN] [DATA]``: one path is a run if there is a run in it."""
+    if len(paths) > 2:
+        raise click.UsageError("give RUN, DATA, both or neither")
+    if len(paths) == 1 and not (Path(paths[0]) / "run.json").exists():
+        return None, paths[0]
+    run, data, *_ = (*paths, None, None)
+    return run, data

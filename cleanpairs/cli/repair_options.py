@@ -1,0 +1,68 @@
+"""What ``rematch`` and ``export`` are both told about repairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+__all__ = ["REPAIR_NAMES", "chosen_threshold", "repair_options"]
+
+REPAIR_NAMES = ("strategy", "solver", "donors", "max_reuse", "min_repair_score", "min_confidence", "candidates")
+
+
+def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--threshold --strategy --solver --donors --max-reuse --min-repair-score --min-confidence --candidates``."""
+    for decorate in reversed(
+        [
+            click.option(
+                "--threshold", metavar="P|auto", help="Pairs below it are repaired or dropped.  [default: the run's]"
+            ),
+            click.option(
+                "--strategy",
+                type=click.Choice(["ot", "nearest", "half-replace", "pseudo-caption", "method"]),
+                default="ot",
+                show_default=True,
+                help="ot: all orphans jointly, by partial transport; nearest: the best score; half-replace: from "
+                "trusted pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; "
+                "method: the method's own.",
+            ),
+            click.option(
+                "--solver",
+                type=click.Choice(["sparse", "pot", "pot-exact"]),
+                default="sparse",
+                show_default=True,
+                help="Of the transport: over the candidates, or POT on the dense problem where it fits.",
+            ),
+            click.option(
+                "--donors", type=click.Choice(["both", "mismatched", "trusted"]), default="both", show_default=True
+            ),
+            click.option("--max-reuse", type=int, default=1, show_default=True, help="Rows that one donor may serve."),
+            click.option(
+                "--min-repair-score", type=float, default=0.5, show_default=True, help="A repair below it is a drop."
+            ),
+            click.option(
+                "--min-confidence",
+                type=float,
+                default=0.0,
+                show_default=True,
+                help="A repair that the transport sends less of its mass is a drop.",
+            ),
+            click.option(
+                "--candidates", type=int, default=32, show_default=True, help="Nearest parts that are looked at."
+            ),
+        ]
+    ):
+        function = decorate(function)
+    return function
+
+
+def chosen_threshold(threshold: str | None) -> float | str | None:
+    """``--threshold`` as a number, "auto" or None; a usage error otherwise."""
+    if threshold in (None, "auto"):
+        return threshold
+    try:
+        return float(str(threshold))
+    except ValueError as error:
+        raise click.BadParameter(f"{threshold!r} is neither a number nor 'auto'", param_hint="--threshold") from error

@@ -1,0 +1,147 @@
+"""``cleanpairs rematch`` and ``export --plan``: review, edit, apply."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs import CRCL, Pairs
+from cleanpairs.cli import main
+from cleanpairs.plan import RepairPlan
+
+WORDS = [f"w{k}" for k in range(24)]
+N, WRONG = 120, 30
+
+
+def write(path: Path, seed: int = 0, wrong: int = WRONG) -> Path:
+    """Captions of three words beside the sum of their vectors; the first ``wrong`` captions rotate."""
+    import pyarrow as pa
+
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(99).normal(size=(len(WORDS), 16)).astype(np.float32)
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(N)]
+    captions = [" ".join(WORDS[k] for k in row) for row in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    features = np.array([vectors[row].sum(0) for row in chosen])
+    table = pa.table({
+        "key": [f"k{i}" for i in range(N)], "caption": captions,
+        "features": pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), 16),
+    })  # fmt: skip
+    pq.write_table(table, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with data.parquet and a run of it."""
+    home = tmp_path_factory.mktemp("rematch")
+    write(home / "data.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        argv = [
+            "fit", "data.parquet", "--backbone", "mlp", "--out", "run", "--epochs", "12", "--batch-size", "16",
+            "--quiet", "--device", "cpu", "--set", "dim=32", "--set", "refine_epochs=[4]", "--set", "lr=0.005", "--set",
+            "label_group=32", "--set", "tau=0.1",
+        ]  # fmt: skip
+        patch.setattr(sys, "argv", ["cleanpairs", *argv])
+        main()
+    return home
+
+
+@pytest.fixture
+def command(fitted: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    monkeypatch.chdir(fitted)
+
+    def call(*argv: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err, err
+        return code, out, err
+
+    return call
+
+
+@pytest.mark.parametrize("strategy", ["ot", "nearest", "half-replace", "pseudo-caption", "method"])
+def test_every_strategy_plans(command: Callable[..., Any], strategy: str, tmp_path: Path) -> None:
+    code, out, err = command("rematch", "--out", tmp_path / "plan.parquet", "--strategy", strategy, "--json")
+    assert code == 0, err
+    counts = json.loads(out)
+    plan = RepairPlan.load(tmp_path / "plan.parquet")
+    assert counts["pairs"] == len(plan) == N == sum(v for k, v in counts.items() if k != "pairs")
+    assert plan.settings["strategy"] == ("nearest" if strategy == "method" else strategy)
+
+
+def test_review_edit_apply(command: Callable[..., Any], tmp_path: Path) -> None:
+    plan_file = tmp_path / "plan.csv"
+    code, out, err = command("rematch", "run", "--out", plan_file, "--min-repair-score", "0.1")
+    assert code == 0, err
+    assert "new caption" in out and f"cleanpairs export --plan {plan_file}" in out
+    before = RepairPlan.load(plan_file).table.to_pylist()
+    repaired = [row for row in before if row["action"] == "rematch_text"]
+    kept = [row for row in before if row["action"] == "keep"]
+    assert len(repaired) > 5 and len(kept) > 5
+    text = plan_file.read_text(encoding="utf-8")
+    for row, action in ((repaired[0], "drop"), (kept[0], "drop"), (repaired[1], "keep")):
+        old = f'{row["pair_id"]},"{row["key"]}","{row["action"]}"'
+        assert text.count(old) == 1
+        text = text.replace(old, f'{row["pair_id"]},"{row["key"]}","{action}"')
+    plan_file.write_text(text, encoding="utf-8")
+
+    code, out, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "out.parquet", "--json")
+    assert code == 0, err
+    counts = json.loads(out)
+    written = {row["key"]: row for row in pq.read_table(tmp_path / "out.parquet").to_pylist()}
+    assert repaired[0]["key"] not in written and kept[0]["key"] not in written
+    assert written[repaired[1]["key"]]["caption"] == repaired[1]["original_caption"]
+    assert written[repaired[2]["key"]]["caption"] == repaired[2]["caption"]
+    assert counts["kept"] == len(kept)  # one less and one more
+
+
+def test_other_data_than_the_runs(command: Callable[..., Any], tmp_path: Path) -> None:
+    other = write(tmp_path / "other.parquet", seed=5)
+    plan_file = tmp_path / "plan.parquet"
+    code, _, err = command("rematch", "run", other, "--out", plan_file, "--threshold", "0.3", "--json")
+    assert code == 0, err
+    assert RepairPlan.load(plan_file).settings["data"] == str(other)
+    code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "out.parquet")
+    assert code == 0, err
+    write(other, seed=6)
+    code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "again.parquet")
+    assert code == 3 and "fingerprint" in err
+
+
+def test_what_cannot_be(command: Callable[..., Any], tmp_path: Path) -> None:
+    plan_file = tmp_path / "plan.parquet"
+    assert command("rematch", "--out", plan_file)[0] == 0
+    code, _, err = command("rematch", "--out", plan_file)
+    assert code == 5 and "--overwrite" in err
+    assert command("rematch", "--out", plan_file, "--overwrite")[0] == 0
+    code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "o.parquet", "--max-reuse", "2")
+    assert code == 2 and "--max-reuse" in err and "rematch" in err
+    code, _, err = command("rematch", "a", "b", "c", "--out", tmp_path / "x.parquet")
+    assert code == 2
+    code, _, err = command("rematch", "--out", tmp_path / "x.parquet", "--strategy", "best")
+    assert code == 2 and "half-replace" in err
+    code, _, err = command("export", "--plan", "data.parquet", "--repaired", tmp_path / "o.parquet")
+    assert code == 3 and "no repair plan" in err
+
+
+def test_a_plan_made_in_python_says_that_it_names_no_data(command: Callable[..., Any], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pairs = Pairs.from_arrays([f"w{i % 7} w{i % 5}" for i in range(30)], features=rng.normal(size=(30, 8)))
+    model = CRCL(backbone="mlp", dim=8, epochs=1, refine_epochs=(1,), freeze=1, batch_size=8, label_group=8).fit(pairs)
+    model.rematch(pairs).save(tmp_path / "plan.parquet")
+    code, _, err = command("export", "--plan", tmp_path / "plan.parquet", "--repaired", tmp_path / "o.parquet")
+    assert code == 3 and "does not name its data" in err
