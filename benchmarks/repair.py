@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +39,6 @@ CORPORA: dict[str, dict[str, Any]] = {
         "fit": {"crcl": {"refine_epochs": (3, 3), "epochs": 4}},
     },
 }  # fmt: skip
-
-
-def subset(pairs: Pairs, rows: np.ndarray) -> Pairs:
-    """The pairs ``rows`` of a corpus, by a plan that drops the others."""
-    return replace(
-        pairs,
-        captions=[pairs.captions[i] for i in rows],
-        image_index=pairs.image_index[rows],
-        row=pairs.row[rows],
-        position=pairs.position[rows],
-        keys=[pairs.keys[i] for i in rows],
-        text_group=pairs.text_group[rows],
-        reasons={},
-        true_mismatch=None,
-        true_key=None,
-    )
 
 
 def right_repairs(plan: RepairPlan, clean: Pairs, noise: Noise) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -96,9 +79,9 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
     row: dict[str, Any] = {"flagged": float((y < model.threshold_).mean()), "threshold": float(model.threshold_)}
     variants: dict[str, Callable[[], Pairs]] = {
         "a": lambda: wronged,
-        "b": lambda: subset(wronged, np.flatnonzero(~noise.mismatched)),
+        "b": lambda: wronged.take(np.flatnonzero(~noise.mismatched)),
         "c": lambda: clean,
-        "d": lambda: subset(wronged, kept),
+        "d": lambda: wronged.take(kept),
     }
     plans = {
         "ot": {"strategy": "ot", "donors": "mismatched"},

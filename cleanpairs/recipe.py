@@ -39,7 +39,7 @@ _ESTIMATOR_SECTIONS = ("method", "backbone", "train")
 _IN_BACKBONE = {"dim", "dim_word", "image_encoder", "image_size", "standardise", "min_count", "max_length"}
 _IN_TRAIN = {
     "epochs", "batch_size", "lr", "lr_update", "weight_decay", "grad_clip", "exclude_duplicates", "device",
-    "precision", "random_state",
+    "precision", "random_state", "cross_fit",
 }  # fmt: skip
 
 

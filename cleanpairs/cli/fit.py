@@ -27,6 +27,9 @@ __all__ = ["fit"]
 @click.option("--image-size", type=int, metavar="PX", help="Side of the square that the image encoder sees.")
 @click.option("--epochs", type=int, metavar="N", help="Epochs of the last piece.")
 @click.option("--batch-size", type=int, metavar="N")
+@click.option(
+    "--cross-fit", type=int, metavar="K", help="Also score every pair by models of K folds that never saw it."
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]))
 @click.option("--seed", type=int, metavar="N")
@@ -55,6 +58,7 @@ def fit(**options: Any) -> None:
         "method": options["method"], "backbone": options["backbone"], "train": options["data"], "val": options["val"],
         "out": options["out"], "epochs": options["epochs"], "batch_size": options["batch_size"],
         "device": options["device"], "precision": options["precision"], "seed": options["seed"],
+        "cross_fit": options["cross_fit"],
         "image_encoder": options["image_encoder"], "image_size": options["image_size"], "limit": options["limit"],
         "overwrite": True if options["overwrite"] else None, "quiet": True if quiet else None,
         **pick_columns(options),

@@ -190,6 +190,33 @@ class Pairs:
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest.hexdigest()),
         )
 
+    def take(self, rows: np.ndarray) -> Pairs:
+        """The pairs ``rows`` (n,) alone, numbered anew, of the same images.
+
+        Raises
+        ------
+        DataError
+            A row that is none of 0 .. N - 1.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise DataError(f"rows must lie in 0 .. {len(self) - 1}, found {rows.min()} to {rows.max()}")
+        digest = hashlib.sha256(self.source.fingerprint.encode() + rows.tobytes()).hexdigest()
+        picked = rows.tolist()
+        return replace(
+            self,
+            captions=[self.captions[i] for i in picked],
+            image_index=self.image_index[rows],
+            row=self.row[rows],
+            position=self.position[rows],
+            keys=[self.keys[i] for i in picked],
+            text_group=self.text_group[rows],
+            reasons={at: self.reasons[i] for at, i in enumerate(picked) if i in self.reasons},
+            source=replace(self.source, kind="memory", paths=(), fingerprint=digest, n_rows=len(rows)),
+            true_mismatch=None if self.true_mismatch is None else self.true_mismatch[rows],
+            true_key=None if self.true_key is None else [self.true_key[i] for i in picked],
+        )
+
     def mismatched_by(self, permutation: np.ndarray) -> np.ndarray:
         """(N,) bool: where pair i shows the caption of pair ``permutation[i]`` (N,), is it mismatched by that?
 

@@ -19,6 +19,7 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
+from cleanpairs.estimators.cross_fitting import out_of_fold_scores
 from cleanpairs.estimators.shared import SharedParameters
 from cleanpairs.evaluate import Recall, recall, recall_of_similarity
 from cleanpairs.features import ImageMatrix, image_matrix
@@ -138,6 +139,11 @@ class PairCleaner(SharedParameters):
         self.best_val_rsum_ = trained.best_val_rsum
         self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
         self.correspondence_[usable] = np.clip(trained.values, 0.0, 1.0)
+        if self.cross_fit:
+            unseen = out_of_fold_scores(
+                self, pairs, usable, self.cross_fit, val=val, run_dir=run_dir, resume=resume, on_step=on_step
+            )
+            self.correspondence_[usable] = (self.correspondence_[usable] + unseen) / 2
         if not np.isfinite(self.correspondence_[usable]).all():
             raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
         self.fingerprint_ = pairs.source.fingerprint

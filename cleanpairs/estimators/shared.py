@@ -51,6 +51,9 @@ class SharedParameters(BaseEstimator):
         Pairs in a group of an evaluation pass: the more, the lower the probability of every pair.
     label_tau : float, optional
         Temperature of the label's probability; ``tau`` when None.
+    cross_fit : int
+        Folds of :mod:`cleanpairs.estimators.cross_fitting`, which multiply the time by about their number plus one; 0
+        for none, as which two score worse (docs/log.md).
     exclude_duplicates : bool
         Pairs with the same image or text are no negatives of each other.
     standardise : bool
@@ -84,6 +87,7 @@ class SharedParameters(BaseEstimator):
     threshold: float | str | None = None
     label_group: int = 64
     label_tau: float | None = None
+    cross_fit: int = 0
     exclude_duplicates: bool = True
     standardise: bool = True
     min_count: int = 1
@@ -106,6 +110,9 @@ class SharedParameters(BaseEstimator):
         }
         for name, least in {**whole, "random_state": 0}.items():
             check_whole(self.method_name, name, getattr(self, name), least)
+        check_whole(self.method_name, "cross_fit", self.cross_fit, 0)
+        if self.cross_fit == 1:
+            raise ConfigError(f"cross_fit of {self.method_name} must be 0 for none, or at least 2 folds, found 1")
         for name in ("lr_update", "image_size"):
             check_whole(self.method_name, name, getattr(self, name), 1, none=True)
         for name in ("lr", "tau", "grad_clip"):
