@@ -38,7 +38,7 @@ class RCL(PairCleaner):
 
     kind: str = "log"
     start: int = 3
-    horizon: int | None = 8
+    horizon: int | None = 6
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
