@@ -28,6 +28,7 @@ COMMANDS = {
     "rematch": ("cleanpairs.cli.rematch", "Plan the repairs, to be reviewed before they are made."),
     "export": ("cleanpairs.cli.export", "Write the cleaned and repaired dataset, with its ledger."),
     "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
+    "audit": ("cleanpairs.cli.audit", "Label a sample by hand; precision, recall and calibrated probabilities."),
     "corrupt": ("cleanpairs.cli.corrupt", "Wrong some pairs on purpose, and write the truth beside them."),
     "bench": ("cleanpairs.cli.bench", "Methods against noise: the table that the papers print."),
     "demo": ("cleanpairs.cli.demo", "See it work on the clip art that ships with the package."),

@@ -1,0 +1,197 @@
+"""What a labelled audit says about a run: figures with intervals, and a calibrated probability for every pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cleanpairs.audit.calibration import calibrate, calibration_error
+from cleanpairs.audit.estimate import Estimate, ThresholdEstimate, at_threshold, noise_estimate, response_weights
+from cleanpairs.audit.sample import AuditSample
+from cleanpairs.errors import ConfigError, DataError
+
+__all__ = ["LADDER", "AuditResult", "evaluate_audit"]
+
+LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+ECE_BINS = 5  # of a sample: with more of them, chance is most of what is measured
+CHANCE_DRAWS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class AuditResult:
+    """Figures of an audit.
+
+    Attributes
+    ----------
+    drawn, labelled : int
+        Pairs of the sample, and those with a label.
+    mismatched : int
+        Labels that say so.
+    noise_rate : Estimate
+        Share of mismatched pairs among all that have a score.
+    at_threshold : ThresholdEstimate
+        At the run's threshold.
+    ladder : tuple of ThresholdEstimate
+        At others.
+    auroc, ap : float
+        Of low correspondence as a sign of a mismatched pair, weighted; NaN where the labels are all alike.
+    calibration : "isotonic" or "logistic"
+    log_loss : dict
+        Kind -> weighted log loss of labels that were left out, nats.
+    ece_before, ece_after, ece_chance : float
+        Expected calibration error of the correspondence taken for a probability; of the calibrated probability, each
+        label left out in its turn; and what the latter would be by chance if it were calibrated perfectly.
+    even_odds : float or None
+        Correspondence at which the calibrated probability passes 1/2; None where it never does.
+    probability : (N,) float32
+        Calibrated probability of being matched, NaN where quarantined.
+    """
+
+    drawn: int
+    labelled: int
+    mismatched: int
+    noise_rate: Estimate
+    at_threshold: ThresholdEstimate
+    ladder: tuple[ThresholdEstimate, ...]
+    auroc: float
+    ap: float
+    calibration: str
+    log_loss: dict[str, float]
+    ece_before: float
+    ece_after: float
+    ece_chance: float
+    even_odds: float | None
+    probability: np.ndarray
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: everything but the N probabilities; NaN is None."""
+        plain = {k: v for k, v in self.__dict__.items() if k != "probability"}
+        plain["noise_rate"] = asdict(self.noise_rate)
+        plain["at_threshold"] = self.at_threshold.to_dict()
+        plain["ladder"] = [t.to_dict() for t in self.ladder]
+        cleaned: dict[str, Any] = _without_nan(plain)
+        return cleaned
+
+    def __str__(self) -> str:
+        def share(x: float) -> str:
+            return f"{x:.3f}" if np.isfinite(x) else "-"
+
+        return "\n".join([
+            f"labels          {self.labelled:,} of {self.drawn:,} drawn, {self.mismatched:,} of them mismatched",
+            f"noise rate      {self.noise_rate}",
+            f"AUROC, AP       {share(self.auroc)}, {share(self.ap)}",
+            "",
+            threshold_table([self.at_threshold, *self.ladder], mark=self.at_threshold.threshold),
+            "",
+            f"calibration     {self.calibration}"
+            + ("" if self.even_odds is None else f"; as likely matched as not at correspondence {self.even_odds:.3g}"),
+            f"its error       {share(self.ece_after)} cross-validated (chance alone: {share(self.ece_chance)}), "
+            f"{share(self.ece_before)} before",
+        ])  # fmt: skip
+
+
+def threshold_table(rows: Sequence[ThresholdEstimate], mark: float | None = None) -> str:
+    """Aligned columns, by threshold; the row of the threshold ``mark`` has an asterisk."""
+    by_threshold = {r.threshold: r for r in rows}
+    lines = [f"{'threshold':>10}{'flagged':>12}   {'precision  95 % interval':<26}{'recall  95 % interval':<24}"]
+    for t in sorted(by_threshold):
+        r = by_threshold[t]
+        sign = "*" if t == mark else " "
+        lines.append(f"{t:>9.3g}{sign}{r.flagged:>12,}   {r.precision!s:<26}{r.recall!s:<24}".rstrip())
+    return "\n".join(lines) + ("\n* the threshold of the run" if mark is not None else "")
+
+
+def evaluate_audit(
+    sample: AuditSample,
+    correspondence: ArrayLike,
+    *,
+    threshold: float,
+    thresholds: Sequence[float] = LADDER,
+    calibration: str = "auto",
+    seed: int = 0,
+) -> AuditResult:
+    """Judge a run by the labels of an audit.
+
+    Parameters
+    ----------
+    sample : AuditSample
+        With labels; see :func:`cleanpairs.audit.read_labels`.
+    correspondence : (N,) float in [0, 1]
+        Of all pairs, NaN where quarantined: those that the sample was drawn from.
+    threshold : float in [0, 1]
+        The run's.
+    thresholds : floats in [0, 1]
+        Of the ladder.
+    calibration : "auto", "isotonic" or "logistic"
+    seed : int
+        Of the draws behind the intervals.
+
+    Raises
+    ------
+    ConfigError
+        A threshold or ``calibration`` is not allowed.
+    DataError
+        No label, or a sample of other pairs.
+    """
+    y = np.asarray(correspondence, dtype=np.float64).ravel()
+    bad = [t for t in (threshold, *thresholds) if not 0 <= t <= 1]
+    if bad:
+        raise ConfigError(f"thresholds must be in [0, 1], found {bad[0]}")
+    if len(sample) and (sample.pair_id.min() < 0 or sample.pair_id.max() >= len(y)):
+        raise DataError(f"the audit names pairs up to {sample.pair_id.max()}, the run has {len(y)}")
+    if not np.allclose(y[sample.pair_id], sample.correspondence, atol=1e-6):  # NaN is never close
+        raise DataError("the audit was drawn from other scores than these: draw another one")
+    noise = noise_estimate(sample, y, seed=seed)
+    weight = response_weights(sample, y)[sample.labelled]
+    score, matched = sample.correspondence[sample.labelled], sample.matched[sample.labelled] == 1
+    fitted = calibrate(score, matched, weight, kind=calibration)
+    probability = np.full(len(y), np.nan, dtype=np.float32)
+    known = np.isfinite(y)
+    probability[known] = fitted.probability(y[known])
+    auroc = ap = float("nan")
+    if matched.any() and not matched.all():
+        from sklearn.metrics import average_precision_score, roc_auc_score
+
+        auroc = float(roc_auc_score(~matched, -score, sample_weight=weight))
+        ap = float(average_precision_score(~matched, -score, sample_weight=weight))
+    ladder = [at_threshold(sample, y, t, seed=seed) for t in sorted(set(thresholds) - {threshold})]
+    return AuditResult(
+        drawn=len(sample),
+        labelled=len(matched),
+        mismatched=int((~matched).sum()),
+        noise_rate=noise,
+        at_threshold=at_threshold(sample, y, threshold, seed=seed),
+        ladder=tuple(t for t in ladder if t.flagged),
+        auroc=auroc,
+        ap=ap,
+        calibration=fitted.kind,
+        log_loss=fitted.log_loss,
+        ece_before=calibration_error(score, matched, weight, bins=ECE_BINS),
+        ece_after=calibration_error(fitted.left_out, matched, weight, bins=ECE_BINS),
+        ece_chance=_chance(fitted.left_out, weight, seed),
+        even_odds=_even_odds(y[known], probability[known]),
+        probability=probability,
+    )
+
+
+def _chance(probability: np.ndarray, weight: np.ndarray, seed: int) -> float:
+    """Mean calibration error of labels that are drawn from the probabilities themselves."""
+    drawn = np.random.default_rng(seed).random((CHANCE_DRAWS, len(probability))) < probability
+    return float(np.mean([calibration_error(probability, d, weight, bins=ECE_BINS) for d in drawn]))
+
+
+def _even_odds(y: np.ndarray, probability: np.ndarray) -> float | None:
+    lower, upper = y[probability < 0.5], y[probability >= 0.5]
+    return float((lower.max() + upper.min()) / 2) if len(lower) and len(upper) else None
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nan(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,172 @@
+"""A stratified sample of pairs for a person to label.
+
+The scores of all N pairs are known, so the pairs are divided by score into H strata of known sizes N_h, and n_h pairs
+are drawn at random from each; a drawn pair stands for N_h / n_h pairs. The threshold is always an edge between two
+strata: what is flagged and what is kept are estimated apart.
+
+How many pairs a stratum gets follows Neyman's allocation,
+
+    n_h  proportional to  N_h sqrt(p_h (1 - p_h)),
+
+where p_h, the share of wrong pairs, is not known before: it is anticipated as falling from 1 to 0 around the threshold,
+and never taken for surer than 3 %. So most pairs are drawn where decisions are: around the threshold, and below it.
+
+Source: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, section 5.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cleanpairs.errors import ConfigError, DataError
+
+__all__ = ["AuditSample", "draw_sample", "stratum_of"]
+
+LEAST_LABELS = 4  # of every stratum, where n allows it
+FLAGGED_SHARE = 0.4  # of the sample at least, where there are so many flagged pairs: precision rests on them
+SOFTNESS = 0.1  # of the anticipated fall of the share of wrong pairs around the threshold
+SUREST = 0.03  # anticipated share of wrong (or right) pairs at least
+DIGITS = 4  # of an edge: what a CSV shows is what is used
+
+
+@dataclass(frozen=True, eq=False)
+class AuditSample:
+    """n pairs of N, drawn by strata of the correspondence.
+
+    Attributes
+    ----------
+    pair_id : (n,) int64
+    stratum : (n,) int64
+        Row of ``edges``: stratum h holds ``edges[h] <= correspondence < edges[h + 1]``, the last one 1.0 too.
+    edges : (H + 1,) float64
+        Increasing, from 0 to 1.
+    weight : (n,) float64
+        How many pairs of its stratum each one stands for.
+    correspondence : (n,) float64
+    matched : (n,) float64
+        A person's label: 1 matched, 0 mismatched, NaN not labelled.
+    """
+
+    pair_id: np.ndarray
+    stratum: np.ndarray
+    edges: np.ndarray
+    weight: np.ndarray
+    correspondence: np.ndarray
+    matched: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.pair_id)
+
+    @property
+    def labelled(self) -> np.ndarray:
+        """(n,) bool."""
+        return np.isfinite(self.matched)
+
+    def stratum_name(self, h: int) -> str:
+        """``"0.05 to 0.2"``."""
+        return f"{self.edges[h]:.9g} to {self.edges[h + 1]:.9g}"
+
+
+def stratum_of(correspondence: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """(k,) int64: the stratum of each correspondence (k,); 1.0 is in the last one."""
+    return np.clip(np.searchsorted(edges, correspondence, side="right") - 1, 0, len(edges) - 2).astype(np.int64)
+
+
+def draw_sample(
+    correspondence: ArrayLike, n: int, *, threshold: float, strata: int | Sequence[float] = 8, seed: int = 0
+) -> AuditSample:
+    """Draw n pairs for a person to label, in an order that tells nothing about their scores.
+
+    Parameters
+    ----------
+    correspondence : (N,) float in [0, 1]
+        NaN (quarantined) pairs are never drawn.
+    n : int
+        At least 1. All pairs are drawn when there are no more than n.
+    threshold : float in [0, 1]
+        Pairs below it are flagged; it becomes an edge.
+    strata : int, or increasing edges
+        How many: two fifths of them quantiles of what is flagged, the others quantiles of what is kept, closer near the
+        threshold. Fewer where n or the scores give less. Or the inner edges themselves.
+    seed : int
+
+    Raises
+    ------
+    ConfigError
+        n, threshold or strata are out of range.
+    DataError
+        No pair has a score, or one is outside [0, 1].
+    """
+    y = np.asarray(correspondence, dtype=np.float64).ravel()
+    usable = np.flatnonzero(np.isfinite(y))
+    if n < 1:
+        raise ConfigError(f"an audit draws at least 1 pair, n is {n}")
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"the threshold of an audit must be in [0, 1], found {threshold}")
+    if not len(usable):
+        raise DataError("there is no pair with a score to audit: all are quarantined, or there are none")
+    if y[usable].min() < 0 or y[usable].max() > 1:
+        raise DataError(f"correspondence must be in [0, 1], found {y[usable].min():.3g} to {y[usable].max():.3g}")
+    edges = _edges(y[usable], min(n, len(usable)), threshold, strata)
+    of = stratum_of(y[usable], edges)
+    size = np.bincount(of, minlength=len(edges) - 1)
+    count = _allocate(y[usable], of, size, min(n, len(usable)), threshold, edges)
+    rng = np.random.default_rng(seed)
+    drawn = [
+        rng.choice(usable[of == h], int(count[h]), replace=False) for h in range(len(size)) if count[h]
+    ]  # each (n_h,)
+    ids = rng.permutation(np.concatenate(drawn)).astype(np.int64)
+    stratum = stratum_of(y[ids], edges)
+    return AuditSample(ids, stratum, edges, size[stratum] / count[stratum], y[ids], np.full(len(ids), np.nan))
+
+
+def _edges(y: np.ndarray, n: int, threshold: float, strata: int | Sequence[float]) -> np.ndarray:
+    if not isinstance(strata, int):
+        inner = np.asarray(strata, dtype=np.float64)
+        if inner.ndim != 1 or (np.diff(inner) <= 0).any() or (len(inner) and not 0 < inner[0] <= inner[-1] < 1):
+            raise ConfigError(f"edges of strata must increase within (0, 1), found {list(strata)}")
+        parts = [inner]
+    else:
+        if strata < 1:
+            raise ConfigError(f"an audit needs at least 1 stratum, strata is {strata}")
+        k = max(1, min(strata, n // LEAST_LABELS))
+        low, high = y[y < threshold], y[y >= threshold]
+        k_low = 0 if not len(low) else k if not len(high) else max(1, round(0.4 * k))
+        k_high = k - k_low
+        parts = [np.quantile(low, np.arange(1, k_low) / k_low)] if k_low > 1 else []
+        if len(high) and k_high > 1:  # squared: the strata grow with the distance from the threshold
+            parts.append(np.quantile(high, (np.arange(1, k_high) / k_high) ** 2))
+    # the threshold itself is not rounded: it says which pairs are flagged
+    inner = np.round(np.concatenate([*parts, []]), DIGITS)
+    inner = np.unique(inner[np.abs(inner - threshold) > 10**-DIGITS])
+    inner = np.unique(np.concatenate([inner, [threshold]]))
+    edges = np.concatenate([[0.0], inner[(inner > 0) & (inner < 1)], [1.0]])
+    keep = [0.0]
+    for a in edges[1:-1].tolist():  # strata without a pair go
+        inside = ((y >= keep[-1]) & (y < a)).any() and (y >= a).any()
+        if inside or a == threshold:
+            keep.append(a)
+    return np.array([*keep, 1.0])
+
+
+def _allocate(
+    y: np.ndarray, of: np.ndarray, size: np.ndarray, n: int, threshold: float, edges: np.ndarray
+) -> np.ndarray:
+    """(H,) int64 that add up to n, none above its stratum's ``size``."""
+    wrong = np.clip(1 / (1 + np.exp((y - threshold) / SOFTNESS)), SUREST, 1 - SUREST)
+    share = np.bincount(of, weights=np.sqrt(wrong * (1 - wrong)), minlength=len(size))
+    flagged = edges[:-1] < threshold
+    if share[flagged].sum() and share[~flagged].sum():
+        part = max(share[flagged].sum() / share.sum(), FLAGGED_SHARE)
+        part = min(part, size[flagged].sum() / n)
+        share[flagged] *= part / share[flagged].sum()
+        share[~flagged] *= (1 - part) / share[~flagged].sum()
+    count = np.minimum(size, min(LEAST_LABELS, n // max(1, int((size > 0).sum()))))
+    while count.sum() < n:  # one at a time to whoever is furthest below its due; n is what a person can label
+        due = np.where(count < size, share * n / share.sum() - count, -np.inf)
+        count[int(due.argmax())] += 1
+    return count.astype(np.int64)

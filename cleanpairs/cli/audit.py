@@ -1,0 +1,130 @@
+"""``cleanpairs audit``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cleanpairs.cli.options import RUN, existing_run
+
+__all__ = ["audit"]
+
+HELP = """Draw pairs of RUN (or runs/latest) for a person to label; with --labels, judge RUN by the labels.
+
+\b
+cleanpairs audit RUN --n 100                        draw: a page and a CSV to label in
+cleanpairs audit RUN --labels RUN/audit/labels.csv  precision, recall, calibrated probabilities
+cleanpairs audit RUN --thresholds                   without labels: expected precision and recall
+"""
+
+
+@click.command(help=HELP, short_help="Label a sample by hand; precision, recall and calibrated probabilities.")
+@RUN
+@click.option("--n", default=100, show_default=True, type=click.IntRange(min=1), help="Pairs to draw.")
+@click.option("--out", metavar="DIR", help="Directory of the forms.  [default: RUN/audit]")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the draw.")
+@click.option("--labels", metavar="FILE", help="Read the labels back, and judge the run by them.")
+@click.option(
+    "--calibration",
+    type=click.Choice(["auto", "isotonic", "logistic"]),
+    default="auto",
+    show_default=True,
+    help="Map from correspondence to probability; auto: by the log loss of labels left out.",
+)
+@click.option(
+    "--probabilities",
+    metavar="FILE",
+    help="Parquet with the probability of every pair.  [default: RUN/audit/probabilities.parquet]",
+)
+@click.option("--thresholds", is_flag=True, help="Without labels: what the scores alone let expect.")
+@click.option(
+    "--threshold", type=click.FloatRange(0, 1), metavar="P", help="Pairs below are flagged.  [default: RUN's]"
+)
+@click.option("--overwrite", is_flag=True, help="Replace the forms, with the labels in them, or --probabilities.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.pass_context
+def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
+    """Draw the sample, judge by labels, or say what to expect; see HELP."""
+    if options["labels"] is not None and options["thresholds"]:
+        raise click.UsageError("--labels and --thresholds exclude each other: labels measure what scores let expect")
+    mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
+    belongs = {"n": "draw", "out": "draw", "seed": "draw", "calibration": "labels", "probabilities": "labels"}
+    for name, where in belongs.items():
+        given = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if given and where != mode:
+            needs = "goes with --labels" if where == "labels" else f"is for drawing, and not for --{mode}"
+            raise click.UsageError(f"--{name} {needs}")
+    chosen = existing_run(run)
+    {"draw": _draw, "labels": _judge, "thresholds": _expect}[mode](chosen, options)
+
+
+def _threshold(run: Any, options: dict[str, Any]) -> float:
+    """--threshold, or the run's own; out of run.json, which needs no model."""
+    if options["threshold"] is not None:
+        return float(options["threshold"])
+    known = (run.info.get("result") or {}).get("threshold")
+    return float(run.model().threshold_ if known is None else known)
+
+
+def _draw(run: Any, options: dict[str, Any]) -> None:
+    from cleanpairs.audit import draw_sample, write_forms
+    from cleanpairs.audit.sheet import check_folder
+
+    folder = Path(options["out"]) if options["out"] is not None else run.path / "audit"
+    check_folder(folder, options["overwrite"])
+    sample = draw_sample(
+        run.scores().correspondence, options["n"], threshold=_threshold(run, options), seed=options["seed"]
+    )
+    pairs = run.load_input()
+    title = f"Audit of {run.path.name}"
+    forms = write_forms(folder, sample, pairs, title=title, overwrite=options["overwrite"])
+    if options["as_json"]:
+        click.echo(
+            json.dumps(
+                {"pairs": forms.pairs, "pictures": forms.pictures, "csv": str(forms.csv), "page": str(forms.page)}
+            )
+        )
+        return
+    click.echo(f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}")
+    click.echo(
+        f"label: open {forms.page} in a browser and save its CSV, or fill the column `matched` of {forms.csv} (1 or 0)"
+    )
+    click.echo(f"then:  cleanpairs audit {run.path} --labels {forms.csv}")
+
+
+def _judge(run: Any, options: dict[str, Any]) -> None:
+    import numpy as np
+    import pyarrow as pa
+
+    from cleanpairs.audit import evaluate_audit, read_labels
+    from cleanpairs.data.atomic import staged_file
+    from cleanpairs.data.writing import ParquetSink
+
+    scores = run.scores()
+    sample = read_labels(options["labels"], keys=scores.table["key"].to_pylist(), correspondence=scores.correspondence)
+    threshold = _threshold(run, options)
+    result = evaluate_audit(sample, scores.correspondence, threshold=threshold, calibration=options["calibration"])
+    table = scores.table.select(["pair_id", "key", "correspondence"]).append_column(
+        "probability", pa.array(result.probability, mask=~np.isfinite(result.probability))
+    )
+    own = options["probabilities"] is None  # the run's own files follow from the labels: they are replaced
+    target = run.path / "audit" / "probabilities.parquet" if own else Path(options["probabilities"])
+    with (
+        staged_file(target, overwrite=own or options["overwrite"], inputs=[options["labels"]]) as staged,
+        ParquetSink(staged, table.schema) as sink,
+    ):
+        sink.write(table)
+    figures = {"threshold": threshold, "labels": str(Path(options["labels"]).absolute()), **result.to_dict()}
+    with staged_file(run.path / "audit" / "result.json", overwrite=True) as staged:
+        Path(staged).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    click.echo(json.dumps(figures) if options["as_json"] else f"{result}\n\nprobabilities: {target}")
+
+
+def _expect(run: Any, options: dict[str, Any]) -> None:
+    from cleanpairs.audit import expected_quality
+
+    expected = expected_quality(run.scores().correspondence, threshold=_threshold(run, options))
+    click.echo(json.dumps(expected.to_dict()) if options["as_json"] else str(expected))
