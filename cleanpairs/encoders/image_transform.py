@@ -29,6 +29,18 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' own image processors
         "size": {"height": 224, "width": 224}, "do_center_crop": False,
         "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
     },
+    "vision-encoder-decoder": {  # of ViT
+        "size": {"height": 224, "width": 224}, "do_center_crop": False, "resample": 2,
+        "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+    },
+    "blip": {
+        "size": {"height": 384, "width": 384}, "do_center_crop": False,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+    },
+    "git": {
+        "size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+    },
 }  # fmt: skip
 MAX_ASPECT = 32  # a strip is cut to it before its short edge is enlarged: 1 x 64,000,000 pixels would grow 50,000-fold
 

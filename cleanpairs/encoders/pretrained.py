@@ -123,7 +123,7 @@ class PretrainedCLIP:
                 f"SigLIP model, like openai/clip-vit-large-patch14"
             )
         transform = _transform(folder, model_type)
-        model, tokenizer = _model(folder, model_type), _tokenizer(folder)
+        model, tokenizer = _model(folder, MODELS[model_type]), _tokenizer(folder)
         side = int(model.config.vision_config.image_size)
         if transform.output_size != (side, side):
             raise ConfigError(
@@ -209,7 +209,7 @@ def _require_extra() -> None:
         import tokenizers  # noqa: F401  # looked for, not used: transformers would say so late and at length
         import transformers  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"a pretrained CLIP needs {error.name or 'transformers'}, run: {INSTALL}") from error
+        raise ConfigError(f"a pretrained model needs {error.name or 'transformers'}, run: {INSTALL}") from error
 
 
 def _download(name: str, revision: str | None) -> Path:
@@ -232,7 +232,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise DataError(f"{file.parent} is no CLIP or SigLIP model: {file.name} is missing") from error
+        raise DataError(f"{file.parent} is no pretrained model: {file.name} is missing") from error
     except (ValueError, OSError) as error:
         raise DataError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(data, dict):
@@ -252,7 +252,8 @@ def _transform(folder: Path, model_type: str) -> ImageTransform:
     return ImageTransform.from_config(config, model_type, str(file))
 
 
-def _model(folder: Path, model_type: str) -> Any:
+def _model(folder: Path, kind: str) -> Any:
+    """The network of class ``kind`` of transformers."""
     import transformers
     from safetensors import SafetensorError
 
@@ -267,7 +268,7 @@ def _model(folder: Path, model_type: str) -> Any:
     transformers.utils.logging.disable_progress_bar()
     try:
         with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
-            model, info = getattr(transformers, MODELS[model_type]).from_pretrained(
+            model, info = getattr(transformers, kind).from_pretrained(
                 folder, use_safetensors=True, local_files_only=True, dtype=torch.float32, output_loading_info=True
             )
     except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -275,7 +276,7 @@ def _model(folder: Path, model_type: str) -> Any:
     finally:
         if bar:
             transformers.utils.logging.enable_progress_bar()
-    if info["missing_keys"]:
+    if set(info["missing_keys"]) - set(getattr(model, "all_tied_weights_keys", None) or ()):
         raise DataError(
             f"model.safetensors of {folder} lacks {len(info['missing_keys'])} weights, of which the first is "
             f"{sorted(info['missing_keys'])[0]}: it is not of this model"

@@ -1,0 +1,101 @@
+"""A pretrained captioning model: images to captions, for pairs that no caption of the corpus fits.
+
+Li et al., "BLIP: Bootstrapping Language-Image Pre-training", ICML 2022 (its CapFilt writes captions and filters them);
+GIT (Wang et al., TMLR 2022); ViT with a text decoder (``vision-encoder-decoder``). Read as in
+:mod:`cleanpairs.encoders.pretrained`: safetensors and JSON, no code of the model's directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from PIL import Image
+
+from cleanpairs.encoders.image_transform import ImageTransform
+from cleanpairs.encoders.pretrained import (
+    _download,
+    _fingerprint,
+    _json,
+    _model,
+    _require_extra,
+    _tokenizer,
+    _transform,
+)  # fmt: skip
+from cleanpairs.errors import ConfigError
+
+__all__ = ["Captioner"]
+
+MODELS = {  # model_type of config.json -> class of transformers
+    "vision-encoder-decoder": "VisionEncoderDecoderModel",
+    "blip": "BlipForConditionalGeneration",
+    "git": "GitForCausalLM",
+}
+
+
+class Captioner:
+    """A frozen captioning model; made by :meth:`load`.
+
+    Attributes
+    ----------
+    name, fingerprint : str
+        As given to :meth:`load`; SHA-256 over the files that determine the captions.
+    """
+
+    def __init__(self, name: str, model: Any, tokenizer: Any, transform: ImageTransform, fingerprint: str) -> None:
+        self.name, self.fingerprint, self.transform = name, fingerprint, transform
+        self.model, self.tokenizer = model.eval().requires_grad_(False), tokenizer
+        self.device = next(model.parameters()).device
+
+    @classmethod
+    def load(cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> Self:
+        """Load a model from a directory, or from the Hugging Face hub by its name.
+
+        Raises
+        ------
+        ConfigError
+            transformers is missing; or a kind of model other than BLIP, GIT and ViT with a text decoder.
+        DataError
+            There is no such model, or its files are missing, damaged or pickled.
+        """
+        _require_extra()
+        name = str(name_or_path)
+        folder = Path(name) if Path(name).is_dir() else _download(name, revision)
+        kind = _json(folder / "config.json").get("model_type")
+        if kind not in MODELS:
+            raise ConfigError(
+                f"{name} is a model of type {kind!r}, and captions are written by {', '.join(MODELS)}: name one of "
+                f"these, like Salesforce/blip-image-captioning-base"
+            )
+        transform = _transform(folder, kind)
+        model = _model(folder, MODELS[kind]).to(device)
+        return cls(name, model, _tokenizer(folder), transform, _fingerprint(folder))
+
+    @torch.inference_mode()
+    def caption(
+        self, images: Sequence[Image.Image], *, max_length: int = 30, beams: int = 3, batch_size: int = 16
+    ) -> list[str]:
+        """One caption for each of n decoded images; the same ones every time (beam search, nothing is drawn).
+
+        Parameters
+        ----------
+        max_length : int
+            New tokens at most.
+        beams : int
+            Of the search; 1 takes the likeliest word each time.
+        """
+        captions: list[str] = []
+        for start in range(0, len(images), batch_size):
+            x = self.transform(images[start : start + batch_size]).to(self.device)  # (b, 3, H, W)
+            tokens = self.model.generate(
+                pixel_values=x,
+                max_new_tokens=max_length,
+                num_beams=beams,
+                do_sample=False,
+                return_dict_in_generate=False,
+            )
+            texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            captions += [" ".join(text.split()) for text in texts]
+        return captions

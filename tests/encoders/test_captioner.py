@@ -1,0 +1,134 @@
+"""Captioning models: tiny random ones, written to a directory as transformers writes them and read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cleanpairs.encoders.captioner import Captioner
+from cleanpairs.errors import ConfigError, DataError
+
+WORDS = "a photo of the red cat dog and boat".split()
+
+
+def save_tokenizer(folder: Path) -> int:
+    """Words as tokens; how many there are."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    ids = {w: k for k, w in enumerate(["<pad>", "<s>", "</s>", "<unk>", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    return len(ids)
+
+
+def tower() -> dict[str, int]:
+    return {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def save_vit_gpt2(folder: Path) -> None:
+    from transformers import GPT2Config, VisionEncoderDecoderConfig, VisionEncoderDecoderModel, ViTConfig
+
+    n = save_tokenizer(folder)
+    vision = ViTConfig(**tower(), image_size=32, patch_size=8)
+    text = GPT2Config(vocab_size=n, n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2)
+    config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(vision, text)
+    config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 1, 0, 2
+    model = VisionEncoderDecoderModel(config=config)
+    model.generation_config.decoder_start_token_id = 1
+    model.generation_config.pad_token_id, model.generation_config.eos_token_id = 0, 2
+    model.save_pretrained(folder)
+    settings = {"size": {"height": 32, "width": 32}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+
+
+def save_blip(folder: Path) -> None:
+    from transformers import BlipConfig, BlipForConditionalGeneration
+
+    n = save_tokenizer(folder)
+    text = {
+        **tower(), "vocab_size": n, "max_position_embeddings": 64, "encoder_hidden_size": 32, "bos_token_id": 1,
+        "eos_token_id": 2, "sep_token_id": 2, "pad_token_id": 0, "projection_dim": 16,
+    }  # fmt: skip
+    vision = {**tower(), "image_size": 32, "patch_size": 8}
+    BlipForConditionalGeneration(BlipConfig(text_config=text, vision_config=vision)).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps({"size": {"height": 32, "width": 32}}))
+
+
+SAVE = {"vit": save_vit_gpt2, "blip": save_blip}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {}
+    with torch.random.fork_rng(devices=[]):
+        for kind, save in SAVE.items():
+            torch.manual_seed(0)
+            made[kind] = tmp_path_factory.mktemp(kind)
+            save(made[kind])
+    return made
+
+
+def pictures(n: int) -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (40 + k, 50, 3), dtype=np.uint8)) for k in range(n)]
+
+
+@pytest.mark.parametrize("kind", list(SAVE))
+def test_captions_are_the_models_own_words_and_always_the_same(folders: dict[str, Path], kind: str) -> None:
+    captioner = Captioner.load(folders[kind])
+    captions = captioner.caption(pictures(5), max_length=8)
+    assert len(captions) == 5 and all(isinstance(c, str) and "\n" not in c for c in captions)
+    assert {w for c in captions for w in c.split()} <= {*WORDS, "<unk>"}
+    assert any(captions)
+    assert captioner.caption(pictures(5), max_length=8, batch_size=2) == captions
+    assert Captioner.load(folders[kind]).caption(pictures(5), max_length=8) == captions
+    assert captioner.caption([]) == []
+    assert all(len(c.split()) <= 3 for c in captioner.caption(pictures(2), max_length=3))
+
+
+def test_the_same_as_transformers(folders: dict[str, Path]) -> None:
+    from transformers import VisionEncoderDecoderModel
+
+    captioner = Captioner.load(folders["vit"])
+    model = VisionEncoderDecoderModel.from_pretrained(folders["vit"]).eval()
+    x = captioner.transform(pictures(3))
+    with torch.no_grad():
+        tokens = model.generate(pixel_values=x, max_new_tokens=6, num_beams=3, do_sample=False)
+    texts = captioner.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    assert captioner.caption(pictures(3), max_length=6) == [" ".join(t.split()) for t in texts]
+
+
+def test_what_is_no_captioning_model(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"config\.json is missing"):
+        Captioner.load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
+    with pytest.raises(ConfigError, match="'clip', and captions are written by"):
+        Captioner.load(tmp_path)
+
+
+def test_pickled_weights_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(folders["vit"], tmp_path / "m"))
+    (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
+    with pytest.raises(DataError, match="could run code"):
+        Captioner.load(copy)
+
+
+def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no network here")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(DataError, match="no network here"):
+        Captioner.load("somebody/captions")
