@@ -1,5 +1,16 @@
-"""The cleaned data set: a repair plan carried out on the input, with a ledger in which the counts add up."""
+"""The cleaned data set: a repair plan carried out on the input, with a ledger that adds up and undoes it."""
 
+from cleanpairs.export.diff import Change, ExportDiff, diff_export, iter_changes
+from cleanpairs.export.restore import RestoreSummary, restore_export
 from cleanpairs.export.writing import ExportSummary, export_pairs
 
-__all__ = ["ExportSummary", "export_pairs"]
+__all__ = [
+    "Change",
+    "ExportDiff",
+    "ExportSummary",
+    "RestoreSummary",
+    "diff_export",
+    "export_pairs",
+    "iter_changes",
+    "restore_export",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from cleanpairs.data import Source, iter_tables
 
-__all__ = ["BATCH_ROWS", "DonorParts", "write_manifest"]
+__all__ = ["BATCH_ROWS", "DonorParts", "manifest_of", "sha256_of", "write_manifest"]
 
 # Input rows in memory at once: a row may hold an image of many megabytes.
 BATCH_ROWS = 128
@@ -93,20 +94,35 @@ class DonorParts:
         self.close()
 
 
+def manifest_of(out: str | Path) -> Path:
+    """Where the manifest of the cleaned file ``out`` is."""
+    out = Path(out)
+    return out.with_name(out.name + ".manifest.json")
+
+
 def write_manifest(
     path: str | Path,
     *,
-    files: Mapping[str, tuple[Path, int]],
+    files: Mapping[str, tuple[Path, Path, int]],
     counts: Mapping[str, int],
     fingerprint: str,
     threshold: float,
 ) -> None:
-    """Write what an export left: of every file (final name -> where it is now, rows) rows, bytes and SHA-256."""
-    entries = {}
-    for name, (where, rows) in files.items():
-        with open(where, "rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        entries[name] = {"rows": rows, "sha256": digest, "bytes": Path(where).stat().st_size}
+    """Write what an export left: of every file its role, rows, bytes and SHA-256.
+
+    Parameters
+    ----------
+    path : path
+    files : mapping
+        Role (out, dropped, ledger) -> (final path, where it is now, rows). The final paths are noted as seen from the
+        folder of ``out``, so that the files may be moved together.
+    counts, fingerprint, threshold
+        Noted as they are.
+    """
+    entries, home = {}, files["out"][0].parent
+    for role, (target, where, rows) in files.items():
+        entry = {"role": role, "rows": rows, "sha256": sha256_of(where), "bytes": Path(where).stat().st_size}
+        entries[os.path.relpath(target, home)] = entry
     manifest = {
         "files": entries,
         "counts": dict(counts),
@@ -115,6 +131,12 @@ def write_manifest(
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in ("cleanpairs", "pyarrow")}},
     }
     Path(path).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _version(package: str) -> str | None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from cleanpairs.data import Source
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, one_array, replace_values
 
-__all__ = ["LEDGER_SCHEMA", "WRITTEN", "Layout", "OutBatch"]
+__all__ = ["WRITTEN", "Layout", "OutBatch"]
 
 WRITTEN = ("keep", "rematch_text", "rematch_image")
 
@@ -25,24 +25,6 @@ _ADDED = {
     "repair_score": pa.float32(),
 }
 _DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.string(), "reason": pa.string()}
-
-LEDGER_SCHEMA = pa.schema(
-    [
-        ("pair_id", pa.int64()),
-        ("key", pa.string()),
-        ("row", pa.int64()),
-        ("position", pa.int64()),
-        ("action", pa.string()),
-        ("correspondence", pa.float32()),
-        ("repair_score", pa.float32()),
-        ("source_pair_id", pa.int64()),
-        ("source_key", pa.string()),
-        ("original_caption", pa.string()),
-        ("new_caption", pa.string()),
-        ("reason", pa.string()),
-        ("out_row", pa.int64()),
-    ]
-)
 
 
 class ImageParts(Protocol):
@@ -85,11 +67,13 @@ class Layout:
         return fresh_names(self.schema.names, list(_DROPPED))
 
     @cached_property
-    def _text(self) -> int:
+    def text(self) -> int:
+        """Place of the column of captions in the input."""
         return int(self.schema.get_field_index(self.source.columns["text"]))
 
     @cached_property
-    def _images(self) -> list[int]:
+    def images(self) -> list[int]:
+        """Places of the columns that a new image changes."""
         return [
             self.schema.get_field_index(self.source.columns[r])
             for r in ("image", "features")
@@ -140,11 +124,11 @@ class Layout:
         if not self.one_row_a_pair:
             rows, counts = np.unique(rows, return_counts=True)
         columns = [one_array(c) for c in table.take(rows).columns]
-        columns[self._text] = self._text_column(columns[self._text], pairs, action, counts)
+        columns[self.text] = self._text_column(columns[self.text], pairs, action, counts)
         for name in self.truth:
             columns[self.schema.get_field_index(name)] = self._truth_column(name, truth[name].take(left), counts)
         new_image = np.flatnonzero(action == "rematch_image")
-        for i in self._images if len(new_image) else ():
+        for i in self.images if len(new_image) else ():
             values = parts.values(self.schema.names[i], donor_row[left][new_image])
             columns[i] = replace_values(columns[i], new_image, values)
 
@@ -163,8 +147,8 @@ class Layout:
         gone = np.flatnonzero(~np.isin(action, WRITTEN))
         pairs = decided.take(gone)
         columns = [one_array(c) for c in table.take(row[gone]).columns]
-        text = pairs["original_caption"] if self.source.explicit_lists else columns[self._text]
-        columns[self._text] = one_array(text).cast(self._flat)
+        text = pairs["original_caption"] if self.source.explicit_lists else columns[self.text]
+        columns[self.text] = one_array(text).cast(self._flat)
         for name in self.truth:
             values = one_array(truth[name].take(gone))
             columns[self.schema.get_field_index(name)] = values.cast(flat_type(self.schema.field(name).type))
@@ -186,12 +170,12 @@ class Layout:
 
     @cached_property
     def _flat(self) -> pa.DataType:
-        return flat_type(self.schema.field(self._text).type)
+        return flat_type(self.schema.field(self.text).type)
 
     @cached_property
     def _list_type(self) -> pa.DataType:
         """A list of any number of captions: one of fixed size would not let any go."""
-        large = pa.types.is_large_list(self.schema.field(self._text).type)
+        large = pa.types.is_large_list(self.schema.field(self.text).type)
         return pa.large_list(self._flat) if large else pa.list_(self._flat)
 
     @cached_property
@@ -203,7 +187,7 @@ class Layout:
     def _input_fields(self, renamed: dict[str, str], one_row_a_pair: bool) -> list[pa.Field]:
         """The input's fields under their new names, captions and truth with the type of an output row."""
         fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
-        fields[self._text] = pa.field(fields[self._text].name, self._flat if one_row_a_pair else self._list_type)
+        fields[self.text] = pa.field(fields[self.text].name, self._flat if one_row_a_pair else self._list_type)
         for name in self.truth:
             i = self.schema.get_field_index(name)
             flat = flat_type(self.schema.field(i).type)

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 
 from cleanpairs.data import Pairs, ParquetSink, fingerprint_of, iter_tables, staged_file
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError
-from cleanpairs.export.files import BATCH_ROWS, DonorParts, write_manifest
-from cleanpairs.export.layout import LEDGER_SCHEMA, WRITTEN, Layout, OutBatch
+from cleanpairs.export.files import BATCH_ROWS, DonorParts, manifest_of, write_manifest
+from cleanpairs.export.layout import WRITTEN, Layout
+from cleanpairs.export.ledger import Ledger, input_schema
 from cleanpairs.plan import RepairPlan, part_sources, truth_after
 
 __all__ = ["ExportSummary", "export_pairs"]
@@ -32,7 +33,7 @@ NO_IMAGE_IN_LIST = "the image of a row with a list of captions cannot be replace
 class ExportSummary:
     """What an export wrote: the counts add up to ``pairs``; ``rows`` are those of the cleaned file.
 
-    ``files`` maps out, dropped, ledger, manifest (those written) to their paths; ``renamed`` maps columns of the input
+    ``files`` maps out, manifest, dropped (if written) and ledger to their paths; ``renamed`` maps columns of the input
     that gave way to an added column to their new names.
     """
 
@@ -90,9 +91,12 @@ def export_pairs(
         Parquet of the dropped and quarantined pairs, one a row: the input's columns, ``pair_id``, ``correspondence``,
         ``action``, ``reason``.
     ledger : path, optional
-        Parquet with every input pair exactly once, in order: ``pair_id``, ``key``, ``row`` and ``position`` in the
-        input, ``action``, ``correspondence``, ``repair_score``, ``source_pair_id``, ``source_key``,
-        ``original_caption``, ``new_caption`` (null unless replaced), ``reason``, ``out_row`` (null unless written).
+        ``<out>.ledger.parquet`` when None. Parquet with every input pair exactly once, in order: ``pair_id``, ``key``,
+        ``row`` and ``position`` in the input, ``action``, ``correspondence``, ``repair_score``, ``source_pair_id``,
+        ``source_key``, ``original_caption``, ``new_caption`` (null unless replaced), ``reason``, ``out_row`` (null
+        unless written). For an input in Parquet also ``original_row`` with the values of the input that the cleaned
+        file does not hold, and ``original_columns`` with their names, in the line of each row's first pair:
+        :func:`cleanpairs.export.restore_export` needs these, and the images of dropped pairs are among them.
     explode : bool
         Rows with lists of captions become one row a pair, with a string in the text column.
     overwrite : bool
@@ -118,7 +122,7 @@ def export_pairs(
         The counts do not add up. Nothing is published then.
     """
     plan.check_for(pairs)
-    targets = _targets(pairs, Path(out), dropped, ledger)
+    targets = _targets(Path(out), dropped, ledger)
     one_row_a_pair = explode or not pairs.source.explicit_lists
     decided = _decided(plan.table, one_row_a_pair)
     extra = pa.table({k: _column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})
@@ -137,7 +141,7 @@ def export_pairs(
         _refuse_changed_input(pairs)
         write_manifest(
             staged["manifest"],
-            files={targets[name].name: (staged[name], rows) for name, rows in written.rows.items()},
+            files={name: (targets[name], staged[name], rows) for name, rows in written.rows.items()},
             counts=counts,
             fingerprint=pairs.source.fingerprint,
             threshold=plan.threshold,
@@ -171,24 +175,26 @@ def _write(
     rows = {name: 0 for name in staged if name != "manifest"}
     actions: Counter[str] = Counter()
     layout: Layout | None = None
+    ledger: Ledger | None = None
     first = 0
     with ExitStack() as files:
         sinks: dict[str, ParquetSink] = {}
         for table in iter_tables(pairs.source, batch_rows=BATCH_ROWS):
-            if layout is None:
+            if layout is None or ledger is None:
                 known = tuple(name for name in truth.column_names if name in table.schema.names)
-                layout = Layout(pairs.source, table.schema, one_row_a_pair, extra.schema, known)
-                schemas = {"out": layout.out_schema, "dropped": layout.dropped_schema, "ledger": LEDGER_SCHEMA}
+                schema = input_schema(pairs.source, table.schema)
+                layout = Layout(pairs.source, schema, one_row_a_pair, extra.schema, known)
+                ledger = Ledger(pairs, layout)
+                schemas = {"out": layout.out_schema, "dropped": layout.dropped_schema, "ledger": ledger.schema}
                 sinks = {name: files.enter_context(ParquetSink(staged[name], schemas[name])) for name in rows}
+            table = table.select(layout.schema.names)  # the next file may have another order
             lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
             slice_, more, true = (t.slice(lo, hi - lo) for t in (decided, extra, truth))
             local = pairs.row[lo:hi] - first
             batch = layout.out(table, slice_, more, true, local, parts, donor_row[lo:hi])
-            written = {"out": batch.table}
+            written = {"out": batch.table, "ledger": ledger.lines(table, slice_, batch, local, rows["out"])}
             if "dropped" in sinks:
                 written["dropped"] = layout.dropped(table, slice_, true, local)
-            if "ledger" in sinks:
-                written["ledger"] = _ledger(pairs, slice_, batch, rows["out"])
             for name, part in written.items():
                 sinks[name].write(part)
                 rows[name] += len(part)
@@ -197,30 +203,13 @@ def _write(
     return _Written(rows, actions, layout.renamed if layout else {}, one_row_a_pair)
 
 
-def _ledger(pairs: Pairs, decided: pa.Table, batch: OutBatch, rows_before: int) -> pa.Table:
-    """One line a pair of the batch."""
-    ids = decided["pair_id"].to_numpy()
-    replaced = pa.array(np.array(decided["action"].to_pylist(), object) == "rematch_text", pa.bool_())
-    new_caption = pc.if_else(replaced, decided["caption"], pa.scalar(None, pa.string()))
-    columns = {
-        "row": pa.array(pairs.row[ids]),
-        "position": pa.array(pairs.position[ids]),
-        "source_pair_id": decided["donor_pair_id"],
-        "source_key": decided["donor_key"],
-        "new_caption": new_caption,
-        "out_row": pa.array(batch.row_of_pair + rows_before, mask=batch.row_of_pair < 0),
-    }
-    names = LEDGER_SCHEMA.names
-    return pa.table([columns[name] if name in columns else decided[name] for name in names], schema=LEDGER_SCHEMA)
-
-
 def _decided(table: pa.Table, one_row_a_pair: bool) -> pa.Table:
     """The plan as it can be carried out: a row that keeps its list of captions has one image for all of them."""
     if one_row_a_pair:
         return table
     impossible = pc.equal(table["action"], "rematch_image")
     changes = {"action": "drop", "reason": NO_IMAGE_IN_LIST}
-    nulls = ("donor_pair_id", "donor_key", "caption", "repair_score", "margin", "donor_use")
+    nulls = ("donor_pair_id", "donor_key", "caption", "repair_score", "margin", "confidence", "donor_use")
     for name in (*changes, *nulls):
         kind = table.schema.field(name).type
         value = pa.scalar(changes.get(name), kind)
@@ -273,10 +262,12 @@ def _refuse_changed_input(pairs: Pairs) -> None:
         )
 
 
-def _targets(pairs: Pairs, out: Path, dropped: str | Path | None, ledger: str | Path | None) -> dict[str, Path]:
+def _targets(out: Path, dropped: str | Path | None, ledger: str | Path | None) -> dict[str, Path]:
     """Final paths in the reverse of the order in which they are published."""
-    targets = {"out": out, "manifest": out.with_name(out.name + ".manifest.json")}
-    targets |= {name: Path(path) for name, path in (("dropped", dropped), ("ledger", ledger)) if path is not None}
+    targets = {"out": out, "manifest": manifest_of(out)}
+    if dropped is not None:
+        targets["dropped"] = Path(dropped)
+    targets["ledger"] = out.with_name(out.name + ".ledger.parquet") if ledger is None else Path(ledger)
     seen: dict[Path, str] = {}
     for name, path in targets.items():
         whole = path.resolve()

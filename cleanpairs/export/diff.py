@@ -1,0 +1,169 @@
+"""What an export changed, pair by pair, by its ledger."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.data import staged_file
+from cleanpairs.data.parquet_io import iter_batches
+from cleanpairs.errors import ConfigError
+from cleanpairs.export.ledger import LEDGER_SCHEMA
+from cleanpairs.export.opening import Exported, open_export
+from cleanpairs.plan import ACTIONS
+from cleanpairs.plan_editing import write_csv
+from cleanpairs.registry import nearest
+
+__all__ = ["CHANGES", "Change", "ExportDiff", "diff_export", "iter_changes", "write_changes"]
+
+CHANGES = tuple(action for action in ACTIONS if action != "keep")
+_LINES = 8192  # of the ledger in memory at once: they are captions and numbers
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of one pair.
+
+    ``before``: its caption in the input (None where there was none); ``after``: its caption in the cleaned file (None
+    where it is not in it); ``source_key``: the key of the pair that gave it a caption or an image; ``correspondence``
+    in [0, 1], before the repair, and ``repair_score``, after it; ``reason``: why it was not kept as it was.
+    """
+
+    pair_id: int
+    key: str
+    action: str
+    before: str | None
+    after: str | None
+    source_key: str | None
+    correspondence: float | None
+    repair_score: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class ExportDiff:
+    """``counts``: pairs by action, all of them, those kept too; ``changes``: the pairs asked for, in order."""
+
+    counts: Mapping[str, int]
+    changes: tuple[Change, ...]
+
+    @property
+    def pairs(self) -> int:
+        """Of the input."""
+        return sum(self.counts.values())
+
+    @property
+    def changed(self) -> int:
+        """Pairs that were not kept as they were."""
+        return self.pairs - self.counts["keep"]
+
+
+def diff_export(
+    out: str | Path,
+    *,
+    ledger: str | Path | None = None,
+    limit: int | None = None,
+    actions: str | Sequence[str] | None = None,
+) -> ExportDiff:
+    """What an export changed; only its ledger is read.
+
+    Parameters
+    ----------
+    out : path
+        The cleaned file; its manifest is beside it.
+    ledger : path, optional
+        Where the ledger is now; where the manifest says when None.
+    limit : int, optional
+        At most so many changes; the counts are of all.
+    actions : str or sequence of str, optional
+        Only these of rematch_text, rematch_image, drop, quarantine.
+
+    Returns
+    -------
+    ExportDiff
+
+    Raises
+    ------
+    ConfigError
+        An unknown action, or a negative limit.
+    DataError
+        A file is missing, or the ledger is not as it was exported (SHA-256).
+    """
+    if limit is not None and limit < 0:
+        raise ConfigError(f"limit is a number of changes, 0 or more; found {limit}")
+    export = _checked(out, ledger)
+    wanted = _actions(actions)
+    counts = dict.fromkeys(ACTIONS, 0)
+    for batch in _batches(export, ["action"]):
+        for entry in pc.value_counts(batch.column("action")).to_pylist():
+            counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+    return ExportDiff(counts, tuple(itertools.islice(_changes(export, wanted), limit)))
+
+
+def iter_changes(
+    out: str | Path, *, ledger: str | Path | None = None, actions: str | Sequence[str] | None = None
+) -> Iterator[Change]:
+    """The changes one by one, in bounded memory; see :func:`diff_export`."""
+    return _changes(_checked(out, ledger), _actions(actions))
+
+
+def write_changes(changes: Sequence[Change], path: str | Path, *, overwrite: bool = False) -> None:
+    """Write changes as CSV for a spreadsheet, one line each; text that looks like a formula gets an apostrophe.
+
+    Raises
+    ------
+    OutputExistsError
+        ``path`` exists and ``overwrite`` is not given.
+    """
+    kinds = {"pair_id": pa.int64(), "correspondence": pa.float32(), "repair_score": pa.float32()}
+    schema = pa.schema([(f.name, kinds.get(f.name, pa.string())) for f in fields(Change)])
+    with staged_file(path, overwrite=overwrite) as staged:
+        write_csv(pa.Table.from_pylist([asdict(change) for change in changes], schema=schema), staged)
+
+
+def _checked(out: str | Path, ledger: str | Path | None) -> Exported:
+    export = open_export(out, ledger)
+    export.check_ledger()
+    return export
+
+
+def _actions(actions: str | Sequence[str] | None) -> tuple[str, ...]:
+    wanted = (actions,) if isinstance(actions, str) else tuple(actions or CHANGES)
+    for action in wanted:
+        if action not in CHANGES:
+            raise ConfigError(
+                f"no change is called {action!r}{nearest(action, list(CHANGES))} (known: {', '.join(CHANGES)})"
+            )
+    return wanted
+
+
+def _batches(export: Exported, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for _, batch in iter_batches([str(export.ledger)], columns, _LINES):
+        yield batch
+
+
+def _changes(export: Exported, actions: tuple[str, ...]) -> Iterator[Change]:
+    names = [name for name in LEDGER_SCHEMA.names if name not in ("row", "position", "source_pair_id", "out_row")]
+    for batch in _batches(export, names):
+        lines = batch.filter(pc.is_in(batch.column("action"), pa.array(actions))).to_pylist()
+        for line in lines:
+            yield Change(
+                pair_id=line["pair_id"],
+                key=line["key"],
+                action=line["action"],
+                before=line["original_caption"],
+                after=_after(line["action"], line["original_caption"], line["new_caption"]),
+                source_key=line["source_key"],
+                correspondence=line["correspondence"],
+                repair_score=line["repair_score"],
+                reason=line["reason"],
+            )
+
+
+def _after(action: str, before: str | None, new: str | None) -> str | None:
+    return None if action in ("drop", "quarantine") else before if new is None else new

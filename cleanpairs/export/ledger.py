@@ -1,0 +1,211 @@
+"""The ledger: one line a pair, and with the lines whatever of the input the cleaned file does not hold any more.
+
+A row of the input is had back from its first row in the cleaned file, and from ``original_row`` for the columns that
+``original_columns`` names: all of them where none of its captions was written; the images where those were replaced;
+the captions where one was replaced or left out; the truth always, since it follows the repairs. Both stand in the line
+of the row's first pair. The input's schema, its row count and the columns that were renamed are noted in the file's
+metadata: :mod:`cleanpairs.export.restore` needs nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.data import Pairs, Source
+from cleanpairs.data.parquet_io import common_schema
+from cleanpairs.errors import DataError
+from cleanpairs.export.layout import WRITTEN, Layout, OutBatch
+from cleanpairs.ops.columns import one_array
+
+__all__ = ["LEDGER_SCHEMA", "RESTORABLE", "Ledger", "LedgerNote", "input_schema"]
+
+LEDGER_SCHEMA = pa.schema(
+    [
+        ("pair_id", pa.int64()),
+        ("key", pa.string()),
+        ("row", pa.int64()),
+        ("position", pa.int64()),
+        ("action", pa.string()),
+        ("correspondence", pa.float32()),
+        ("repair_score", pa.float32()),
+        ("source_pair_id", pa.int64()),
+        ("source_key", pa.string()),
+        ("original_caption", pa.string()),
+        ("new_caption", pa.string()),
+        ("reason", pa.string()),
+        ("out_row", pa.int64()),
+    ]
+)
+
+RESTORABLE = "parquet"  # the kind of input that can be written back: its rows are the file
+_NOTE_KEY = b"cleanpairs.ledger"
+_VERSION = 1
+
+
+def input_schema(source: Source, first: pa.Schema) -> pa.Schema:
+    """The schema of all of the input's files, out of that of the first: a column is null where one of them lets it."""
+    if source.kind != RESTORABLE:
+        return first
+    for path in source.paths[1:]:
+        other = common_schema([path])
+        for i, field in enumerate(first):
+            if other.field(field.name).nullable and not field.nullable:
+                first = first.set(i, field.with_nullable(True))
+    return first
+
+
+@dataclass(frozen=True)
+class LedgerNote:
+    """What a ledger knows of its input.
+
+    ``kind``: name of the reader; ``rows``: those exported; ``renamed``: column of the input -> its name in the cleaned
+    file, where it gave way to an added one; ``schema``: of the input, with its metadata.
+    """
+
+    kind: str
+    rows: int
+    renamed: Mapping[str, str]
+    schema: pa.Schema
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """For the schema of a Parquet file; :meth:`read` has it back."""
+        schema = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
+        note = {"version": _VERSION, "kind": self.kind, "rows": self.rows, "renamed": dict(self.renamed)}
+        return {_NOTE_KEY: json.dumps({**note, "schema": schema}).encode()}
+
+    @classmethod
+    def read(cls, path: str | Path) -> LedgerNote:
+        """The note of a ledger.
+
+        Raises
+        ------
+        DataError
+            ``path`` cannot be read as Parquet, or holds no such note.
+        """
+        metadata = common_schema([str(path)]).metadata or {}
+        if _NOTE_KEY not in metadata:
+            raise DataError(
+                f"{path} is no ledger that can undo an export: its Parquet metadata lacks {_NOTE_KEY.decode()!r} "
+                "(ledgers before version 1 do): export again"
+            )
+        try:
+            note = json.loads(metadata[_NOTE_KEY])
+            if note["version"] != _VERSION:
+                raise DataError(
+                    f"{path} is a ledger of version {note['version']}; this cleanpairs reads version {_VERSION}: "
+                    "use the cleanpairs that wrote it"
+                )
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(note["schema"], validate=True)))
+            return cls(str(note["kind"]), int(note["rows"]), dict(note["renamed"]), schema)
+        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path} is a damaged ledger: its note {_NOTE_KEY.decode()!r} is not as written") from error
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Makes the ledger's lines, batch by batch."""
+
+    pairs: Pairs
+    layout: Layout
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Of the ledger; the original rows only for an input that can be written back."""
+        source, schema = self.pairs.source, LEDGER_SCHEMA
+        if source.kind == RESTORABLE:
+            schema = schema.append(pa.field("original_columns", pa.list_(pa.string())))
+            schema = schema.append(pa.field("original_row", pa.struct(self._stored)))
+        note = LedgerNote(source.kind, source.n_rows, self.layout.renamed, self.layout.schema)
+        return schema.with_metadata(note.metadata())
+
+    @cached_property
+    def _stored(self) -> list[pa.Field]:
+        return [pa.field(f.name, f.type) for f in self.layout.schema]  # null where not needed, whatever the input says
+
+    def lines(
+        self, table: pa.RecordBatch, decided: pa.Table, batch: OutBatch, row: np.ndarray, rows_before: int
+    ) -> pa.Table:
+        """One line a pair of a batch of input rows.
+
+        Parameters
+        ----------
+        table : pa.RecordBatch
+            Input rows, with the layout's columns.
+        decided : pa.Table of P rows
+            Decisions about their pairs (columns of the repair plan).
+        batch : OutBatch
+            What was written of them.
+        row : (P,) int64
+            Row of ``table`` of each pair, rising.
+        rows_before : int
+            Rows of the cleaned file before this batch.
+        """
+        ids = decided["pair_id"].to_numpy()
+        action = np.array(decided["action"].to_pylist(), object)
+        new_caption = pc.if_else(
+            pa.array(action == "rematch_text", pa.bool_()), decided["caption"], pa.scalar(None, pa.string())
+        )
+        columns = {
+            "row": pa.array(self.pairs.row[ids]),
+            "position": pa.array(self.pairs.position[ids]),
+            "source_pair_id": decided["donor_pair_id"],
+            "source_key": decided["donor_key"],
+            "new_caption": new_caption,
+            "out_row": pa.array(batch.row_of_pair + rows_before, mask=batch.row_of_pair < 0),
+        }
+        if self.pairs.source.kind == RESTORABLE:
+            columns |= self._originals(table, decided, action, row)
+        return pa.table(
+            [columns.get(n, decided[n] if n in decided.column_names else None) for n in self.schema.names],
+            schema=self.schema,
+        )
+
+    def _originals(
+        self, table: pa.RecordBatch, decided: pa.Table, action: np.ndarray, row: np.ndarray
+    ) -> dict[str, pa.Array]:
+        """``original_columns`` and ``original_row``, at the first pair of each row that needs them."""
+        needed = self._needed(decided, action, row)
+        names = self.layout.schema.names
+        first = np.ones(len(row), bool)
+        first[1:] = row[1:] != row[:-1]
+        wanted = needed[:, row] & first  # (columns, P)
+        children = [one_array(table.column(i)).take(pa.array(row, mask=~wanted[i])) for i in range(len(names))]
+        some: np.ndarray = np.any(wanted, axis=0)
+        lists = [[names[i] for i in np.flatnonzero(wanted[:, p])] if some[p] else None for p in range(len(row))]
+        return {
+            "original_columns": pa.array(lists, pa.list_(pa.string())),
+            "original_row": pa.StructArray.from_arrays(children, fields=self._stored, mask=pa.array(~some)),
+        }
+
+    def _needed(self, decided: pa.Table, action: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """(columns, rows of the batch) bool: which values of the input the cleaned file does not hold."""
+        layout, n = self.layout, int(row[-1]) + 1 if len(row) else 0
+        written = np.isin(action, WRITTEN)
+        at, first = np.unique(row[written], return_index=True)
+        held = np.zeros(n, bool)
+        held[at] = True
+        new_image = np.zeros(n, bool)  # of the first row in the cleaned file, which is the one that restoring reads
+        new_image[at] = action[written][first] == "rematch_image"
+        same = np.isin(action, ("keep", "rematch_image"))
+        if layout.source.explicit_lists:
+            same &= np.array(pc.equal(decided["caption"], decided["original_caption"]).fill_null(False), bool)
+        new_text = np.zeros(n, bool)
+        new_text[row[~same]] = True
+        if layout.one_row_a_pair and layout.source.explicit_lists:
+            new_text[:] = True  # the cleaned file has no lists
+        needed = np.repeat(~held[None], len(layout.schema), axis=0)
+        needed[layout.text] |= new_text
+        needed[layout.images] |= new_image
+        needed[[layout.schema.get_field_index(name) for name in layout.truth]] = True
+        return needed
