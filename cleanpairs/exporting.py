@@ -49,6 +49,7 @@ def plan_run(
     columns: Mapping[str, Any] | None = None,
     threshold: float | str | None = None,
     explode: bool = False,
+    recaption: str | Path | None = None,
     **settings: Any,
 ) -> tuple[Pairs, RepairPlan]:
     """Plan the repairs of a run's input, or of other data.
@@ -64,6 +65,9 @@ def plan_run(
         Pairs below it are repaired or dropped; "auto" is the valley of the run's scores.
     explode : bool
         Rows with lists of captions are to become one row a pair, so that images may be replaced too.
+    recaption : str or path, optional
+        A captioning model, which writes captions for what would be dropped; see
+        :meth:`cleanpairs.estimators.PairCleaner.recaption`.
     **settings
         Of :meth:`cleanpairs.estimators.PairCleaner.rematch`.
 
@@ -89,6 +93,8 @@ def plan_run(
     if lists:
         settings = {**settings, "targets": "text"}
     plan = model.rematch(pairs, threshold=limit, **settings)
+    if recaption is not None:
+        plan = model.recaption(pairs, plan, recaption, max_reuse=settings.get("max_reuse", 1))
     return pairs, replace(plan, settings={**plan.settings, **read})
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.data import Pairs, ParquetSink, staged_file
+from cleanpairs.data.text import text_groups
 from cleanpairs.errors import DataError
 from cleanpairs.plan_editing import followed, read_csv, write_csv
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` need
 
 __all__ = ["ACTIONS", "PLAN_SCHEMA", "PlanSummary", "RepairPlan", "Truth", "part_sources", "truth_after"]
 
-ACTIONS = ("keep", "rematch_text", "rematch_image", "drop", "quarantine")
+ACTIONS = ("keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine")
 REPAIRS = ("rematch_text", "rematch_image")
 
 PLAN_SCHEMA = pa.schema(
@@ -51,14 +52,15 @@ _METADATA_KEY = b"cleanpairs.plan"
 class PlanSummary:
     """Counts of a plan; ``str`` of it is a small table.
 
-    ``kept + rematched_text + rematched_image + dropped + quarantined == pairs``. ``mean_repair_score`` and
-    ``mean_margin`` are NaN without a repair; ``reasons`` counts why pairs were dropped.
+    ``kept + rematched_text + rematched_image + recaptioned + dropped + quarantined == pairs``. ``mean_repair_score``
+    and ``mean_margin`` are NaN without a repair; ``reasons`` counts why pairs were dropped.
     """
 
     pairs: int
     kept: int
     rematched_text: int
     rematched_image: int
+    recaptioned: int
     dropped: int
     quarantined: int
     threshold: float
@@ -70,7 +72,7 @@ class PlanSummary:
     @property
     def repaired(self) -> int:
         """Pairs with another caption or another image."""
-        return self.rematched_text + self.rematched_image
+        return self.rematched_text + self.rematched_image + self.recaptioned
 
     def __str__(self) -> str:
         def line(name: str, count: int, note: str = "") -> str:
@@ -82,6 +84,7 @@ class PlanSummary:
             line("  kept", self.kept, f"correspondence >= {self.threshold:g}"),
             line("  new caption", self.rematched_text),
             line("  new image", self.rematched_image),
+            *([line("  caption written", self.recaptioned)] if self.recaptioned else []),
             line("  dropped", self.dropped),
             *(line(f"    {reason}", count) for reason, count in self.reasons.items()),
             line("  quarantined", self.quarantined),
@@ -100,7 +103,7 @@ class RepairPlan:
     ----------
     table : pyarrow.Table
         One row a pair, in order of ``pair_id`` (0 .. N-1): ``key``; ``action`` (keep, rematch_text, rematch_image,
-        drop, quarantine); ``correspondence`` before the repair (null if quarantined); ``donor_pair_id``,
+        recaption, drop, quarantine); ``correspondence`` before the repair (null if quarantined); ``donor_pair_id``,
         ``donor_key``: whose caption or image is taken (null unless rematched); ``caption`` after (null where dropped or
         quarantined); ``original_caption``; ``repair_score``: the scorer's probability of the repaired pair;
         ``margin``: that score less the best other candidate's of the row in the same direction (null where there is
@@ -147,6 +150,7 @@ class RepairPlan:
             kept=actions["keep"],
             rematched_text=actions["rematch_text"],
             rematched_image=actions["rematch_image"],
+            recaptioned=actions["recaption"],
             dropped=actions["drop"],
             quarantined=actions["quarantine"],
             threshold=self.threshold,
@@ -177,8 +181,9 @@ class RepairPlan:
         """
         self.check_for(pairs)
         text_from, image_from = part_sources(self.table)
-        left = np.flatnonzero(pc.is_in(self.table["action"], pa.array(["keep", *REPAIRS])))
-        truth = truth_after(pairs, text_from, image_from)
+        left = np.flatnonzero(pc.is_in(self.table["action"], pa.array(["keep", "recaption", *REPAIRS])))
+        truth = truth_after(pairs, text_from, image_from, np.array(pc.equal(self.table["action"], "recaption"), bool))
+        written = np.array(pc.equal(self.table["action"], "recaption"), bool)[left]
         text_from, image_from = text_from[left], image_from[left]
         captions = self.table["caption"].to_pylist()
         fingerprint = hashlib.sha256(pairs.source.fingerprint.encode())
@@ -198,7 +203,7 @@ class RepairPlan:
             row=pairs.row[left],
             position=pairs.position[left],
             keys=[pairs.keys[i] for i in left],
-            text_group=pairs.text_group[text_from],
+            text_group=np.where(written, text_groups(captions[i] or "" for i in left), pairs.text_group[text_from]),
             reasons={},
             source=source,
             true_mismatch=None if truth is None else truth.mismatch[left],
@@ -301,7 +306,7 @@ def _checked(table: pa.Table) -> pa.Table:
         raise DataError(
             f"pair {banned[0]} of the repair plan takes a part of pair {donor[banned[0]]}, which is quarantined"
         )
-    left = repaired | (action == "keep")
+    left = repaired | np.isin(action, ("keep", "recaption"))
     bare = np.flatnonzero(left & ~np.array(table["caption"].is_valid(), bool))
     if len(bare):
         raise DataError(f"pair {bare[0]} of the repair plan is {action[bare[0]]} but has no caption")
@@ -325,11 +330,13 @@ def part_sources(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     return np.where(new_text, donor, own), np.where(new_image, donor, own)
 
 
-def truth_after(pairs: Pairs, text_from: np.ndarray, image_from: np.ndarray) -> Truth | None:
+def truth_after(
+    pairs: Pairs, text_from: np.ndarray, image_from: np.ndarray, written: np.ndarray | None = None
+) -> Truth | None:
     """The truth of N pairs whose texts and images come from the pairs ``text_from`` and ``image_from`` (N,).
 
-    A caption is matched where it stands beside the image that it came with before it was wronged. None where the truth
-    is not known.
+    A caption is matched where it stands beside the image that it came with before it was wronged, and where it was
+    ``written`` (N,) bool for it: such a one has no key (""). None where the truth is not known.
     """
     if pairs.true_mismatch is None or pairs.true_key is None:
         return None
@@ -340,6 +347,8 @@ def truth_after(pairs: Pairs, text_from: np.ndarray, image_from: np.ndarray) -> 
     own = np.arange(len(pairs))
     for i in np.flatnonzero((text_from != own) | (image_from != own)).tolist():
         mismatch[i] = image_of_key.get(key[i]) != group[image_from[i]]
+    for i in np.flatnonzero(written).tolist() if written is not None else ():
+        mismatch[i], key[i] = False, ""
     return Truth(mismatch, key)
 
 

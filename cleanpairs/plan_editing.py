@@ -1,6 +1,7 @@
 """A plan in a person's hands: as CSV for a spreadsheet, and what follows from the edits.
 
-To be edited are ``action`` and ``donor_pair_id``. Everything else is derived from them again when the plan is read.
+To be edited are ``action`` and ``donor_pair_id``; everything else is derived from them again when the plan is read. A
+caption of one's own goes into ``caption``, with the action ``recaption``.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def followed(table: pa.Table) -> pa.Table:
         raise DataError(f"donor_pair_id of the repair plan must be whole numbers: {error}") from error
     takes_text, takes_image = action == "rematch_text", action == "rematch_image"
     repaired = takes_text | takes_image
-    left = np.isin(action, ("keep", "drop", "quarantine")) | repaired
+    left = np.isin(action, ("keep", "drop", "quarantine", "recaption")) | repaired
     if not left.all() or (repaired & ((donor < 0) | (donor >= n))).any():
         return table
     donor = np.where(repaired, donor, -1)
@@ -94,6 +95,9 @@ def followed(table: pa.Table) -> pa.Table:
         if action[i] in ("drop", "quarantine"):
             caption.append(None)
             continue
+        if action[i] == "recaption":  # a model's caption, or a person's
+            caption.append(told[i])
+            continue
         caption.append(original[donor[i] if takes_text[i] else i])
         if repaired[i]:
             same[i] = told_key[i] is None or told_key[i] == keys[donor[i]]
@@ -101,15 +105,17 @@ def followed(table: pa.Table) -> pa.Table:
         if same[i] and not taken_back and told[i] is not None and told[i] != caption[i]:
             raise DataError(
                 f"pair {i} of the repair plan has the caption {told[i][:60]!r}, and its action {action[i]!r} gives it "
-                f"{(caption[i] or '')[:60]!r}: edit action and donor_pair_id, captions follow from them"
+                f"{(caption[i] or '')[:60]!r}: captions follow from action and donor_pair_id; for one of your own "
+                f"write the action 'recaption'"
             )
     use = donor_use(donor, takes_text, takes_image)
+    judged = pa.array((repaired & same) | (action == "recaption"))
     new = {
         "caption": pa.array(caption, pa.string()),
         "donor_pair_id": pa.array(donor, mask=~repaired),
         "donor_key": pa.array([keys[d] if d >= 0 else None for d in donor.tolist()], pa.string()),
         "donor_use": pa.array(use, mask=~repaired),
-        **{name: pc.if_else(pa.array(repaired & same), table[name], None) for name in JUDGED},
+        **{name: pc.if_else(judged, table[name], None) for name in JUDGED},
     }
     for name, column in new.items():
         table = table.set_column(table.column_names.index(name), name, column)

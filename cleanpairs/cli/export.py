@@ -47,7 +47,7 @@ def export(ctx: click.Context, out: str, as_json: bool, **options: Any) -> None:
             **written,
         )
     if as_json:
-        fields = ("pairs", "kept", "rematched_text", "rematched_image", "dropped", "quarantined", "rows")
+        fields = ("pairs", "kept", "rematched_text", "rematched_image", "recaptioned", "dropped", "quarantined", "rows")
         click.echo(json.dumps({name: getattr(summary, name) for name in fields}))
     else:
         click.echo(str(summary))

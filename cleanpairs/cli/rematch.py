@@ -25,14 +25,20 @@ __all__ = ["rematch"]
     show_default=True,
     help="What may be replaced.",
 )
+@click.option(
+    "--recaption",
+    metavar="MODEL",
+    help="A captioning model (BLIP, GIT, ViT with a text decoder; a directory or a hub name) writes captions for what "
+    "would be dropped; only those that score better than the old ones are used.",
+)
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Plan who gets which caption or image from whom; nothing is changed.
 
-    Without DATA it is the data that RUN (or runs/latest) was fitted on. Read the plan, edit its actions and donors, and
-    carry it out: cleanpairs export --plan FILE --repaired OUT.
+    Without DATA it is the data that RUN (or runs/latest) was fitted on. Read the plan, edit its actions and donors (for
+    a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --repaired OUT.
     """
     from cleanpairs.errors import OutputExistsError
     from cleanpairs.exporting import plan_run
@@ -46,12 +52,13 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         data,
         columns=pick_columns(options),
         threshold=chosen_threshold(options["threshold"]),
+        recaption=options["recaption"],
         **settings,
     )
     plan.save(out, overwrite=overwrite)
     summary = plan.summary()
     if as_json:
-        fields = ("pairs", "kept", "rematched_text", "rematched_image", "dropped", "quarantined")
+        fields = ("pairs", "kept", "rematched_text", "rematched_image", "recaptioned", "dropped", "quarantined")
         click.echo(json.dumps({name: getattr(summary, name) for name in fields}))
     else:
         click.echo(f"{summary}\n\nplan: {out}\nnext: cleanpairs export --plan {out} --repaired FILE")

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from cleanpairs.repair import STRATEGIES, RepairPlan, plan_repairs
 from cleanpairs.scoring import Bank, Embeddings, Encoded, embed_images, embed_texts, matrix
 from cleanpairs.trainer import EpochRecord, Piece, Procedure, Trainer, TrainingData, step_seed
 from cleanpairs.training_state import Checkpoint
+
+if TYPE_CHECKING:
+    from cleanpairs.recaption import CaptionWriter
 
 __all__ = ["PairCleaner"]
 
@@ -340,6 +343,42 @@ class PairCleaner(SharedParameters):
             min_confidence=min_confidence,
             temperature=self.bank_.tau,
             search=self._search(pairs, images, texts) if strategy == "method" else None,
+        )
+
+    def recaption(
+        self,
+        pairs: Any,
+        plan: RepairPlan,
+        writer: CaptionWriter | str | Path,
+        *,
+        min_repair_score: float | None = None,
+        max_reuse: int = 1,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RepairPlan:
+        """Write captions for the pairs that ``plan`` drops, and use those that fit better than the old ones.
+
+        See :func:`cleanpairs.recaption.recaption`.
+
+        Parameters
+        ----------
+        writer : CaptionWriter, str or path
+            A captioning model, or where to find one; see :class:`cleanpairs.encoders.captioner.Captioner`.
+        """
+        from cleanpairs.recaption import recaption
+
+        self._fitted()
+        if isinstance(writer, (str, Path)):
+            from cleanpairs.encoders.captioner import Captioner
+
+            writer = Captioner.load(writer, self._device())
+        return recaption(
+            load_pairs(pairs),
+            plan,
+            writer,
+            self.score_pairs,
+            min_repair_score=min_repair_score,
+            max_reuse=max_reuse,
+            progress=progress,
         )
 
     def encode_images(self, images: Any) -> np.ndarray:

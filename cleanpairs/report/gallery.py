@@ -109,7 +109,7 @@ def _thumbnail(data: bytes) -> str | None:
 def _card(pairs: Pairs, outcome: Outcome, i: int, thumbnails: dict[int, str | None]) -> Card:
     replaces_image = outcome.action[i] == "rematch_image"
     donor = int(outcome.donor[i])
-    repaired = outcome.kind[i] == "repaired" and donor >= 0
+    repaired = outcome.kind[i] == "repaired" and (donor >= 0 or outcome.action[i] == "recaption")
     verdict, right = _verdict(pairs, outcome, i, donor)
     return Card(
         pair_id=i,
@@ -122,7 +122,7 @@ def _card(pairs: Pairs, outcome: Outcome, i: int, thumbnails: dict[int, str | No
         replaces_image=bool(replaces_image),
         score=float(outcome.correspondence[i]),
         repair_score=float(outcome.repair_score[i]) if repaired else None,
-        donor=donor if repaired else None,
+        donor=donor if repaired and donor >= 0 else None,
         verdict=verdict,
         right=right,
     )
@@ -138,6 +138,8 @@ def _verdict(pairs: Pairs, outcome: Outcome, i: int, donor: int) -> tuple[str | 
         return ("in truth mismatched" if wrong else "in truth matched"), kept != wrong
     if not wrong:
         return "was right before", False
+    if outcome.action[i] == "recaption":
+        return "was mismatched, a caption was written", True
     if pairs.true_key is None or donor < 0:
         return "in truth mismatched", True
     image, caption = (donor, i) if outcome.action[i] == "rematch_image" else (i, donor)

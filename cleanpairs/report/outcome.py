@@ -16,7 +16,7 @@ __all__ = ["KINDS", "Outcome", "PlanLike", "ScoresLike", "outcome_of"]
 # Kind of outcome -> the actions of a plan (or of scores alone: "flagged") that it sums up.
 KINDS: dict[str, tuple[str, ...]] = {
     "kept": ("keep",),
-    "repaired": ("rematch_text", "rematch_image"),
+    "repaired": ("rematch_text", "rematch_image", "recaption"),
     "dropped": ("drop",),
     "flagged": ("flagged",),
     "quarantined": ("quarantine",),

@@ -220,7 +220,7 @@ def test_end_to_end(command: Command, data: Path) -> None:
     assert done.code == 0, done.err
     summary = json.loads(done.out)
     assert summary["pairs"] == N == sum(summary[k] for k in (
-        "kept", "rematched_text", "rematched_image", "dropped", "quarantined",
+        "kept", "rematched_text", "rematched_image", "recaptioned", "dropped", "quarantined",
     ))  # fmt: skip
     assert summary["rematched_text"] + summary["rematched_image"] > 0
     assert len(pq.read_table("ledger.parquet")) == N
