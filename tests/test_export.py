@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from PIL import Image
 
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.export import export_pairs, writing
+from cleanpairs.export import diff_export, export_pairs, restore_export, writing
 from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
 
 ADDED = ["correspondence", "action", "original_caption", "source_key", "repair_score"]
@@ -149,6 +150,17 @@ def test_the_manifest_describes_the_files(flat: Pairs, mixed: RepairPlan, tmp_pa
     assert summary.files["manifest"] == tmp_path / "out.parquet.manifest.json"
 
 
+def test_the_ledger_is_always_written(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    summary = export_pairs(flat, mixed, tmp_path / "out.parquet", dropped=tmp_path / "gone" / "out.parquet")
+    assert summary.files["ledger"] == tmp_path / "out.parquet.ledger.parquet"
+    assert pq.read_table(summary.files["ledger"])["pair_id"].to_pylist() == list(range(12))
+    manifest = json.loads((tmp_path / "out.parquet.manifest.json").read_text())
+    roles = {name: entry["role"] for name, entry in manifest["files"].items()}
+    assert roles == {
+        "out.parquet": "out", "out.parquet.ledger.parquet": "ledger", "gone/out.parquet": "dropped"
+    }  # fmt: skip
+
+
 def test_it_opens_with_datasets_and_pandas(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     pandas = pytest.importorskip("pandas")
@@ -245,6 +257,35 @@ def test_the_truth_follows_the_repair(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.true_mismatch_mask(), plan.apply(pairs).true_mismatch_mask())
 
 
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_caption_that_was_written_for_its_image(tmp_path: Path, lists: bool) -> None:
+    captions: list[Any] = ["one", "two", "three"]
+    truth: dict[str, list[Any]] = {"true_mismatch": [False, True, False], "true_key": ["k0", "k2", "k2"]}
+    if lists:
+        captions, truth = [[c] for c in captions], {name: [[v] for v in column] for name, column in truth.items()}
+    table = pa.table({"key": ["k0", "k1", "k2"], "image": [png(i) for i in range(3)], "caption": captions} | truth)
+    pq.write_table(table, tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    plan = keep_all(pairs)
+    for name, value in (("action", "recaption"), ("caption", "a new one"), ("repair_score", 0.75)):
+        values = plan.table[name].to_pylist()
+        values[1] = value
+        at = PLAN_SCHEMA.get_field_index(name)
+        plan = replace(plan, table=plan.table.set_column(at, name, pa.array(values, PLAN_SCHEMA.field(name).type)))
+    summary = export_pairs(pairs, plan, tmp_path / "out.parquet", explode=lists)
+    assert (summary.kept, summary.recaptioned, summary.rows) == (2, 1, 3) and "1 with a caption written" in str(summary)
+    row = pq.read_table(tmp_path / "out.parquet").to_pylist()[1]
+    assert (row["caption"], row["original_caption"], row["source_key"]) == ("a new one", "two", None)
+    assert row["image"] == png(1) and row["repair_score"] == 0.75 and row["action"] == "recaption"
+    assert row["true_mismatch"] is False and row["true_key"] == ""
+    line = pq.read_table(tmp_path / "out.parquet.ledger.parquet").to_pylist()[1]
+    assert (line["original_caption"], line["new_caption"], line["out_row"]) == ("two", "a new one", 1)
+    (change,) = diff_export(tmp_path / "out.parquet").changes
+    assert (change.before, change.after, change.action, change.source_key) == ("two", "a new one", "recaption", None)
+    restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet")
+    assert pq.read_table(tmp_path / "back.parquet").equals(table)
+
+
 @pytest.mark.parametrize("explode", [False, True])
 def test_the_truth_of_lists_runs_along_the_captions(tmp_path: Path, explode: bool) -> None:
     captions = [["a", "b"], ["c", "d"]]
@@ -266,6 +307,15 @@ def test_pairs_in_memory_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="memory"):
         export_pairs(pairs, keep_all(pairs), tmp_path / "out.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_with_their_columns_in_another_order(tmp_path: Path) -> None:
+    table = pq.read_table(write_flat(tmp_path / "all.parquet", 6))
+    pq.write_table(table.slice(0, 3), tmp_path / "a.parquet")
+    pq.write_table(table.slice(3).select(["caption", "key", "site", "image"]), tmp_path / "b.parquet")
+    pairs = load_pairs(str(tmp_path / "[ab].parquet"))
+    export_pairs(pairs, keep_all(pairs), tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").select(table.column_names).equals(table)
 
 
 def test_columns_of_the_input_give_way_to_added_ones(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ COMMANDS = {
     "evaluate": ("cleanpairs.cli.evaluate", "Retrieval recall, and detection where the truth is known."),
     "rematch": ("cleanpairs.cli.rematch", "Plan the repairs, to be reviewed before they are made."),
     "export": ("cleanpairs.cli.export", "Write the cleaned and repaired dataset, with its ledger."),
+    "diff": ("cleanpairs.cli.diff", "Show what an export changed, pair by pair."),
+    "restore": ("cleanpairs.cli.restore", "Undo an export: write its input again."),
     "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
     "audit": ("cleanpairs.cli.audit", "Label a sample by hand; precision, recall and calibrated probabilities."),
     "corrupt": ("cleanpairs.cli.corrupt", "Wrong some pairs on purpose, and write the truth beside them."),

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from cleanpairs.data import Source
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, one_array, replace_values
 
-__all__ = ["WRITTEN", "Layout", "OutBatch"]
+__all__ = ["NEW_CAPTION", "WRITTEN", "Layout", "OutBatch"]
 
-WRITTEN = ("keep", "rematch_text", "rematch_image")
+NEW_CAPTION = ("rematch_text", "recaption")
+WRITTEN = ("keep", "rematch_image", *NEW_CAPTION)
 
 _ADDED = {
     "correspondence": pa.float32(),
@@ -132,7 +133,7 @@ class Layout:
             values = parts.values(self.schema.names[i], donor_row[left][new_image])
             columns[i] = replace_values(columns[i], new_image, values)
 
-        replaced = pa.array(action == "rematch_text", pa.bool_())
+        replaced = pa.array(np.isin(action, NEW_CAPTION), pa.bool_())
         originals = pc.if_else(replaced, one_array(pairs["original_caption"]), pa.scalar(None, pa.string()))
         added = [pairs["correspondence"], pairs["action"], originals, pairs["donor_key"], pairs["repair_score"]]
         added += more.columns
@@ -161,7 +162,7 @@ class Layout:
             return grouped(captions, counts, large=pa.types.is_large_list(self._list_type))
         if self.source.explicit_lists:
             return captions
-        where = np.flatnonzero(action == "rematch_text")
+        where = np.flatnonzero(np.isin(action, NEW_CAPTION))
         return replace_values(column.cast(self._flat), where, captions.take(where))
 
     def _truth_column(self, name: str, values: pa.ChunkedArray, counts: np.ndarray) -> pa.Array:

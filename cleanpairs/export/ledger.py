@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from cleanpairs.data import Pairs, Source
 from cleanpairs.data.parquet_io import common_schema
 from cleanpairs.errors import DataError
-from cleanpairs.export.layout import WRITTEN, Layout, OutBatch
+from cleanpairs.export.layout import NEW_CAPTION, WRITTEN, Layout, OutBatch
 from cleanpairs.ops.columns import one_array
 
 __all__ = ["LEDGER_SCHEMA", "RESTORABLE", "Ledger", "LedgerNote", "input_schema"]
@@ -154,7 +154,7 @@ class Ledger:
         ids = decided["pair_id"].to_numpy()
         action = np.array(decided["action"].to_pylist(), object)
         new_caption = pc.if_else(
-            pa.array(action == "rematch_text", pa.bool_()), decided["caption"], pa.scalar(None, pa.string())
+            pa.array(np.isin(action, NEW_CAPTION), pa.bool_()), decided["caption"], pa.scalar(None, pa.string())
         )
         columns = {
             "row": pa.array(self.pairs.row[ids]),

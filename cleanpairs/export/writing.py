@@ -41,6 +41,7 @@ class ExportSummary:
     kept: int
     rematched_text: int
     rematched_image: int
+    recaptioned: int
     dropped: int
     quarantined: int
     rows: int
@@ -48,9 +49,11 @@ class ExportSummary:
     renamed: Mapping[str, str]
 
     def __str__(self) -> str:
+        written = f"{self.recaptioned:,} with a caption written for it, " if self.recaptioned else ""
         lines = [
             f"{self.pairs:,} pairs in: {self.kept:,} kept, {self.rematched_text:,} with a new caption, "
-            f"{self.rematched_image:,} with a new image, {self.dropped:,} dropped, {self.quarantined:,} quarantined",
+            f"{self.rematched_image:,} with a new image, {written}{self.dropped:,} dropped, "
+            f"{self.quarantined:,} quarantined",
             f"{self.rows:,} rows out: {self.files['out']}",
             *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
             *(f"column {old!r} of the input is now {new!r}" for old, new in self.renamed.items()),
@@ -79,8 +82,9 @@ def export_pairs(
         For these pairs.
     out : path
         Parquet, in the order of the input. All columns of the input, and: ``correspondence`` float32 (before the
-        repair), ``action`` (keep, rematch_text, rematch_image), ``original_caption`` (null where the caption is the
-        original one), ``source_key`` (whose caption or image it is; null where its own), ``repair_score`` float32.
+        repair), ``action`` (keep, rematch_text, rematch_image, recaption), ``original_caption`` (null where the caption
+        is the original one), ``source_key`` (whose caption or image it is; null where its own, or written for it),
+        ``repair_score`` float32.
         A new caption stands in the text column; a new image in the image and the feature column; the row's key and
         other columns stay, but for ``true_mismatch`` and ``true_key``, which follow the repair. A row with a list of
         captions stays one row: wrong captions are taken out or replaced and the added columns are lists that run along
@@ -170,7 +174,7 @@ def _write(
     """Stream the input into the staged files."""
     text_from, image_from = part_sources(decided)
     donor_row = pairs.row[image_from]
-    after = truth_after(pairs, text_from, image_from)
+    after = truth_after(pairs, text_from, image_from, np.array(pc.equal(decided["action"], "recaption"), bool))
     truth = pa.table({} if after is None else {"true_mismatch": after.mismatch, "true_key": after.key})
     rows = {name: 0 for name in staged if name != "manifest"}
     actions: Counter[str] = Counter()
@@ -231,6 +235,7 @@ def _check_counts(pairs: Pairs, decided: pa.Table, written: _Written, staged: Ma
         "kept": actions["keep"],
         "rematched_text": actions["rematch_text"],
         "rematched_image": actions["rematch_image"],
+        "recaptioned": actions["recaption"],
         "dropped": actions["drop"],
         "quarantined": actions["quarantine"],
     }
