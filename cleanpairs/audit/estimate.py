@@ -11,7 +11,7 @@ Intervals: the share p_c of wrong pairs in cell c, of whose n_c labels k_c are w
 
     Beta(k_c + 1 / C, n_c - k_c + 1 / C),    C = number of cells that hold labels,
 
-apart in every cell; the figures are computed from the shares and N_c; the quantiles of 2,000 draws are the interval. A
+apart in every cell; the figures are computed from the shares and N_c; the quantiles of 1,000 draws are the interval. A
 bootstrap of the labels would call a cell without a wrong label sure; a whole pseudo-label in every cell would pile up
 to C wrong pairs that nobody saw. One of each kind over all cells does neither: in simulations of 60 to 200 labels and
 noise 0.1 to 0.4 the 95 % intervals hold the truth in 90 to 98 % of the audits, where Jeffreys' 1/2 a cell comes down
@@ -33,7 +33,7 @@ from cleanpairs.errors import DataError
 
 __all__ = ["Estimate", "ThresholdEstimate", "at_threshold", "noise_estimate", "response_weights"]
 
-DRAWS = 2_000
+DRAWS = 1_000
 LEVEL = 0.95
 
 
@@ -84,11 +84,11 @@ def _sizes(sample: AuditSample, correspondence: np.ndarray) -> tuple[np.ndarray,
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """Strata times the two sides of a threshold: pairs N (2 H,), drawn shares ``wrong`` (DRAWS, 2 H)."""
+    """The C cells that hold pairs: how many (C,), drawn shares of ``wrong`` ones (DRAWS, C)."""
 
     size: np.ndarray
     wrong: np.ndarray
-    below: np.ndarray  # (2 H,) bool
+    below: np.ndarray  # (C,) bool: the cell lies below the threshold
 
 
 def _cells(sample: AuditSample, correspondence: np.ndarray, threshold: float, seed: int) -> _Cells:
@@ -100,8 +100,9 @@ def _cells(sample: AuditSample, correspondence: np.ndarray, threshold: float, se
     count = np.bincount(cell, minlength=many)
     wrong = np.bincount(cell, weights=sample.matched[use] == 0, minlength=many)
     prior = 1 / max(1, int((count > 0).sum()))
-    draws = np.random.default_rng(seed).beta(wrong + prior, count - wrong + prior, size=(DRAWS, many))
-    return _Cells(size, draws, np.arange(many) % 2 == 1)
+    use = np.flatnonzero(size)  # most strata lie on one side
+    a, b = wrong[use] + prior, count[use] - wrong[use] + prior
+    return _Cells(size[use], np.random.default_rng(seed).beta(a, b, size=(DRAWS, len(use))), use % 2 == 1)
 
 
 def _interval(value: float, draws: np.ndarray) -> Estimate:

@@ -97,7 +97,7 @@ class AuditResult:
 def threshold_table(rows: Sequence[ThresholdEstimate], mark: float | None = None) -> str:
     """Aligned columns, by threshold; the row of the threshold ``mark`` has an asterisk."""
     by_threshold = {r.threshold: r for r in rows}
-    lines = [f"{'threshold':>10}{'flagged':>12}   {'precision  95 % interval':<26}{'recall  95 % interval':<24}"]
+    lines = [f"{'threshold':>10}{'flagged':>12}   {'precision  95 % interval':<26}recall  95 % interval"]
     for t in sorted(by_threshold):
         r = by_threshold[t]
         sign = "*" if t == mark else " "

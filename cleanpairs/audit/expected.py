@@ -1,17 +1,21 @@
 """What to expect of a threshold before anybody has labelled anything: from the scores' distribution alone.
 
-The model is the valley's (:mod:`cleanpairs.correspondence.valley`). With d(s) the smoothed density of the scores, b the
-bottom of the valley and L = d(b), right pairs have the density u L left of b, all that is above it is wrong:
+The model is the valley's (:mod:`cleanpairs.correspondence.valley`), with one doubt more. With d(s) the density of the
+scores, b the bottom of the valley and L = d(b), right pairs have the density u L left of b, and all above it is wrong:
 
-    wrong(s) = max(d(s) - u L, 0)                                for s <= b,
+    wrong(s) = d(s) - u L                                        for s <= b,
     wrong(s) = max(1 - u, 0) L (1 - s) / (1 - b)                 for s > b,
 
     precision(t) = wrong mass below t / mass below t,    recall(t) = wrong mass below t / wrong mass.
 
-The figures given are those of u = 1, where all that lies on the right of the valley is right. How dense right pairs are
-left of the valley the scores cannot tell; the intervals therefore span u from 1/2 to 3/2, uniformly, together with a
-bootstrap of the pairs. They are the model's: what the model cannot see (wrong pairs that score like right ones, a whole
-heap of right ones that score low) is in no interval. Only labels show that.
+The valley takes u = 1: right pairs are as dense left of the valley as in it, where all are right. The scores cannot
+tell. On 8,000 photograph captions of noise 0.4 right pairs were half as dense left of the valley as all pairs in it,
+and u = 1 gave a noise rate of .335, and below 0.1 a recall of .97 where .825 is true. So the figures are those of
+u = 3/4, and the intervals span u from 1/4 to 5/4, uniformly, together with a bootstrap of the pairs: there
+.37 [.32, .45] and .89 [.76, .99].
+
+They are the model's intervals. What it cannot see (wrong pairs that score like right ones, a whole heap of right ones
+that score low) is in none of them. Only labels show that.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from cleanpairs.errors import ConfigError, RefusedError
 __all__ = ["ExpectedQuality", "expected_quality"]
 
 DRAWS = 300
-LEVELS = (0.5, 1.5)  # u
+LIKELY, LEVELS = 0.75, (0.25, 1.25)  # u, and where it may lie
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def expected_quality(
     if chosen[0] < 0 or chosen[-1] > 1:
         raise ConfigError(f"thresholds must be in [0, 1], found {chosen[0] if chosen[0] < 0 else chosen[-1]:g}")
     count = np.histogram(y, bins=BINS, range=(0.0, 1.0))[0].astype(np.float64)
-    precision, recall, rate = _figures(count, chosen, 1.0)
+    precision, recall, rate = _figures(count, chosen, LIKELY)
     rng = np.random.default_rng(seed)
     draws = [
         _figures(rng.multinomial(len(y), count / len(y)).astype(np.float64), chosen, rng.uniform(*LEVELS))
@@ -118,15 +122,15 @@ def _figures(count: np.ndarray, thresholds: np.ndarray, u: float) -> tuple[np.nd
     high = BINS // 2 + int(density[BINS // 2 :].argmax())
     bottom = low + int(density[low : high + 1].argmin())
     level = density[bottom]
-    right_of = np.arange(BINS) > bottom
-    fading = max(1 - u, 0) * level * (BINS - np.arange(BINS) - 0.5) / (BINS - bottom)
-    wrong = np.where(right_of, np.minimum(fading, density), np.maximum(density - u * level, 0))
+    above = np.arange(BINS) - bottom
+    right = np.where(above <= 0, u * level, count - max(1 - u, 0) * level * (1 - above / (BINS - bottom)))
+    below = np.concatenate([[0], np.cumsum(count)])
+    # counts, not the smoothed density: smoothing would carry the heap at 0 to the right of low thresholds
+    wrong = np.maximum.accumulate(np.minimum(np.maximum(below - np.concatenate([[0], np.cumsum(right)]), 0), below))
     edges = np.arange(BINS + 1) / BINS
-    wrong_below = np.interp(thresholds, edges, np.concatenate([[0], np.cumsum(wrong)]))
-    # over the smoothed mass, as the wrong one is: the raw count of a bin may be less than its smoothed wrong part
-    below = np.interp(thresholds, edges, np.concatenate([[0], np.cumsum(density)]))
-    total = float(wrong.sum())
-    return wrong_below / np.maximum(below, 1e-12), wrong_below / max(total, 1e-12), total / count.sum()
+    wrong_below, all_below = np.interp(thresholds, edges, wrong), np.interp(thresholds, edges, below)
+    total = float(wrong[-1])
+    return wrong_below / np.maximum(all_below, 1e-12), wrong_below / max(total, 1e-12), total / count.sum()
 
 
 def _estimate(value: float, draws: np.ndarray) -> Estimate:

@@ -1,0 +1,97 @@
+"""The draw: every stratum by its size, most pairs where decisions are, and an order that tells nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cleanpairs.audit import draw_sample
+from cleanpairs.audit.sample import stratum_of
+from cleanpairs.errors import ConfigError, DataError
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 60, 100, 500])
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.5, 1.0])
+def test_the_weights_add_up_to_the_corpus(corpus: Callable[..., Any], n: int, threshold: float) -> None:
+    y, _ = corpus(2_000)
+    y[:50] = np.nan
+    s = draw_sample(y, n, threshold=threshold)
+    assert len(s) == n == len(set(s.pair_id.tolist()))
+    assert (s.pair_id >= 50).all()
+    assert np.array_equal(s.correspondence, y[s.pair_id].astype(float))
+    assert np.array_equal(s.stratum, stratum_of(s.correspondence, s.edges))
+    assert s.edges[0] == 0 and s.edges[-1] == 1 and (np.diff(s.edges) > 0).all()
+    assert threshold in s.edges
+    size = np.bincount(stratum_of(y[50:].astype(float), s.edges))
+    assert all(np.isclose(s.weight[s.stratum == h].sum(), size[h]) for h in set(s.stratum.tolist()))
+    if n >= 60:
+        assert np.isclose(s.weight.sum(), 1_950)
+        assert np.bincount(s.stratum).min() >= 4
+
+
+def test_more_is_drawn_where_decisions_are(corpus: Callable[..., Any]) -> None:
+    y, _ = corpus(20_000, noise=0.1)
+    s = draw_sample(y, 100, threshold=0.1)
+    assert (s.correspondence < 0.1).sum() >= 40  # of 100, where 11 % of the pairs are
+    near = np.abs(s.correspondence - 0.1) < 0.1
+    assert near.mean() > 3 * (np.abs(y - 0.1) < 0.1).mean()
+
+
+def test_the_order_does_not_follow_the_score(corpus: Callable[..., Any]) -> None:
+    y, _ = corpus()
+    s = draw_sample(y, 200, threshold=0.1)
+    assert abs(np.corrcoef(np.arange(200), s.correspondence)[0, 1]) < 0.2
+
+
+def test_a_seed_is_a_draw(corpus: Callable[..., Any]) -> None:
+    y, _ = corpus()
+    a, b, c = (draw_sample(y, 50, threshold=0.1, seed=k).pair_id for k in (0, 0, 1))
+    assert np.array_equal(a, b) and not np.array_equal(a, c)
+
+
+def test_every_pair_of_a_stratum_is_as_likely(corpus: Callable[..., Any]) -> None:
+    y, _ = corpus(60)
+    counts = np.zeros(60)
+    for seed in range(300):
+        counts[draw_sample(y, 20, threshold=0.1, seed=seed).pair_id] += 1
+    s = draw_sample(y, 20, threshold=0.1)
+    of = stratum_of(y.astype(float), s.edges)
+    for h in set(of.tolist()):
+        share = counts[of == h] / 300
+        assert np.abs(share - share.mean()).max() < 0.15  # 5 standard errors of a share of 1/2
+
+
+@pytest.mark.parametrize("values", [[0.3], [0.3, 0.9], [0.0, 0.0, 0.0], [1.0] * 5, [0.5] * 30])
+def test_small_and_equal_scores(values: list[float]) -> None:
+    for n in (1, 3, 100):
+        for threshold in (0.0, 0.4, 0.5, 1.0):
+            s = draw_sample(values, n, threshold=threshold)
+            assert len(s) == min(n, len(values))
+            if n >= len(values):
+                assert np.allclose(s.weight, 1)
+
+
+def test_given_edges(corpus: Callable[..., Any]) -> None:
+    y, _ = corpus()
+    s = draw_sample(y, 40, threshold=0.5, strata=[0.25, 0.75])
+    assert s.edges.tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert s.stratum_name(1) == "0.25 to 0.5"
+
+
+def test_refusals() -> None:
+    with pytest.raises(ConfigError, match="at least 1 pair, n is 0"):
+        draw_sample([0.5], 0, threshold=0.5)
+    with pytest.raises(ConfigError, match="threshold"):
+        draw_sample([0.5], 1, threshold=1.5)
+    with pytest.raises(ConfigError, match="strata is 0"):
+        draw_sample([0.5], 1, threshold=0.5, strata=0)
+    with pytest.raises(ConfigError, match="must increase"):
+        draw_sample([0.5], 1, threshold=0.5, strata=[0.5, 0.2])
+    for empty in ([], [np.nan]):
+        with pytest.raises(DataError, match="no pair with a score"):
+            draw_sample(empty, 1, threshold=0.5)
+    with pytest.raises(DataError, match=r"must be in \[0, 1\], found 0.5 to 1.5"):
+        draw_sample([0.5, 1.5], 1, threshold=0.5)

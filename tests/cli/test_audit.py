@@ -1,0 +1,157 @@
+"""``cleanpairs audit``: draw, label, judge; and what to expect without labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.cli import main
+from cleanpairs.data import load_pairs
+from cleanpairs.run import Run, write_scores
+
+Command = Callable[..., tuple[int, str, str]]
+N = 400
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*argv: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err, err
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run directory as fit leaves it, less the model: 400 pairs, the first 160 mismatched, pair 399 quarantined."""
+    rng = np.random.default_rng(0)
+    wrong = np.arange(N) < 160
+    y = np.where(wrong, rng.beta(0.5, 9, N), rng.beta(5, 2, N)).astype(np.float32)
+    y[-1] = np.nan
+    features = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=4 * N).astype(np.float32)), 4)
+    data = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"key": [f"k{i}" for i in range(N)], "caption": ["word"] * N, "features": features}), data)
+    pairs = load_pairs(data)
+    run = Run.create(tmp_path / "run", latest=False)
+    given = {"data": str(data), "options": {}, "fingerprint": pairs.source.fingerprint}
+    run.write_info({"method": "crcl", "input": given, "result": {"threshold": 0.2}})
+    write_scores(run.path / "scores.parquet", pairs.keys, y, 0.2, {N - 1: "for the test"})
+    return run
+
+
+def fill(path: Path, wrong: Callable[[int], bool] = lambda i: i < 160) -> None:
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        table = list(csv.DictReader(file))
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows({**row, "matched": "n" if wrong(int(row["pair_id"])) else "y"} for row in table)
+
+
+def test_draw_label_judge(command: Command, run: Run) -> None:
+    code, out, _ = command("audit", run.path, "--n", 80)
+    assert code == 0 and "80 pairs drawn" in out and len(out.splitlines()) == 3
+    labels = run.path / "audit" / "labels.csv"
+    assert out.splitlines()[2].endswith(f"cleanpairs audit {run.path} --labels {labels}")
+    code, _, err = command("audit", run.path, "--labels", labels)
+    assert code == 3 and "labelled yet" in err
+    assert not (run.path / "audit" / "result.json").exists()
+    fill(labels)
+    code, out, _ = command("audit", run.path, "--labels", labels)
+    assert code == 0 and "0.2*" in out and "probabilities.parquet" in out
+    result = json.loads((run.path / "audit" / "result.json").read_text(encoding="utf-8"))
+    truth, y = np.arange(N - 1) < 160, run.scores().correspondence[:-1]
+    recall = result["at_threshold"]["recall"]
+    assert recall["low"] <= (truth & (y < 0.2)).sum() / 160 <= recall["high"]
+    assert result["labelled"] == 80 and result["noise_rate"]["low"] < 160 / 399 < result["noise_rate"]["high"]
+    table = pq.read_table(run.path / "audit" / "probabilities.parquet")
+    assert table.column_names == ["pair_id", "key", "correspondence", "probability"] and table.num_rows == N
+    assert table["probability"].null_count == 1 and table["probability"][N - 1].as_py() is None
+    p = table["probability"].to_numpy()[:-1]
+    assert ((p < 0.5) == truth).mean() > 0.95
+    code, out, _ = command("audit", run.path, "--labels", labels, "--json", "--calibration", "logistic")
+    assert code == 0 and json.loads(out)["calibration"] == "logistic"
+
+
+def test_a_draw_never_replaces_labels(command: Command, run: Run) -> None:
+    assert command("audit", run.path, "--n", 10)[0] == 0
+    fill(run.path / "audit" / "labels.csv")
+    before = (run.path / "audit" / "labels.csv").read_bytes()
+    code, _, err = command("audit", run.path, "--n", 10)
+    assert code == 5 and "--overwrite" in err
+    assert (run.path / "audit" / "labels.csv").read_bytes() == before
+    code, out, _ = command("audit", run.path, "--n", 12, "--overwrite", "--json")
+    assert code == 0 and json.loads(out)["pairs"] == 12
+
+
+def test_out_and_probabilities_elsewhere(command: Command, run: Run, tmp_path: Path) -> None:
+    assert command("audit", run.path, "--n", 30, "--out", "here")[0] == 0
+    assert not (run.path / "audit").exists()
+    fill(tmp_path / "here" / "labels.csv")
+    argv = ("audit", run.path, "--labels", "here/labels.csv", "--probabilities", "p.parquet")
+    assert command(*argv)[0] == 0 and (tmp_path / "p.parquet").exists()
+    assert command(*argv)[0] == 5
+    assert command(*argv, "--overwrite")[0] == 0
+    code, _, err = command("audit", run.path, "--labels", "here/labels.csv", "--probabilities", "here/labels.csv")
+    assert code == 5 and "input" in err
+
+
+def test_thresholds_without_labels(command: Command, run: Run) -> None:
+    code, out, _ = command("audit", run.path, "--thresholds")
+    assert code == 0 and "expected noise rate" in out and "0.2*" in out
+    code, out, _ = command("audit", run.path, "--thresholds", "--json", "--threshold", 0.33)
+    assert code == 0 and 0.33 in [t["threshold"] for t in json.loads(out)["at_thresholds"]]
+    assert not (run.path / "audit").exists()
+    y = np.random.default_rng(0).beta(5, 2, N).astype(np.float32)
+    write_scores(run.path / "scores.parquet", [f"k{i}" for i in range(N)], y, 0.2, {}, overwrite=True)
+    code, _, err = command("audit", run.path, "--thresholds")
+    assert code == 7 and "do not separate" in err and "draws pairs to label" in err
+
+
+def test_labels_of_another_run(command: Command, run: Run) -> None:
+    assert command("audit", run.path, "--n", 10)[0] == 0
+    fill(run.path / "audit" / "labels.csv")
+    y = run.scores().correspondence
+    write_scores(run.path / "scores.parquet", [f"x{i}" for i in range(N)], y, 0.2, {N - 1: "x"}, overwrite=True)
+    code, _, err = command("audit", run.path, "--labels", run.path / "audit" / "labels.csv")
+    assert code == 3 and "line 2, column key" in err and "another run" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--labels", "x.csv", "--thresholds"], "exclude each other"),
+        (["--labels", "x.csv", "--n", "3"], "--n is for drawing"),
+        (["--thresholds", "--out", "x"], "--out is for drawing"),
+        (["--calibration", "isotonic"], "--calibration goes with --labels"),
+        (["--threshold", "2"], "0<=x<=1"),
+        (["--n", "0"], "x>=1"),
+    ],
+)
+def test_usage(command: Command, run: Run, argv: list[str], words: str) -> None:
+    code, _, err = command("audit", run.path, *argv)
+    assert code == 2 and words in err
+
+
+def test_no_run(command: Command) -> None:
+    code, _, err = command("audit")
+    assert code == 3 and "runs/latest" in err
