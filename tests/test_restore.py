@@ -21,7 +21,7 @@ from PIL import Image
 from cleanpairs.data import Pairs, load_pairs, parquet_io
 from cleanpairs.data import writing as data_writing
 from cleanpairs.errors import ConfigError, DataError, OutputExistsError
-from cleanpairs.export import ExportSummary, export_pairs, restore_export
+from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore_export
 from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
 
 N = 17
@@ -490,6 +490,8 @@ def test_a_kill_between_the_renames_of_an_export_is_noticed(exported: Path, tmp_
     with pytest.raises(DataError, match="cut short"):  # a mixture is never undone
         restore_export(exported, tmp_path / "back.parquet")
     assert not (tmp_path / "back.parquet").exists()
+    with pytest.raises(DataError, match="cut short"):
+        diff_export(exported)
     export_pairs(pairs, RepairPlan.load(plan), exported, overwrite=True)
     assert restore_export(exported, tmp_path / "back.parquet").rows == N
 

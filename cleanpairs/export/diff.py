@@ -92,7 +92,7 @@ def diff_export(
     ConfigError
         An unknown action, or a negative limit.
     DataError
-        A file is missing, or the ledger is not as it was exported (SHA-256).
+        A file is missing, the ledger is not as it was exported (SHA-256), or ``out`` has not the size that it had.
     """
     if limit is not None and limit < 0:
         raise ConfigError(f"limit is a number of changes, 0 or more; found {limit}")
@@ -128,6 +128,7 @@ def write_changes(changes: Sequence[Change], path: str | Path, *, overwrite: boo
 
 def _checked(out: str | Path, ledger: str | Path | None) -> Exported:
     export = open_export(out, ledger)
+    export.check_size()  # its SHA-256 would take a while, and nothing of it is shown
     export.check_ledger()
     return export
 
