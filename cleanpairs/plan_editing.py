@@ -50,9 +50,17 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
             path,
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
-                column_types=schema, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
+                # pandas writes whole numbers beside empty cells as 12.0
+                column_types={f.name: pa.float64() if pa.types.is_integer(f.type) else f.type for f in schema},
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                null_values=[""],
             ),
         )
+        for field in schema:
+            if pa.types.is_integer(field.type) and field.name in table.column_names:
+                i = table.column_names.index(field.name)
+                table = table.set_column(i, field.name, table[field.name].cast(field.type))
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read as a plan in CSV: {error}") from error
     for i, name in enumerate(table.column_names):
@@ -111,6 +119,7 @@ def followed(table: pa.Table) -> pa.Table:
     use = donor_use(donor, takes_text, takes_image)
     judged = pa.array((repaired & same) | (action == "recaption"))
     new = {
+        "original_caption": pa.array(original, pa.string()),
         "caption": pa.array(caption, pa.string()),
         "donor_pair_id": pa.array(donor, mask=~repaired),
         "donor_key": pa.array([keys[d] if d >= 0 else None for d in donor.tolist()], pa.string()),

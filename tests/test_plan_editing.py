@@ -121,6 +121,21 @@ def test_edits_that_make_no_plan(tmp_path: Path, change: tuple[str, str], said: 
         edited(tmp_path, change)
 
 
+def test_pandas_may_have_written_it(tmp_path: Path) -> None:
+    """It makes 1.0 of 1 where other cells of the column are empty."""
+    import pandas as pd
+
+    plan = plan_of()
+    plan.save(tmp_path / "plan.csv")
+    pd.read_csv(tmp_path / "plan.csv").to_csv(tmp_path / "plan.csv", index=False)
+    assert ",1.0," in (tmp_path / "plan.csv").read_text(encoding="utf-8")
+    assert RepairPlan.load(tmp_path / "plan.csv").table.equals(plan.table)
+    text = (tmp_path / "plan.csv").read_text(encoding="utf-8")
+    (tmp_path / "plan.csv").write_text(text.replace(",1.0,k1", ",1.5,k1"), encoding="utf-8")
+    with pytest.raises(DataError, match="cannot be read as a plan"):
+        RepairPlan.load(tmp_path / "plan.csv")
+
+
 def test_without_its_other_half_a_csv_is_no_plan(tmp_path: Path) -> None:
     plan_of().save(tmp_path / "plan.csv")
     (tmp_path / "plan.csv.json").unlink()

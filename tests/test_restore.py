@@ -21,7 +21,7 @@ from PIL import Image
 from cleanpairs.data import Pairs, load_pairs, parquet_io
 from cleanpairs.data import writing as data_writing
 from cleanpairs.errors import ConfigError, DataError, OutputExistsError
-from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore_export
+from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore, restore_export
 from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
 
 N = 17
@@ -212,7 +212,8 @@ def plain(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_the_input_comes_back(tmp_path: Path, kind: str) -> None:
+def test_the_input_comes_back(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore, "BATCH_ROWS", 5)  # the two streams fall out of step, and batches are cut
     path = tmp_path / "in.parquet"
     pq.write_table(INPUTS[kind](), path, row_group_size=6)
     for explode in (False, True)[: 2 if "lists" in kind else 1]:

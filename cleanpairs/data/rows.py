@@ -15,6 +15,7 @@ from cleanpairs.data.columns import is_list
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash
 from cleanpairs.errors import DataError
+from cleanpairs.ops.columns import unsliced
 
 __all__ = ["RowBatch", "Vectors", "convert", "vector_shape", "vectors_of"]
 
@@ -74,7 +75,7 @@ def _lengths(column: pa.Array) -> np.ndarray:
 def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]]) -> Vectors:
     """A column of vectors as an array, without Python per row but for the bad ones."""
     R, D, dtype = shape
-    n = len(column)
+    column, n = unsliced(column), len(column)
     nested = is_list(column.type.value_type)
     outer = R if nested else D
     lengths = _lengths(column)

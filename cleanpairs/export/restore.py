@@ -21,6 +21,7 @@ from cleanpairs.export.exact import ExactSink
 from cleanpairs.export.files import BATCH_ROWS
 from cleanpairs.export.ledger import RESTORABLE, LedgerNote
 from cleanpairs.export.opening import Exported, open_export
+from cleanpairs.ops.columns import unsliced
 
 __all__ = ["RestoreSummary", "restore_export"]
 
@@ -233,12 +234,12 @@ def _column(
     total = 0
     if lines is not None:
         has = np.array([field.name in names for names in lines.column("original_columns").to_pylist()], bool)
-        pieces.append(lines.column("original_row").field(field.name).filter(pa.array(has, pa.bool_())))
+        pieces.append(unsliced(lines.column("original_row").field(field.name)).filter(pa.array(has, pa.bool_())))
         index[aside[has]] = np.arange(has.sum())
         total = int(has.sum())
     left = np.flatnonzero(index[held] < 0)
     if table is not None and len(left):
-        values = table.column(out_name)
+        values = unsliced(table.column(out_name))
         pieces.append(_as_type(values if len(left) == len(values) else values.take(pa.array(left)), field.type))
         index[held[left]] = total + np.arange(len(left))
     if (index < 0).any():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["flat_type", "fresh_names", "grouped", "is_list", "one_array", "replace_values"]
+__all__ = ["flat_type", "fresh_names", "grouped", "is_list", "one_array", "replace_values", "unsliced"]
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -13,6 +13,11 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+
+
+def unsliced(array: pa.Array) -> pa.Array:
+    """The array without an offset: pyarrow 26 takes wrong values out of a slice of nested fixed-size lists."""
+    return pa.concat_arrays([array]) if array.offset else array
 
 
 def is_list(kind: pa.DataType) -> bool:
