@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cleanpairs.audit import expected_quality
 from cleanpairs.correspondence.valley import find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
@@ -14,7 +15,7 @@ from cleanpairs.export import ExportSummary, export_pairs
 from cleanpairs.plan import RepairPlan
 from cleanpairs.run import Run
 
-__all__ = ["export_plan", "export_run", "plan_run", "resolve_threshold"]
+__all__ = ["expected_at", "export_plan", "export_run", "plan_run", "resolve_threshold"]
 
 
 def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
@@ -40,6 +41,19 @@ def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
     if isinstance(threshold, str) or not 0 <= threshold <= 1:
         raise ConfigError(f"the threshold must be in [0, 1] or 'auto', found {threshold!r}")
     return float(threshold)
+
+
+def expected_at(threshold: float | str | None, run: Run) -> str | None:
+    """For ``--threshold auto``: what precision and recall to expect there and around it, as a small table.
+
+    Raises
+    ------
+    RefusedError
+        The scores of the run do not separate.
+    """
+    if threshold != "auto":
+        return None
+    return str(expected_quality(run.scores().correspondence, threshold=resolve_threshold(threshold, run)))
 
 
 def plan_run(

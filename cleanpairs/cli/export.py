@@ -29,7 +29,7 @@ def export(ctx: click.Context, out: str, as_json: bool, **options: Any) -> None:
     """Keep the pairs at or above the threshold, repair the rest by rematching, drop what cannot be repaired."""
     import json
 
-    from cleanpairs.exporting import export_plan, export_run
+    from cleanpairs.exporting import expected_at, export_plan, export_run
 
     written = {name: options[name] for name in ("dropped", "ledger", "explode", "overwrite")}
     if options["plan"] is not None:
@@ -39,10 +39,14 @@ def export(ctx: click.Context, out: str, as_json: bool, **options: Any) -> None:
             raise click.UsageError(f"{names}: --plan has decided that already; make another plan by cleanpairs rematch")
         summary = export_plan(options["plan"], out, **written)
     else:
+        run, threshold = existing_run(options["run"]), chosen_threshold(options["threshold"])
+        expected = expected_at(threshold, run)
+        if expected is not None and not as_json:
+            click.echo(f"{expected}\n")
         summary = export_run(
-            existing_run(options["run"]),
+            run,
             out,
-            threshold=chosen_threshold(options["threshold"]),
+            threshold=threshold,
             **{name: options[name] for name in REPAIR_NAMES},
             **written,
         )

@@ -41,17 +41,19 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --repaired OUT.
     """
     from cleanpairs.errors import OutputExistsError
-    from cleanpairs.exporting import plan_run
+    from cleanpairs.exporting import expected_at, plan_run
 
     if Path(out).exists() and not overwrite:  # before the work, not after it
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     run, data = _run_and_data(paths)
     settings = {name: options[name] for name in (*REPAIR_NAMES, "targets")}
+    opened, threshold = existing_run(run), chosen_threshold(options["threshold"])
+    expected = expected_at(threshold, opened)
     _, plan = plan_run(
-        existing_run(run),
+        opened,
         data,
         columns=pick_columns(options),
-        threshold=chosen_threshold(options["threshold"]),
+        threshold=threshold,
         recaption=options["recaption"],
         **settings,
     )
@@ -61,6 +63,8 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         fields = ("pairs", "kept", "rematched_text", "rematched_image", "recaptioned", "dropped", "quarantined")
         click.echo(json.dumps({name: getattr(summary, name) for name in fields}))
     else:
+        if expected is not None:
+            click.echo(f"{expected}\n")
         click.echo(f"{summary}\n\nplan: {out}\nnext: cleanpairs export --plan {out} --repaired FILE")
 
 

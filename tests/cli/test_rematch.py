@@ -145,3 +145,30 @@ def test_a_plan_made_in_python_says_that_it_names_no_data(command: Callable[...,
     model.rematch(pairs).save(tmp_path / "plan.parquet")
     code, _, err = command("export", "--plan", tmp_path / "plan.parquet", "--repaired", tmp_path / "o.parquet")
     assert code == 3 and "does not name its data" in err
+
+
+def test_auto_says_what_to_expect(command: Callable[..., Any], fitted: Path, tmp_path: Path) -> None:
+    """With scores in two clear heaps; with one heap it refuses."""
+    import shutil
+
+    from cleanpairs.run import Run, write_scores
+
+    rng = np.random.default_rng(0)
+    two = np.concatenate([rng.beta(2, 60, 30), rng.beta(30, 4, 90)]).astype(np.float32)
+    for name, scores, code in (("two", two, 0), ("one", rng.beta(5, 5, N).astype(np.float32), 7)):
+        run = Path(shutil.copytree(fitted / "run", tmp_path / name))
+        keys = Run.open(run).scores().table["key"].to_pylist()
+        write_scores(run / "scores.parquet", keys, scores, 0.1, {}, overwrite=True)
+        for argv in (
+            ["rematch", run, "--out", tmp_path / f"{name}.parquet"],
+            ["export", "--run", run, "--repaired", tmp_path / f"{name}-out.parquet"],
+        ):
+            got, out, err = command(*argv, "--threshold", "auto")
+            assert got == code, err
+            if code == 0:
+                assert "precision" in out and "recall" in out and "expected" in out.lower()
+            else:
+                assert "do not separate" in err
+        got, out, err = command("rematch", run, "--out", tmp_path / "j.parquet", "--threshold", "auto", "--json")
+        assert got == code and (code or json.loads(out)["pairs"] == N)
+        (tmp_path / "j.parquet").unlink(missing_ok=True)
