@@ -21,22 +21,32 @@ from cleanpairs.interrupt import Terminated
 
 __all__ = ["cli", "main"]
 
-COMMANDS = {
-    "fit": ("cleanpairs.cli.fit", "Train on noisy pairs; leave a run with scores and a model."),
-    "score": ("cleanpairs.cli.score", "Score any pairs with a fitted model."),
-    "evaluate": ("cleanpairs.cli.evaluate", "Retrieval recall, and detection where the truth is known."),
-    "rematch": ("cleanpairs.cli.rematch", "Plan the repairs, to be reviewed before they are made."),
-    "export": ("cleanpairs.cli.export", "Write the cleaned and repaired dataset, with its ledger."),
-    "diff": ("cleanpairs.cli.diff", "Show what an export changed, pair by pair."),
-    "restore": ("cleanpairs.cli.restore", "Undo an export: write its input again."),
-    "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
-    "audit": ("cleanpairs.cli.audit", "Label a sample by hand; precision, recall and calibrated probabilities."),
-    "corrupt": ("cleanpairs.cli.corrupt", "Wrong some pairs on purpose, and write the truth beside them."),
-    "bench": ("cleanpairs.cli.bench", "Methods against noise: the table that the papers print."),
-    "demo": ("cleanpairs.cli.demo", "See it work on the clip art that ships with the package."),
-    "methods": ("cleanpairs.cli.listing", "List the methods and their settings."),
-    "recipes": ("cleanpairs.cli.listing", "List the recipes that ship with the package."),
+# Section of the help -> command -> (module, summary). The summary fits beside the name on a line of 80 columns.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Look": {
+        "methods": ("cleanpairs.cli.listing", "List the methods and their settings."),
+        "recipes": ("cleanpairs.cli.listing", "List the recipes that ship with the package."),
+        "demo": ("cleanpairs.cli.demo", "See it work on the clip art that ships with it."),
+    },
+    "Clean": {
+        "fit": ("cleanpairs.cli.fit", "Train on noisy pairs; leave a run: scores, a model."),
+        "score": ("cleanpairs.cli.score", "Score any pairs with a fitted model."),
+        "rematch": ("cleanpairs.cli.rematch", "Plan the repairs, to be reviewed before they are made."),
+        "export": ("cleanpairs.cli.export", "Write the cleaned, repaired dataset and its ledger."),
+    },
+    "Review": {
+        "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
+        "audit": ("cleanpairs.cli.audit", "Label a sample by hand; precision and recall from it."),
+        "diff": ("cleanpairs.cli.diff", "Show what an export changed, pair by pair."),
+        "restore": ("cleanpairs.cli.restore", "Undo an export: write its input again."),
+    },
+    "Measure": {
+        "evaluate": ("cleanpairs.cli.evaluate", "Retrieval recall; detection where the truth is known."),
+        "corrupt": ("cleanpairs.cli.corrupt", "Wrong some pairs on purpose, and write the truth."),
+        "bench": ("cleanpairs.cli.bench", "Methods against noise: the table that papers print."),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class LazyGroup(click.Group):
@@ -62,9 +72,14 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Names and one line each, without importing them."""
+        """Section, name and one line each, without importing them."""
+        rows = [
+            (f"{section if k == 0 else '':<8} {name}", summary)
+            for section, commands in SECTIONS.items()
+            for k, (name, (_, summary)) in enumerate(commands.items())
+        ]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+            formatter.write_dl(rows)
 
 
 @click.group(
