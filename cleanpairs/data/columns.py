@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow as pa
 from cleanpairs.errors import DataError
 from cleanpairs.registry import nearest
 
-__all__ = ["USUAL_NAMES", "check_truth", "find_columns", "is_list"]
+__all__ = ["SCORE", "USUAL_NAMES", "check_truth", "find_columns", "is_list", "score_columns"]
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "text": ("caption", "text", "title", "captions", "texts"),
@@ -17,6 +18,11 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "key": ("key", "__key__", "uid", "id", "image_id"),
     "features": ("image_features", "features"),
 }
+
+# A score that the data brings has the role "score:<column>"; there may be several.
+SCORE = "score:"
+# similarity (LAION), clip_similarity_vitb32 (COYO), clip_l14_similarity_score (DataComp), clip_score, cosine_similarity
+_SCORE_NAME = re.compile(r"similarity|(cosine|clip)_?(similarity|score)|clip_\w*(similarity|score)\w*", re.IGNORECASE)
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -49,6 +55,17 @@ def _fits(role: str, kind: pa.DataType) -> bool:
     return _is_bytes(kind) or _is_text(kind)
 
 
+def is_score(name: str, kind: pa.DataType) -> bool:
+    """Whether a column is one of given similarities, by its name and type: numbers, or lists of them."""
+    inner = kind.value_type if is_list(kind) else kind
+    return bool(_SCORE_NAME.fullmatch(name) and (pa.types.is_floating(inner) or pa.types.is_integer(inner)))
+
+
+def score_columns(columns: Mapping[str, str]) -> list[str]:
+    """The columns with given scores out of role -> column."""
+    return [name for role, name in columns.items() if role.startswith(SCORE)]
+
+
 _WANTED = {
     "text": "text, or a list of text",
     "image": "bytes, struct<bytes, path>, or paths",
@@ -58,7 +75,7 @@ _WANTED = {
 
 
 def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str) -> dict[str, str]:
-    """Role -> column.
+    """Role -> column: text, image, features, key, and ``score:NAME`` for every column of given similarities.
 
     Parameters
     ----------
@@ -99,7 +116,7 @@ def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str)
         raise DataError(f"{where} has no column of images or vectors; name one with --image-column (columns: {listed})")
     if given.get("image") is not None and "image" in found:
         found.pop("features", None)  # asked for the images, so the vectors beside them are not used
-    return found
+    return found | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in found.values()}
 
 
 def check_truth(schema: pa.Schema, where: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,10 @@ class Pairs:
     source : Source
     true_mismatch, true_key : (N,) bool, list of N str; or None
         The truth, where the input carries it. ``fit`` never looks at it.
+    text_vectors : (N, D) float, or None
+        Vectors of the captions that the input brings, maybe memory-mapped: of the same model as the images' vectors.
+    given_scores : dict of str to (N,) float32
+        Image-text similarities that the input brings, by the name of their column; NaN where there is none.
     """
 
     captions: list[str]
@@ -55,6 +60,8 @@ class Pairs:
     source: Source
     true_mismatch: np.ndarray | None = None
     true_key: list[str] | None = None
+    text_vectors: np.ndarray | None = None
+    given_scores: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -82,6 +89,8 @@ class Pairs:
         images: Sequence[bytes | None] | None = None,
         image_index: Sequence[int] | np.ndarray | None = None,
         keys: Sequence[str] | None = None,
+        text_vectors: np.ndarray | None = None,
+        given_scores: Mapping[str, Sequence[float] | np.ndarray] | None = None,
     ) -> Pairs:
         """Pairs in memory.
 
@@ -95,6 +104,10 @@ class Pairs:
         image_index : (N,) int, optional
             Image of each caption; by default caption i has image i.
         keys : N str, optional
+        text_vectors : (N, D) float, optional
+            Of the captions.
+        given_scores : mapping of str to (N,) float, optional
+            Similarities that are known already, by name.
 
         Raises
         ------
@@ -128,6 +141,14 @@ class Pairs:
             )
         if keys is not None and len(keys) != len(captions):
             raise DataError(f"{len(captions)} captions need {len(captions)} keys, found {len(keys)}")
+        if text_vectors is not None and (text_vectors.ndim != 2 or len(text_vectors) != len(captions)):
+            raise DataError(
+                f"{len(captions)} captions need text vectors ({len(captions)}, D), found {text_vectors.shape}"
+            )
+        scores = {name: np.asarray(values, np.float32) for name, values in (given_scores or {}).items()}
+        for name, values in scores.items():
+            if values.shape != (len(captions),):
+                raise DataError(f"{len(captions)} captions need {len(captions)} scores {name!r}, found {values.shape}")
         if bad and features is not None:
             array = np.array(array)
             array[list(bad)] = 0
@@ -149,6 +170,8 @@ class Pairs:
             text_group=text_groups(captions),
             reasons=reasons,
             source=source,
+            text_vectors=text_vectors,
+            given_scores=scores,
         )
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Pairs:
@@ -169,10 +192,22 @@ class Pairs:
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest, n_rows=len(at)),
             true_mismatch=None if self.true_mismatch is None else self.true_mismatch[at],
             true_key=None if self.true_key is None else [self.true_key[i] for i in chosen],
+            **self._given(at),
         )
 
+    def _given(self, at: np.ndarray) -> dict[str, Any]:
+        """What the input says about the captions of the pairs ``at`` (k,)."""
+        return {
+            "text_vectors": None if self.text_vectors is None else self.text_vectors[at],
+            "given_scores": {name: values[at] for name, values in self.given_scores.items()},
+        }
+
     def with_captions(self, captions: Sequence[str]) -> Pairs:
-        """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes."""
+        """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes.
+
+        Given scores are unknown (NaN) where the caption is another one; so are the text vectors, altogether, unless
+        every new caption is one of the old ones, whose vector it gets.
+        """
         captions = list(captions)
         if len(captions) != len(self):
             raise DataError(f"{len(self)} pairs need {len(self)} captions, found {len(captions)}")
@@ -182,13 +217,28 @@ class Pairs:
         for i in changed - reasons.keys():
             if fault := caption_fault(captions[i]):
                 reasons[i] = fault
+        scores = {name: np.array(values) for name, values in self.given_scores.items()}
+        for values in scores.values():
+            values[list(changed)] = np.nan
         return replace(
             self,
             captions=captions,
             reasons=reasons,
             text_group=text_groups(captions),
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest.hexdigest()),
+            text_vectors=self._vectors_for(captions) if changed else self.text_vectors,
+            given_scores=scores,
         )
+
+    def _vectors_for(self, captions: Sequence[str]) -> np.ndarray | None:
+        """The known vectors (N, D) of ``captions`` (N,); None where one is not known."""
+        if self.text_vectors is None:
+            return None
+        at = {caption: i for i, caption in enumerate(self.captions)}
+        at |= {caption: i for i, caption in enumerate(captions) if self.captions[i] == caption}
+        if not at.keys() >= set(captions):
+            return None
+        return np.asarray(self.text_vectors[[at[caption] for caption in captions]])
 
     def take(self, rows: np.ndarray) -> Pairs:
         """The pairs ``rows`` (n,) alone, numbered anew, of the same images.
@@ -215,6 +265,7 @@ class Pairs:
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest, n_rows=len(rows)),
             true_mismatch=None if self.true_mismatch is None else self.true_mismatch[rows],
             true_key=None if self.true_key is None else [self.true_key[i] for i in picked],
+            **self._given(rows),
         )
 
     def mismatched_by(self, permutation: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.columns import check_truth, find_columns, is_list
+from cleanpairs.data.columns import check_truth, find_columns, is_list, score_columns
 from cleanpairs.data.images import FeatureImages, ImageSource, ParquetImages
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import common_schema, count_rows, expand, iter_batches
@@ -125,6 +125,7 @@ def load_rows(batches: Iterator[RowBatch], source: Source, encoded: ImageSource 
     reasons: dict[int, str] = {}
     mismatch: list[bool] = []
     true_key: list[str] = []
+    scores: dict[str, list[np.ndarray]] = {name: [] for name in score_columns(source.columns)}
     truth = False
     first = 0
     cached = cache_dir() / "vectors" / f"{source.fingerprint[:32]}.npy"
@@ -141,6 +142,8 @@ def load_rows(batches: Iterator[RowBatch], source: Source, encoded: ImageSource 
                 truth = True
                 mismatch += batch.true_mismatch
                 true_key += batch.true_key
+            for name, values in batch.given_scores.items():
+                scores[name].append(values)
             if batch.vectors is not None:
                 size = source.n_rows * batch.vectors[0].nbytes if len(batch.vectors) else 0
                 if writer is None and size > IN_MEMORY:
@@ -176,6 +179,7 @@ def load_rows(batches: Iterator[RowBatch], source: Source, encoded: ImageSource 
         source=source,
         true_mismatch=np.asarray(mismatch, dtype=bool) if truth else None,
         true_key=true_key if truth else None,
+        given_scores={name: np.concatenate([np.empty(0, np.float32), *parts]) for name, parts in scores.items()},
     )
 
 

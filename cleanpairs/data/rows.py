@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.data.columns import is_list
+from cleanpairs.data.columns import is_list, score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash
 from cleanpairs.errors import DataError
@@ -42,6 +42,7 @@ class RowBatch:
     vectors: np.ndarray | None = None  # (n_rows, R, D)
     true_mismatch: list[bool] | None = None
     true_key: list[str] | None = None
+    given_scores: dict[str, np.ndarray] = field(default_factory=dict)  # column -> (k,) float32, NaN where missing
 
 
 def vector_shape(kind: pa.DataType, column: pa.Array | None) -> tuple[int, int, np.dtype[Any]] | None:
@@ -194,28 +195,20 @@ def convert(
                 assert out.true_mismatch is not None and out.true_key is not None
                 out.true_mismatch.append(bool(_nth(mismatch[i], position)))
                 out.true_key.append(str(_nth(true_key[i], position) or ""))
+    for name in score_columns(columns):
+        out.given_scores[name] = _scores(column(name), out)
     return out
 
 
-def _nth(value: Any, position: int) -> Any:
-    """The entry of a truth column for one caption: it may be a list, as the captions are."""
-    if isinstance(value, list):
-        return value[position] if position < len(value) else None
-    return value
-
-
-def _image_groups(
-    column: pa.Array | None, path: str, image_root: str | None, first_row: int
-) -> tuple[np.ndarray, dict[int, str]]:
-    """Content hash (n,) of each row's encoded image, and why a row has none."""
-    assert column is not None
-    root = Path(image_root) if image_root is not None else Path(path).parent
-    groups = np.empty(len(column), dtype=np.int64)
-    faults: dict[int, str] = {}
-    for i, value in enumerate(image_cells(column)):
-        try:
-            groups[i] = content_hash(cell_bytes(value, root))
-        except DataError as error:
-            faults[i] = str(error)
-            groups[i] = content_hash(f"missing {first_row + i}".encode())
-    return groups, faults
+def _scores(column: pa.Array | None, rows: RowBatch) -> np.ndarray:
+    """The given score of each pair, (k,) float32: its row's number, or its own in the row's list."""
+    if column is None:
+        return np.full(len(rows.row), np.nan, np.float32)
+    if is_list(column.type):
+        cells = column.to_pylist()
+        own = [_nth(cells[i], position) for i, position in zip(rows.row, rows.position, strict=True)]
+        values = np.array([np.nan if value is None else value for value in own], np.float64)
+    else:
+        values = column.to_numpy(zero_copy_only=False)[rows.row]  # nulls come as NaN
+    with np.errstate(over="ignore"):  # beyond float32: infinite
+        return np.asarray(values.astype(np.float32))

@@ -20,12 +20,25 @@ def some() -> Pairs:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("Ａ  Cat\n", "a cat"), ("STRASSE", "straße"), ("ﬁne", "FINE"), (" x ", "x")]
-)
+    ("one", "other"),
+    [
+        ("Ａ  Cat\n", "a cat"), ("STRASSE", "straße"), ("ﬁne", "FINE"), (" x ", "x"), ("A cat.", "a cat"),
+        ("\u201cA cat\u201d, asleep \u2026", "a cat asleep"), ("T-shirt", "t shirt"), ("\u732b\u3002", "\u732b"),
+        ("\u00bfun gato?", "un gato"),
+    ],
+)  # fmt: skip
 def test_texts_that_are_the_same(one: str, other: str) -> None:
     assert normalise_text(one) == normalise_text(other)
     groups = Pairs.from_arrays([one, other, "another"], images=[b"1", b"2", b"3"]).text_group
     assert groups[0] == groups[1] != groups[2]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("...", "?"), ("C#", "C"), ("50 %", "50"), ("4.5", "45"), ("\U0001f408", "\U0001f415")]
+)
+def test_texts_that_are_not(one: str, other: str) -> None:
+    assert normalise_text(one) != normalise_text(other)
+    assert normalise_text(one)
 
 
 def test_from_arrays() -> None:
@@ -164,3 +177,40 @@ def test_truth_files_that_do_not_fit(tmp_path: Path) -> None:
     for file in [*files, tmp_path / "missing.npy", tmp_path / "missing.parquet"]:
         with pytest.raises(DataError, match=file.name):
             some().true_mismatch_mask(file)
+
+
+def given() -> Pairs:
+    """Six pairs, of which the input knows similarities and text vectors."""
+    return Pairs.from_arrays(
+        list("abcdef"),
+        features=np.eye(6, 4, dtype=np.float32) + 1,
+        text_vectors=np.arange(12, dtype=np.float32).reshape(6, 2),
+        given_scores={"similarity": [0.1, 0.2, np.nan, 0.4, 0.5, 0.6]},
+    )
+
+
+@pytest.mark.parametrize("way", ["select", "take"])
+def test_what_the_input_knows_of_the_captions_goes_with_them(way: str) -> None:
+    pairs = getattr(given(), way)(np.array([4, 2]))
+    np.testing.assert_array_equal(pairs.given_scores["similarity"], np.array([0.5, np.nan], np.float32))
+    np.testing.assert_array_equal(pairs.text_vectors, [[8, 9], [4, 5]])
+    none = getattr(given(), way)(np.array([], np.int64))
+    assert none.given_scores["similarity"].shape == (0,)
+    assert none.text_vectors is not None and none.text_vectors.shape == (0, 2)
+
+
+def test_other_captions_have_no_given_score_and_the_vectors_of_their_text() -> None:
+    pairs = given()
+    swapped = pairs.with_captions(list("bacdef"))
+    np.testing.assert_array_equal(np.isnan(swapped.given_scores["similarity"]), [1, 1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(swapped.text_vectors, np.asarray(pairs.text_vectors)[[1, 0, 2, 3, 4, 5]])
+    assert pairs.with_captions(list("bacdeX")).text_vectors is None
+    assert pairs.with_captions(list("abcdef")).text_vectors is pairs.text_vectors
+    assert not np.isnan(pairs.given_scores["similarity"][[0, 1]]).any()
+
+
+def test_what_is_given_must_fit() -> None:
+    with pytest.raises(DataError, match="2 scores 'similarity'"):
+        Pairs.from_arrays(["a", "b"], images=[b"1", b"2"], given_scores={"similarity": [0.1]})
+    with pytest.raises(DataError, match="text vectors"):
+        Pairs.from_arrays(["a", "b"], images=[b"1", b"2"], text_vectors=np.zeros((3, 4), np.float32))

@@ -304,3 +304,44 @@ def test_tables_and_frames_are_inputs(tmp_path: Path) -> None:
     mixed = table.to_pandas().assign(odd=[1, "x"])
     with pytest.raises(DataError, match="DataFrame"):
         load_pairs(mixed)
+
+
+SCORE_NAMES = [
+    "similarity", "clip_similarity_vitb32", "clip_b32_similarity_score", "clip_l14_similarity_score", "clip_score",
+    "SIMILARITY", "cosine_similarity",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCORE_NAMES)
+def test_similarities_that_the_data_brings_are_recognised(tmp_path: Path, name: str) -> None:
+    columns = {
+        "image": [png(0), png(1)],
+        "captions": pa.array([["a", "b"], ["c"]]),
+        name: pa.array([0.25, None], pa.float64()),
+        "similarity_of_shops": pa.array([1.0, 1.0]),
+        "clip_model": pa.array(["b32", "b32"]),
+    }
+    pairs = load_pairs(write(tmp_path / "in.parquet", columns))
+    assert pairs.source.columns[f"score:{name}"] == name and list(pairs.given_scores) == [name]
+    np.testing.assert_array_equal(pairs.given_scores[name], np.array([0.25, 0.25, np.nan], np.float32))
+    assert pairs.given_scores[name].dtype == np.float32
+
+
+def test_a_given_score_may_run_along_the_captions(tmp_path: Path) -> None:
+    columns = {
+        "image": [png(0), png(1), png(2)],
+        "captions": [["a", "b"], ["c", "d"], None],
+        "similarity": pa.array([[0.5, 1e300], [0.125], None]),
+    }
+    pairs = load_pairs(write(tmp_path / "in.parquet", columns))
+    found = pairs.given_scores["similarity"]
+    np.testing.assert_array_equal(found, np.array([0.5, np.inf, 0.125, np.nan, np.nan], np.float32))
+
+
+def test_given_scores_of_no_rows(tmp_path: Path) -> None:
+    table = {
+        "image": pa.array([], pa.binary()),
+        "caption": pa.array([], pa.string()),
+        "similarity": pa.array([], pa.float32()),
+    }
+    assert load_pairs(write(tmp_path / "in.parquet", table)).given_scores["similarity"].shape == (0,)
