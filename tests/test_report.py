@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.report import before_after_figure, write_report
 from cleanpairs.report.outcome import outcome_of
-from cleanpairs.report.text import visible
 
 EVIL = (
     '<script>alert("x")</script> <img src=x onerror=alert(1)> {{ 7 * 7 }} '

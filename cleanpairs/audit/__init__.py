@@ -3,6 +3,7 @@
 from cleanpairs.audit.estimate import Estimate, ThresholdEstimate
 from cleanpairs.audit.evaluation import AuditResult, evaluate_audit
 from cleanpairs.audit.expected import ExpectedQuality, expected_quality
+from cleanpairs.audit.fragment import SheetFragment, sheet_fragment
 from cleanpairs.audit.labels import read_labels
 from cleanpairs.audit.sample import AuditSample, draw_sample
 from cleanpairs.audit.sheet import AuditForms, write_forms
@@ -13,10 +14,12 @@ __all__ = [
     "AuditSample",
     "Estimate",
     "ExpectedQuality",
+    "SheetFragment",
     "ThresholdEstimate",
     "draw_sample",
     "evaluate_audit",
     "expected_quality",
     "read_labels",
+    "sheet_fragment",
     "write_forms",
 ]

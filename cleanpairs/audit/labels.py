@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
-from cleanpairs.audit.text import one_line
+from cleanpairs.data.display import visible
 from cleanpairs.errors import DataError
 
 __all__ = ["KEY_LENGTH", "read_labels"]
@@ -138,7 +138,7 @@ def _pair_id(path: Path, row: _Row, keys: Sequence[str], y: np.ndarray) -> int:
 
 
 def _same_key(told: str, key: str) -> bool:
-    shown = one_line(key, KEY_LENGTH)
+    shown = visible(key, KEY_LENGTH)
     if told in (shown, "'" + shown):
         return True
     try:  # 007 becomes 7, and 12345678901234567 becomes 1.23457E+16

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.audit.fragment import (
+    CAPTION_LENGTH,
+    SheetFragment,
+    asset,
+    audit_thumbnails,
+    check_fits,
+    sheet_fragment,
+    shown_label,
+)
 from cleanpairs.audit.labels import KEY_LENGTH
 from cleanpairs.audit.sample import AuditSample
-from cleanpairs.audit.text import one_line
 from cleanpairs.data.atomic import staged_directory
-from cleanpairs.data.images import read_image
+from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import DataError, OutputExistsError
+from cleanpairs.errors import OutputExistsError
 from cleanpairs.plan_editing import write_csv
 
 __all__ = ["CSV_NAME", "OUR_NAMES", "PAGE_NAME", "AuditForms", "write_forms"]
@@ -28,8 +32,6 @@ __all__ = ["CSV_NAME", "OUR_NAMES", "PAGE_NAME", "AuditForms", "write_forms"]
 CSV_NAME, PAGE_NAME, IMAGES = "labels.csv", "label.html", "images"
 OUR_NAMES = {CSV_NAME, PAGE_NAME, IMAGES, "result.json", "probabilities.parquet"}
 THUMBNAIL = 360  # longest side, pixels
-CAPTION_LENGTH = 2_000  # characters: a spreadsheet's cell holds 32,767, a person's patience less
-READ_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -73,20 +75,20 @@ def write_forms(
     """
     folder = Path(folder)
     check_folder(folder, overwrite)
-    if len(sample) and sample.pair_id.max() >= len(pairs):
-        raise DataError(f"the audit names pairs up to {sample.pair_id.max()}, the data has {len(pairs)}")
+    check_fits(sample, pairs)
     with staged_directory(folder, overwrite=overwrite) as staged:
-        pictures: list[str | None] = []
         (staged / IMAGES).mkdir()
-        for i, jpeg in zip(sample.pair_id.tolist(), _thumbnails(sample, pairs), strict=True):
+        small = list(audit_thumbnails(sample, pairs, THUMBNAIL))
+        pictures: list[str | None] = []
+        for i, jpeg in zip(sample.pair_id.tolist(), small, strict=True):
             pictures.append(None if jpeg is None else f"{IMAGES}/{i}.jpg")
             if jpeg is not None:
                 (staged / IMAGES / f"{i}.jpg").write_bytes(jpeg)
         if not any(pictures):
             (staged / IMAGES).rmdir()
-        table = _table(sample, pairs, pictures)
-        write_csv(table, staged / CSV_NAME)
-        (staged / PAGE_NAME).write_text(_page(table, staged, title, pairs), encoding="utf-8")
+        write_csv(_table(sample, pairs, pictures), staged / CSV_NAME)
+        page = _page(sheet_fragment(sample, pairs, small, whole=True), title)
+        (staged / PAGE_NAME).write_text(page, encoding="utf-8")
     known = sum(p is not None for p in pictures)
     return AuditForms(folder, folder / CSV_NAME, folder / PAGE_NAME, len(sample), known)
 
@@ -108,67 +110,34 @@ def check_folder(folder: Path, overwrite: bool) -> None:
         )
 
 
-def _thumbnails(sample: AuditSample, pairs: Pairs) -> Iterator[bytes | None]:
-    images = pairs.image_index[sample.pair_id]
-    for start in range(0, len(images), READ_AT_ONCE):
-        for data in pairs.images.read(images[start : start + READ_AT_ONCE].tolist()):
-            yield None if data is None else _thumbnail(data)
-
-
-def _thumbnail(data: bytes) -> bytes | None:
-    """A small JPEG, without the original's metadata; None where it cannot be decoded."""
-    try:
-        small = read_image(data)
-    except DataError:
-        return None
-    small.thumbnail((THUMBNAIL, THUMBNAIL))
-    buffer = io.BytesIO()
-    small.save(buffer, format="JPEG", quality=85)
-    return buffer.getvalue()
-
-
 def _table(sample: AuditSample, pairs: Pairs, pictures: list[str | None]) -> pa.Table:
     ids = sample.pair_id.tolist()
     return pa.table({
         "pair_id": pa.array(ids, pa.int64()),
-        "matched": pa.array([_shown(v) for v in sample.matched.tolist()], pa.string()),
-        "caption": pa.array([one_line(pairs.captions[i], CAPTION_LENGTH) for i in ids], pa.string()),
+        "matched": pa.array([shown_label(v) for v in sample.matched.tolist()], pa.string()),
+        "caption": pa.array([visible(pairs.captions[i], CAPTION_LENGTH) for i in ids], pa.string()),
         "image": pa.array(pictures, pa.string()),
-        "key": pa.array([one_line(pairs.keys[i], KEY_LENGTH) for i in ids], pa.string()),
+        "key": pa.array([visible(pairs.keys[i], KEY_LENGTH) for i in ids], pa.string()),
         "stratum": pa.array([sample.stratum_name(h) for h in sample.stratum.tolist()], pa.string()),
         "weight": pa.array(np.round(sample.weight, 4)),
         "correspondence": pa.array(np.round(sample.correspondence, 6)),
     })  # fmt: skip
 
 
-def _shown(label: float) -> str | None:
-    return None if np.isnan(label) else str(int(label))
-
-
-def _page(table: pa.Table, staged: Path, title: str, pairs: Pairs) -> str:
+def _page(fragment: SheetFragment, title: str) -> str:
     import jinja2
 
-    here = resources.files("cleanpairs.audit")
-    style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("label.css", "label.js"))
-    rows: list[dict[str, Any]] = table.to_pylist()
-    for row in rows:
-        if row["image"]:
-            row["image"] = "data:image/jpeg;base64," + _base64((staged / row["image"]).read_bytes())
+    style = asset("label.css") + fragment.style
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    digest = hashlib.sha256(repr([(r["pair_id"], r["key"], r["stratum"]) for r in rows]).encode()).hexdigest()[:16]
-    return environment.from_string(here.joinpath("label.html").read_text(encoding="utf-8")).render(
-        title=one_line(title, 200),
-        rows=rows,
-        storage=f"cleanpairs-audit-{digest}",  # what is labelled but not saved is found again by this name
-        without="the data holds vectors: look the picture up by its key"
-        if pairs.images.kind != "bytes"
-        else "the picture cannot be read",
+    return environment.from_string(asset("label.html")).render(
+        title=visible(title, 200),
+        sheet=fragment.html,
         style=style,
-        script=script,
-        style_hash=_base64(hashlib.sha256(style.encode()).digest()),
-        script_hash=_base64(hashlib.sha256(script.encode()).digest()),
+        script=fragment.script,
+        style_hash=_digest(style),
+        script_hash=_digest(fragment.script),
     )
 
 
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

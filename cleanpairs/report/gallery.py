@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.errors import DataError
 from cleanpairs.report.outcome import Outcome
-from cleanpairs.report.text import visible
 
 __all__ = ["Card", "Gallery", "galleries"]
 

@@ -16,12 +16,12 @@ import pyarrow as pa
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.errors import DataError
 from cleanpairs.report.figures import histogram_figure, learning_figure, precision_recall_figure
 from cleanpairs.report.gallery import galleries
 from cleanpairs.report.outcome import Outcome, PlanLike, ScoresLike, outcome_of
-from cleanpairs.report.text import visible
 
 __all__ = ["write_report"]
 

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from cleanpairs.audit import AuditSample, draw_sample, read_labels, write_forms
-from cleanpairs.audit.text import one_line
+from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.errors import DataError, OutputExistsError
 
@@ -200,6 +200,6 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 
 def test_one_line() -> None:
-    assert one_line("a\r\n b\tc\u2028d", 99) == "a b c d"
-    assert one_line("x" * 10, 4) == "xxxx …"
-    assert one_line("\x00\u202e\ud800", 9) == "⟨U+0000⟩⟨U+202E⟩⟨U+D800⟩"
+    assert visible("a\r\n b\tc\u2028d", 99) == "a b c d"
+    assert visible("x" * 10, 4) == "xxxx …"
+    assert visible("\x00\u202e\ud800", 9) == "⟨U+0000⟩⟨U+202E⟩⟨U+D800⟩"

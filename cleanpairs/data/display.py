@@ -8,7 +8,6 @@ __all__ = ["MAX_LENGTH", "visible"]
 
 MAX_LENGTH = 280  # characters of a caption that are shown
 _JOINERS = {"\u200c", "\u200d"}  # part of correct Persian and of many emoji; harmless
-_SPACES = {"\t", "\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x1f", "\x85", "\u2028", "\u2029"}
 
 
 def visible(text: object, limit: int = MAX_LENGTH) -> str:
@@ -19,14 +18,12 @@ def visible(text: object, limit: int = MAX_LENGTH) -> str:
     around it reads. Escaping for HTML is the template's.
     """
     raw = str(text)
-    cut = raw[:limit]
-    shown = "".join(_shown(c) for c in cut)
+    shown = "".join(map(_shown, raw[:limit]))
     return " ".join(shown.split()) + (" …" if len(raw) > limit else "")
 
 
 def _shown(c: str) -> str:
-    if c in _SPACES:
+    if c.isspace():
         return " "
-    if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn"} and c not in _JOINERS:
-        return f"⟨U+{ord(c):04X}⟩"
-    return c
+    hidden = unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn"} and c not in _JOINERS
+    return f"⟨U+{ord(c):04X}⟩" if hidden else c

@@ -1,0 +1,128 @@
+"""The sheet to label in, as a piece of a page: what the audit's own page and the report show."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.audit.labels import KEY_LENGTH
+from cleanpairs.audit.sample import AuditSample
+from cleanpairs.data.display import visible
+from cleanpairs.data.images import read_image
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.errors import DataError
+
+__all__ = ["SheetFragment", "audit_thumbnails", "sheet_fragment"]
+
+CAPTION_LENGTH = 2_000  # characters: a spreadsheet's cell holds 32,767, a person's patience less
+READ_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class SheetFragment:
+    """``html`` of ``pairs`` cards, escaped; ``style`` and ``script`` that its page has to let in by their hashes."""
+
+    html: str
+    style: str
+    script: str
+    pairs: int
+
+
+def sheet_fragment(
+    sample: AuditSample,
+    pairs: Pairs,
+    thumbnails: Sequence[bytes | None] | None = None,
+    *,
+    size: int = 240,
+    whole: bool = False,
+) -> SheetFragment:
+    """Cards with a picture, a caption and three buttons each, in the sample's order, without scores.
+
+    Parameters
+    ----------
+    sample : AuditSample
+        n pairs; the labels that they have are pressed already.
+    pairs : Pairs
+        The N pairs that it was drawn from.
+    thumbnails : n bytes or None, optional
+        JPEG; made here when not given,
+    size : int
+        at most so many pixels on the longest side.
+    whole : bool
+        The page holds nothing else: keys act without a card in focus.
+
+    Raises
+    ------
+    DataError
+        The sample names pairs beyond N.
+    """
+    import jinja2
+
+    check_fits(sample, pairs)
+    small = list(audit_thumbnails(sample, pairs, size)) if thumbnails is None else thumbnails
+    rows: list[dict[str, Any]] = [
+        {
+            "pair_id": i,
+            "key": visible(pairs.keys[i], KEY_LENGTH),
+            "caption": visible(pairs.captions[i], CAPTION_LENGTH),
+            "stratum": sample.stratum_name(h),
+            "matched": shown_label(label),
+            "image": None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii"),
+        }
+        for i, h, label, jpeg in zip(
+            sample.pair_id.tolist(), sample.stratum.tolist(), sample.matched.tolist(), small, strict=True
+        )
+    ]
+    digest = hashlib.sha256(repr([(r["pair_id"], r["key"], r["stratum"]) for r in rows]).encode()).hexdigest()[:16]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    html = environment.from_string(asset("sheet.html")).render(
+        rows=rows,
+        whole=whole,
+        storage=f"cleanpairs-audit-{digest}",  # what is labelled but not saved is found again by this name
+        without="the data holds vectors: look the picture up by its key"
+        if pairs.images.kind != "bytes"
+        else "the picture cannot be read",
+    )
+    return SheetFragment(html, asset("sheet.css"), asset("label.js"), len(rows))
+
+
+def asset(name: str) -> str:
+    """Text of a file that lies beside this module."""
+    return resources.files("cleanpairs.audit").joinpath(name).read_text(encoding="utf-8")
+
+
+def check_fits(sample: AuditSample, pairs: Pairs) -> None:
+    """DataError where a sample is of other pairs."""
+    if len(sample) and sample.pair_id.max() >= len(pairs):
+        raise DataError(f"the audit names pairs up to {sample.pair_id.max()}, the data has {len(pairs)}")
+
+
+def shown_label(label: float) -> str | None:
+    """``"1"``, ``"0"``, or None where there is none."""
+    return None if np.isnan(label) else str(int(label))
+
+
+def audit_thumbnails(sample: AuditSample, pairs: Pairs, size: int) -> Iterator[bytes | None]:
+    """A small JPEG of each pair's picture, without the original's metadata; None where it cannot be decoded."""
+    images = pairs.image_index[sample.pair_id]
+    for start in range(0, len(images), READ_AT_ONCE):
+        for data in pairs.images.read(images[start : start + READ_AT_ONCE].tolist()):
+            yield None if data is None else _thumbnail(data, size)
+
+
+def _thumbnail(data: bytes, size: int) -> bytes | None:
+    try:
+        small = read_image(data)
+    except DataError:
+        return None
+    small.thumbnail((size, size))
+    buffer = io.BytesIO()
+    small.save(buffer, format="JPEG", quality=85)
+    return buffer.getvalue()
