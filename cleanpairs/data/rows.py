@@ -212,3 +212,27 @@ def _scores(column: pa.Array | None, rows: RowBatch) -> np.ndarray:
         values = column.to_numpy(zero_copy_only=False)[rows.row]  # nulls come as NaN
     with np.errstate(over="ignore"):  # beyond float32: infinite
         return np.asarray(values.astype(np.float32))
+
+
+def _nth(value: Any, position: int) -> Any:
+    """The entry of a truth column for one caption: it may be a list, as the captions are."""
+    if isinstance(value, list):
+        return value[position] if position < len(value) else None
+    return value
+
+
+def _image_groups(
+    column: pa.Array | None, path: str, image_root: str | None, first_row: int
+) -> tuple[np.ndarray, dict[int, str]]:
+    """Content hash (n,) of each row's encoded image, and why a row has none."""
+    assert column is not None
+    root = Path(image_root) if image_root is not None else Path(path).parent
+    groups = np.empty(len(column), dtype=np.int64)
+    faults: dict[int, str] = {}
+    for i, value in enumerate(image_cells(column)):
+        try:
+            groups[i] = content_hash(cell_bytes(value, root))
+        except DataError as error:
+            faults[i] = str(error)
+            groups[i] = content_hash(f"missing {first_row + i}".encode())
+    return groups, faults
