@@ -1,7 +1,13 @@
-"""Words and their numbers, and a corpus of captions as one flat table.
+"""Captions as numbers: the tokens, the vocabulary, and a corpus of captions as one flat table.
 
-A token is a run of letters and digits with their marks, or one character of a script that puts no spaces between words
-(Han, Kana, Thai, Lao, Khmer, Myanmar). Text is NFKC-normalised and casefolded first.
+Text is NFKC-normalised and casefolded first. What a token is then depends on the kind of the tokenizer:
+
+- ``words``: a run of letters and digits with their marks, or one character of a script that puts no spaces between
+  words (Han, Kana, Thai, Lao, Khmer, Myanmar);
+- ``characters``: one letter or digit with its marks, in every script;
+- ``subword``: pieces of words that are frequent in the corpus (:mod:`cleanpairs.encoders.subword`).
+
+Symbols are tokens, an emoji with its modifiers one; punctuation, quotes and invisible characters are none.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,25 +25,60 @@ from torch import Tensor
 
 from cleanpairs.errors import DataError
 
-__all__ = ["PackedTokens", "TokenTable", "Tokenizer", "pack", "words"]
+__all__ = ["KINDS", "PackedTokens", "TokenTable", "Tokenizer", "characters", "pack", "runs", "words"]
 
+KINDS = ("words", "characters", "subword")
 UNKNOWN = 0
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003134f"
+)
+# What a character of an unspaced script is written with: vowel signs, tone marks, viramas (Thai, Lao, Myanmar, Khmer).
+_UNSPACED_MARKS = (
+    "\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060"
+    "\u1062-\u1064\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17dd\u3099\u309a"
+)
 # Marks are no letters to Python's \w, but they belong to the word: accents that do not compose, Cyrillic, Hebrew and
 # Arabic points, and all that the scripts of India write with (vowel signs, viramas) but the dandas, its full stops.
 _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
     "\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u0900-\u0963\u0966-\u0dff\u200c\u200d"
 )
-_TOKEN = re.compile(
-    rf"[{_UNSPACED}][\u0e31\u0e34-\u0e3a\u0e47-\u0e4e]*|[^\W{_UNSPACED}](?:[^\W{_UNSPACED}]|[{_MARKS}])*"
-    rf"|[^\w\s.,;:!?'\"()\[\]{{}}\-]"
+# Punctuation: ASCII's (but # % & * @ and other symbols), Latin, Hebrew, Arabic, Indic, Thai, Myanmar, Khmer, general,
+# CJK. And what cannot be seen: zero-width blanks, which parts words in Thai and Khmer, and marks of direction.
+_PUNCTUATION = (
+    r".,;:!?'\"()\[\]{}\-"
+    "\u00a1\u00ab\u00ad\u00b7\u00bb\u00bf\u05be\u05c0\u05c3\u05c6\u060c\u061b-\u061f\u066a-\u066d\u06d4\u0964\u0965"
+    "\u0e2f\u0e4f\u0e5a\u0e5b\u104a-\u104f\u17d4-\u17da\u2010-\u2027\u2030-\u205e\u3001-\u3003\u3008-\u3011"
+    "\u3014-\u301f\u30fb\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufe0e\ufe0f"
 )
+_LETTER = rf"[^\W{_UNSPACED}]"
+_CHARACTER = rf"(?![{_PUNCTUATION}])[{_UNSPACED}][{_UNSPACED_MARKS}]*"  # of an unspaced script
+# A symbol; an emoji goes on with variants, skin tones and what a zero-width joiner joins to it.
+_SYMBOL = rf"[^\w\s{_PUNCTUATION}{_MARKS}](?:[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]|\u200d[^\w\s])*"
+_WORD = rf"{_LETTER}(?:{_LETTER}|[{_MARKS}])*"
+_WORDS = re.compile(rf"{_CHARACTER}|{_WORD}|{_SYMBOL}")
+_CHARACTERS = re.compile(rf"{_CHARACTER}|{_LETTER}[{_MARKS}]*|{_SYMBOL}")
+_RUNS = re.compile(rf"(?P<run>(?:{_CHARACTER})+)|{_WORD}|{_SYMBOL}")
+
+
+def _normal(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 def words(text: str) -> list[str]:
-    """Tokens of a caption; an empty list when it holds none."""
-    return _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold())
+    """Tokens of a caption, by words; an empty list when it holds none."""
+    return _WORDS.findall(_normal(text))
+
+
+def characters(text: str) -> list[str]:
+    """Tokens of a caption, by characters: a letter keeps its marks, and blanks are none."""
+    return _CHARACTERS.findall(_normal(text))
+
+
+def runs(text: str) -> list[tuple[str, bool]]:
+    """Words, and runs of characters of scripts without spaces: (text, whether it is such a run)."""
+    return [(match[0], match["run"] is not None) for match in _RUNS.finditer(_normal(text))]
 
 
 @dataclass(frozen=True)
@@ -81,24 +122,49 @@ class Tokenizer:
     vocabulary : sequence of str
         Known tokens; token k has number k + 1.
     max_length : int
-        Longer captions are cut to this many tokens.
+        Longer captions are cut to this many tokens; by characters, to four times as many.
+    kind : {"words", "characters"}
+        What a token is.
     """
 
-    def __init__(self, vocabulary: Sequence[str], max_length: int = 64) -> None:
+    kind: str
+
+    def __init__(self, vocabulary: Sequence[str], max_length: int = 64, kind: str = "words") -> None:
         self.vocabulary = list(vocabulary)
         self.max_length = max_length
+        self.kind = kind
         self._number = {token: k + 1 for k, token in enumerate(self.vocabulary)}
 
     @classmethod
     def fit(
-        cls, captions: Iterable[str], *, min_count: int = 1, max_size: int = 50_000, max_length: int = 64
+        cls,
+        captions: Iterable[str],
+        *,
+        kind: str = "words",
+        min_count: int = 1,
+        max_size: int = 50_000,
+        max_length: int = 64,
     ) -> Tokenizer:
-        """The tokens seen at least ``min_count`` times, the most frequent first, ties by spelling."""
+        """A tokenizer of the ``kind`` for these captions.
+
+        By words and by characters it knows the tokens seen at least ``min_count`` times, the most frequent first, ties
+        by spelling, at most ``max_size``. A subword tokenizer is :meth:`SubwordTokenizer.learn`'s.
+
+        Raises
+        ------
+        ConfigError
+            ``kind="subword"`` without the package ``tokenizers``.
+        """
+        if kind == "subword":
+            from cleanpairs.encoders.subword import SubwordTokenizer
+
+            return SubwordTokenizer.learn(captions, min_count=min_count, max_length=max_length)
+        split = _SPLIT[kind]
         counts: Counter[str] = Counter()
         for caption in captions:
-            counts.update(words(caption))
+            counts.update(split(caption))
         kept = sorted((t for t, c in counts.items() if c >= min_count), key=lambda t: (-counts[t], t))[:max_size]
-        return cls(kept, max_length)
+        return cls(kept, max_length, kind)
 
     def __len__(self) -> int:
         """Size of the embedding table: all tokens and the unknown."""
@@ -106,28 +172,44 @@ class Tokenizer:
 
     def encode(self, captions: Iterable[str]) -> TokenTable:
         """All captions as one table; a caption without a token becomes one unknown token."""
-        number, limit = self._number, self.max_length
         ids: list[int] = []
         lengths: list[int] = []
-        for caption in captions:
-            row = [number.get(token, UNKNOWN) for token in words(caption)[:limit]] or [UNKNOWN]
-            ids.extend(row)
-            lengths.append(len(row))
+        for row in self._numbers(captions):
+            ids.extend(row or [UNKNOWN])
+            lengths.append(len(row) or 1)
         offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         return TokenTable(np.asarray(ids, dtype=np.int64), offsets)
 
+    def _numbers(self, captions: Iterable[str]) -> Iterator[list[int]]:
+        """The numbers of each caption's tokens, cut to length."""
+        number, split = self._number, _SPLIT[self.kind]
+        limit = self.max_length * (4 if self.kind == "characters" else 1)
+        for caption in captions:
+            yield [number.get(token, UNKNOWN) for token in split(caption)[:limit]]
+
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
-        return {"vocabulary": self.vocabulary, "max_length": self.max_length}
+        return {"kind": self.kind, "vocabulary": self.vocabulary, "max_length": self.max_length}
 
     @classmethod
     def from_dict(cls, data: dict[str, object]) -> Tokenizer:
-        """From :meth:`to_dict`; DataError when it is not one."""
+        """From :meth:`to_dict`; DataError when it is not one, ConfigError when a package is missing for its kind."""
+        kind = data.get("kind", "words")  # models of before there were kinds
         vocabulary, max_length = data.get("vocabulary"), data.get("max_length")
-        if not isinstance(vocabulary, list) or not isinstance(max_length, int):
-            raise DataError("a vocabulary needs the keys 'vocabulary' (list) and 'max_length' (integer)")
-        return cls([str(v) for v in vocabulary], max_length)
+        if not isinstance(vocabulary, list) or not isinstance(max_length, int) or kind not in KINDS:
+            raise DataError(
+                f"a vocabulary needs the keys 'vocabulary' (list), 'max_length' (integer) and 'kind' (one of "
+                f"{', '.join(KINDS)}), found {', '.join(sorted(map(str, data))) or 'none'} and kind {kind!r}"
+            )
+        if kind == "subword":
+            from cleanpairs.encoders.subword import SubwordTokenizer
+
+            return SubwordTokenizer([str(v) for v in vocabulary], data.get("merges"), max_length)
+        return cls([str(v) for v in vocabulary], max_length, str(kind))
+
+
+_SPLIT: dict[str, Callable[[str], list[str]]] = {"words": words, "characters": characters}
 
 
 def pack(

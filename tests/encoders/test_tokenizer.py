@@ -29,6 +29,13 @@ from cleanpairs.errors import DataError
         ("قِطّة حمراء", ["قِطّة", "حمراء"]),
         ("C++ 50% €3", ["c", "+", "+", "50", "%", "€", "3"]),
         ("2 cats狗", ["2", "cats", "狗"]),
+        ("“Don’t” – now…", ["don", "t", "now"]),  # quotes and dashes of print are no words either
+        ("「人々」、カー・ジャック。", ["人", "々", "カ", "ー", "ジ", "ャ", "ッ", "ク"]),
+        ("قطة، كلب؟", ["قطة", "كلب"]),
+        ("बिल्ली।", ["बिल्ली"]),
+        ("แมว\u200bนก", ["แ", "ม", "ว", "น", "ก"]),  # a zero-width space parts words and is none
+        ("👩\u200d🚀 👍🏽 ❤️", ["👩\u200d🚀", "👍🏽", "❤️"]),  # an emoji with all that belongs to it
+        ("မြန်မာ", ["မြ", "န်", "မာ"]),
         ("", []),
         (" .,;:!? ", []),
     ],

@@ -1,0 +1,133 @@
+"""Subwords: merges against a naive loop, determinism, saving, what is damaged, and what is missing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("tokenizers")
+
+from cleanpairs.encoders.subword import START, SubwordTokenizer, pieces_of
+from cleanpairs.encoders.tokenizer import Tokenizer, runs
+from cleanpairs.errors import ConfigError, DataError
+
+CAPTIONS = [
+    "a red cat on a mat", "two red cats", "a tomcat and a cat", "the cat sat on the mat",
+    "红色的猫", "白色的猫", "大熊猫和猫", "แมวสีแดง", "แมวดำ", "ねこが好き", "いぬが好き", "빨간 고양이", "고양이 두 마리", "🚀 and 🚀",
+]  # fmt: skip
+
+
+def tokens(tokenizer: SubwordTokenizer, caption: str) -> list[str]:
+    names = ["?", *tokenizer.vocabulary]
+    return [names[k] for k in tokenizer.encode([caption]).ids]
+
+
+def naive(tokenizer: SubwordTokenizer, caption: str) -> list[str]:
+    """A piece by itself: of all neighbours those of the earliest merge are joined, the leftmost first, and again."""
+    rank = {pair: k for k, pair in enumerate(tokenizer.merges)}
+    out: list[str] = []
+    for piece in pieces_of(caption):
+        parts = list(piece)
+        while True:
+            known = [(rank[pair], k) for k, pair in enumerate(itertools.pairwise(parts)) if pair in rank]
+            if not known:
+                break
+            _, k = min(known)
+            parts[k : k + 2] = [parts[k] + parts[k + 1]]
+        out.extend(parts)
+    return out
+
+
+def test_encoding_is_the_merges_one_after_the_other() -> None:
+    tokenizer = SubwordTokenizer.learn(CAPTIONS * 2, max_pieces=150)
+    for caption in [*CAPTIONS, "cats at red mats", "猫猫", "แมวแดง"]:
+        assert tokens(tokenizer, caption) == naive(tokenizer, caption), caption
+
+
+def test_frequent_words_are_one_piece_and_word_ends_are_not_words() -> None:
+    tokenizer = SubwordTokenizer.learn(CAPTIONS * 3)
+    assert tokens(tokenizer, "a red cat") == [START + "a", START + "red", START + "cat"]
+    assert START + "cat" not in tokens(tokenizer, "tomcat")
+    assert "猫" in tokens(tokenizer, "猫") and tokens(tokenizer, "虎猫")[1:] == ["猫"]  # the same where it stands
+    assert tokens(tokenizer, "ねこが好き") == ["ねこが好き"]
+
+
+def test_numbers_are_those_of_the_vocabulary() -> None:
+    tokenizer = SubwordTokenizer.learn(CAPTIONS)
+    assert len(set(tokenizer.vocabulary)) == len(tokenizer.vocabulary) == len(tokenizer) - 1
+    table = tokenizer.encode(CAPTIONS)
+    assert table.ids.min() >= 0 and table.ids.max() < len(tokenizer)
+    assert len(table) == len(CAPTIONS) and table.lengths.min() >= 1
+    assert (table.ids > 0).all()  # nothing of what it learned from is unknown to it
+
+
+def test_unknown_empty_and_long_captions() -> None:
+    tokenizer = SubwordTokenizer.learn(CAPTIONS, max_length=5)
+    table = tokenizer.encode(["", " . ", "Ж", "cat " * 9, "大熊猫" * 9])
+    assert table.lengths.tolist() == [1, 1, 2, 5, 5]
+    assert table.ids[:2].tolist() == [0, 0]
+    assert tokens(tokenizer, "Ж") == [START, "?"]
+
+
+@pytest.mark.parametrize("captions", [[], [""], ["cat"], ["cat", "猫"]])
+def test_hardly_anything_to_learn_from(captions: list[str]) -> None:
+    tokenizer = SubwordTokenizer.learn(captions)
+    table = tokenizer.encode(["cat", "猫", ""])
+    assert len(table) == 3 and table.lengths.min() >= 1 and table.ids.max() < len(tokenizer)
+    assert SubwordTokenizer.from_dict(json.loads(json.dumps(tokenizer.to_dict()))).vocabulary == tokenizer.vocabulary
+
+
+def test_the_limit_holds_and_the_rarest_letters_go_first() -> None:
+    tokenizer = SubwordTokenizer.learn(CAPTIONS * 2, max_pieces=20)
+    assert len(tokenizer.vocabulary) <= 20
+    letters = Counter(c for caption in CAPTIONS for piece in pieces_of(caption) for c in piece)
+    alphabet = {token for token in tokenizer.vocabulary if len(token) == 1}
+    assert alphabet == set(sorted(letters, key=lambda c: (-letters[c], c))[:10])
+
+
+def test_min_count_asks_for_more_frequent_pieces() -> None:
+    few, many = (SubwordTokenizer.learn(CAPTIONS, min_count=n) for n in (4, 1))
+    assert len(few.merges) < len(many.merges)
+
+
+def test_order_and_process_change_nothing() -> None:
+    one = SubwordTokenizer.learn(CAPTIONS).to_dict()
+    assert SubwordTokenizer.learn(CAPTIONS[::-1]).to_dict() == one
+    code = (
+        "import json, sys\nfrom cleanpairs.encoders.subword import SubwordTokenizer as T\n"
+        "print(json.dumps(T.learn(json.loads(sys.argv[1])).to_dict(), sort_keys=True))"
+    )
+    argv = [sys.executable, "-c", code, json.dumps(CAPTIONS)]
+    assert json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout) == one
+
+
+def test_round_trip_through_json() -> None:
+    tokenizer = Tokenizer.fit(CAPTIONS, kind="subword", max_length=9)
+    assert isinstance(tokenizer, SubwordTokenizer)
+    again = Tokenizer.from_dict(json.loads(json.dumps(tokenizer.to_dict(), ensure_ascii=False)))
+    assert isinstance(again, SubwordTokenizer) and again.max_length == 9
+    captions = [*CAPTIONS, "nothing known ЖЖ", ""]
+    assert again.encode(captions).ids.tolist() == tokenizer.encode(captions).ids.tolist()
+
+
+@pytest.mark.parametrize("merges", [None, "ab", [["a"]], [["a", 1]], [["q", "zz"]]])
+def test_merges_that_are_none_are_refused(merges: object) -> None:
+    with pytest.raises(DataError, match="merges"):
+        Tokenizer.from_dict({"kind": "subword", "vocabulary": ["a", "b"], "max_length": 5, "merges": merges})
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ConfigError, match=r"cleanpairs\[subword\]"):
+        Tokenizer.fit(CAPTIONS, kind="subword")
+
+
+def test_runs_are_words_and_stretches_without_spaces() -> None:
+    assert runs("A tomcat 大熊猫,猫 แมว") == [
+        ("a", False), ("tomcat", False), ("大熊猫", True), ("猫", True), ("แมว", True),
+    ]  # fmt: skip
