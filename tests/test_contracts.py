@@ -143,6 +143,7 @@ BAD: dict[str, list[Any]] = {
     "cross_fit": [1, -1, 2.5],
     "threshold": [-0.1, 1.1, "otto", float("nan"), True], "exclude_duplicates": ["no", 2],
     "standardise": ["no", None], "image_drop": [-0.1, 1, "a"], "text_drop": [-0.1, 1.0, None], "min_count": [0],
+    "tokenizer": ["word", None, 3],
     "warmup": [-1, "a", 1.5], "warm_loss": ["max", None], "split_by": ["loss", None], "clean_loss": ["x", None],
     "margin": [0, -1, "a"], "curve": [1, 0.5, "a"], "clean_above": [-0.1, 1, "a"], "memory": [0, 2.5],
     "neighbours": [0, "a"], "eta": [-0.1, 2, "a"], "noisy_weight": [-1, "a"], "classes": [1, "a"],

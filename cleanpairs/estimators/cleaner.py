@@ -122,7 +122,9 @@ class PairCleaner(SharedParameters):
         self._refuse_mostly_bad(len(pairs), len(usable))
         self.image_encoder_, self.image_size_ = matrix.encoder, matrix.image_size
         captions = [pairs.captions[i] for i in usable]
-        self.tokenizer_ = Tokenizer.fit(captions, min_count=self.min_count, max_length=self.max_length)
+        self.tokenizer_ = Tokenizer.fit(
+            captions, kind=self.tokenizer, min_count=self.min_count, max_length=self.max_length
+        )
         data = TrainingData(
             images=matrix.array,
             tokens=self.tokenizer_.encode(captions),

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from sklearn.base import BaseEstimator
 
+from cleanpairs.encoders.tokenizer import KINDS
 from cleanpairs.errors import ConfigError
 from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
 from cleanpairs.registry import BACKBONES, IMAGE_ENCODERS
@@ -58,8 +59,11 @@ class SharedParameters(BaseEstimator):
         Pairs with the same image or text are no negatives of each other.
     standardise : bool
         Input vectors are centred and scaled per dimension.
+    tokenizer : {"words", "characters", "subword"}
+        What a token of a caption is; see :mod:`cleanpairs.encoders.tokenizer`. Scripts without spaces are cut into
+        characters by "words" too; "subword" learns frequent pieces and needs the package ``tokenizers``.
     min_count, max_length : int
-        Vocabulary: least occurrences of a word; words after which a caption is cut.
+        Vocabulary: least occurrences of a token; tokens after which a caption is cut (characters: four times as many).
     device : {"auto", "cpu", "cuda"}
     precision : {"auto", "fp32", "bf16"}
         auto: bf16 on a GPU, fp32 on a CPU.
@@ -90,6 +94,7 @@ class SharedParameters(BaseEstimator):
     cross_fit: int = 0
     exclude_duplicates: bool = True
     standardise: bool = True
+    tokenizer: str = "words"
     min_count: int = 1
     max_length: int = 64
     device: str = "auto"
@@ -124,6 +129,7 @@ class SharedParameters(BaseEstimator):
         check_number(self.method_name, "threshold", self.threshold, least=0, most=1, also=("auto", None))
         for name in ("exclude_duplicates", "standardise"):
             check_flag(self.method_name, name, getattr(self, name))
+        check_choice(self.method_name, "tokenizer", self.tokenizer, KINDS)
         check_choice(self.method_name, "device", self.device, ("auto", "cpu", "cuda"))
         check_choice(self.method_name, "precision", self.precision, ("auto", "fp32", "bf16"))
         if self.image_encoder not in ("auto", "features"):

@@ -1,0 +1,151 @@
+"""Nine languages: tokens are sane, equal texts are grouped whatever their form, and a small fit learns from each.
+
+``nouns.tsv`` holds forty nouns in nine languages. The package ``emoji`` brings CLDR's names of emoji in seven of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cleanpairs import InfoNCE
+from cleanpairs.data.text import text_groups
+from cleanpairs.encoders.tokenizer import KINDS, Tokenizer, characters, runs, words
+
+_LINES = (Path(__file__).parent / "nouns.tsv").read_text(encoding="utf-8").splitlines()
+NOUNS = dict(zip(*[_LINES[0].split("\t"), zip(*(line.split("\t") for line in _LINES[1:]), strict=True)], strict=True))
+UNSPACED = ("zh", "ja", "th")
+SEPARATING = {"Ps", "Pe", "Pi", "Pf", "Zs", "Cc"}  # brackets, quotes, blanks, control characters
+CLDR = ("en", "de", "ru", "ar", "zh", "ja", "ko")
+
+
+def emoji_names(language: str) -> list[str]:
+    emoji = pytest.importorskip("emoji")
+    emoji.config.load_language(language)
+    names = [entry[language] for entry in emoji.EMOJI_DATA.values() if language in entry]
+    return [name.strip(":").replace("_", " ") for name in names]
+
+
+def test_the_nouns_are_a_corpus() -> None:
+    assert list(NOUNS) == ["en", "de", "ru", "ar", "hi", "zh", "ja", "th", "ko"]
+    assert all(len(set(nouns)) == 40 for nouns in NOUNS.values())
+
+
+def is_mark(char: str) -> bool:
+    return unicodedata.category(char) in ("Mn", "Me")
+
+
+@pytest.mark.parametrize("language", CLDR)
+@pytest.mark.parametrize("split", [words, characters], ids=["words", "characters"])
+def test_names_of_emoji_give_sane_tokens(language: str, split: Any) -> None:
+    names = emoji_names(language)
+    assert len(names) > 3_000
+    for name in names:
+        tokens = split(name)
+        assert tokens, name
+        for token in tokens:
+            assert token.strip() == token and not is_mark(token[0]), (name, token)
+            assert not SEPARATING & {unicodedata.category(c) for c in token}, (name, token)
+        letters = [c for c in unicodedata.normalize("NFKC", name).casefold() if c.isalnum()]
+        assert [c for c in "".join(tokens) if c.isalnum()] == letters  # nothing lost, nothing twice
+
+
+@pytest.mark.parametrize("language", NOUNS)
+def test_a_noun_is_a_word_or_its_characters(language: str) -> None:
+    for noun in NOUNS[language]:
+        tokens, stretches = words(noun), runs(noun)
+        if language in UNSPACED:
+            assert "".join(tokens) == unicodedata.normalize("NFKC", noun) and all(run for _, run in stretches)
+            assert len(stretches) == 1 and len(tokens) == sum(not is_mark(c) for c in "".join(tokens))
+        else:
+            assert tokens == unicodedata.normalize("NFKC", noun).casefold().split()
+            assert not any(run for _, run in stretches)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vocabulary_of_all_languages_at_once(kind: str) -> None:
+    captions = [" ".join(pair) for nouns in NOUNS.values() for pair in itertools.pairwise(nouns)]
+    tokenizer = Tokenizer.fit(captions, kind=kind)
+    again = Tokenizer.from_dict(json.loads(json.dumps(tokenizer.to_dict())))
+    table = tokenizer.encode(captions)
+    assert (table.ids > 0).all() and len(set(tokenizer.vocabulary)) == len(tokenizer.vocabulary)
+    assert again.encode(captions).ids.tolist() == table.ids.tolist()
+    rows = {tuple(table.ids[a:b]) for a, b in itertools.pairwise(table.offsets)}
+    assert len(rows) == len(captions)  # no two captions look the same
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Straße", "STRASSE"),
+        ("café", "cafe\u0301"),
+        ("ＦＵＬＬ　ｗｉｄｔｈ", "full width"),
+        ("ｶﾒﾗ", "カメラ"),
+        ("ガ", "カ\u3099"),
+        ("한국", unicodedata.normalize("NFD", "한국")),
+        ("ΣΊΣΥΦΟΣ", "σίσυφος"),
+        ("ЁЖИК", "ёжик"),
+        ("ﻗﻄﺔ", "قطة"),
+        ("２匹の猫", "2匹の猫"),
+        ("ม้า  งู", "ม้า งู"),
+    ],
+)
+def test_one_text_in_two_forms_is_one_group_and_the_same_tokens(one: str, other: str) -> None:
+    first, second = text_groups([one, other])
+    assert first == second and words(one) == words(other) and characters(one) == characters(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("ねこ", "ネコ"), ("कि", "की"), ("ปลา", "ปล่า"), ("猫", "貓"), ("بيت", "بنت"), ("mas", "más")]
+)
+def test_what_differs_by_a_mark_or_a_script_stays_apart(one: str, other: str) -> None:
+    first, second = text_groups([one, other])
+    assert first != second and words(one) != words(other) and characters(one) != characters(other)
+
+
+def corpus(language: str, n: int, seed: int) -> pd.DataFrame:
+    """A vector is the sum of its three nouns' vectors, a caption those nouns; without spaces where none are written."""
+    rng = np.random.default_rng(seed)
+    vectors = np.random.default_rng(7).normal(size=(40, 16))
+    chosen = [rng.choice(40, 3, replace=False) for _ in range(n)]
+    between = "" if language in UNSPACED else " "
+    return pd.DataFrame(
+        {
+            "image_features": [vectors[row].sum(0).astype(np.float32) for row in chosen],
+            "caption": [between.join(NOUNS[language][k] for k in row) for row in chosen],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [(language, "words") for language in NOUNS] + [("zh", "subword"), ("th", "subword"), ("de", "subword")],
+)
+def test_a_small_fit_learns_from_captions_of_every_language(language: str, tokenizer: str, tmp_path: Path) -> None:
+    model = InfoNCE(
+        tokenizer=tokenizer, backbone="mlp", epochs=12, batch_size=32, dim=32, dim_word=32, lr=0.01, device="cpu",
+        image_drop=0.0,
+    ).fit(corpus(language, 400, 0))  # fmt: skip
+    test = corpus(language, 100, 1)
+    recall = model.evaluate(test)
+    assert recall.i2t_r10 > 40 and recall.t2i_r10 > 40  # per cent; by chance 10
+    model.save_pretrained(tmp_path / "model")
+    again = InfoNCE.from_pretrained(tmp_path / "model")
+    assert type(again.tokenizer_) is type(model.tokenizer_) and again.tokenizer_.kind == tokenizer
+    np.testing.assert_allclose(again.score_pairs(test), model.score_pairs(test), atol=1e-6)
+
+
+def test_characters_where_words_are_compounds() -> None:
+    """The order of characters is what GRU reads; a bag of them hardly tells captions apart, so VSE infinity it is."""
+    model = InfoNCE(
+        tokenizer="characters", epochs=12, batch_size=32, dim=32, dim_word=32, lr=0.01, device="cpu", image_drop=0.0
+    ).fit(corpus("de", 400, 0))
+    assert model.tokenizer_.kind == "characters" and len(model.tokenizer_) < 40
+    assert model.evaluate(corpus("de", 100, 1)).i2t_r10 > 30
