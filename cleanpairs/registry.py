@@ -174,8 +174,12 @@ IMAGE_ENCODERS = Registry(
 
 READERS = Registry(
     "reader",
-    {
-        "parquet": ("cleanpairs.data.parquet:ParquetReader", "Parquet: a file, a glob or a directory"),
+    {  # asked in this order; Parquet last, as it takes any file
+        "webdataset": (
+            "cleanpairs.data.formats.webdataset:WebDatasetReader",
+            "WebDataset tars, of img2dataset too: KEY.jpg, KEY.txt, KEY.json; a directory, a tar, braces, a glob",
+        ),
         "precomp": ("cleanpairs.data.precomp:PrecompReader", "research layout: {split}_ims.npy and {split}_caps.txt"),
+        "parquet": ("cleanpairs.data.parquet:ParquetReader", "Parquet: a file, a glob or a directory"),
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,26 @@ import pyarrow.parquet as pq
 from cleanpairs.data.images import image_cells, rows_by_file
 from cleanpairs.errors import DataError
 
-__all__ = ["common_schema", "count_rows", "expand", "iter_batches", "open_parquet", "read_rows"]
+__all__ = ["common_schema", "count_rows", "expand", "iter_batches", "open_parquet", "parquet_files", "read_rows"]
 
 _BUFFER = 1 << 20
 _BATCH_BYTES = 32 * 2**20
+
+
+def parquet_files(folder: Path) -> list[str]:
+    """The Parquet files of a directory, sorted, but for those that tell about an export beside it.
+
+    An export leaves ``OUT.manifest.json``, which names its ledger and its dropped pairs: they are no input.
+    """
+    aside: set[Path] = set()
+    for manifest in folder.glob("[!.]*.manifest.json"):
+        try:
+            files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+            aside |= {(folder / name).resolve() for name, f in files.items() if f["role"] in ("ledger", "dropped")}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # of somebody else
+    found = sorted(folder.glob("[!.]*.parquet"))  # hidden ones are somebody's staging
+    return [str(p) for p in found if p.resolve() not in aside]
 
 
 def expand(data: str) -> list[str]:
@@ -31,7 +48,7 @@ def expand(data: str) -> list[str]:
     """
     path = Path(data)
     if path.is_dir():
-        found = sorted(str(p) for p in path.glob("[!.]*.parquet"))  # hidden ones are somebody's staging
+        found = parquet_files(path)
     elif path.exists():
         found = [str(path)]
     else:

@@ -139,6 +139,7 @@ def convert(
     image_root: str | None,
     first_row: int,
     shape: tuple[int, int, np.dtype[Any]] | None,
+    faults: Mapping[int, str] | None = None,
 ) -> RowBatch:
     """Convert a batch of input rows; see :class:`RowBatch`.
 
@@ -150,6 +151,8 @@ def convert(
         Input row of the batch's first: names rows without a key.
     shape : (R, D, dtype)
         Of the vectors, where there are any.
+    faults : mapping, optional
+        Row of the batch -> what is wrong with it, known to the reader already.
     """
 
     def column(name: str | None) -> pa.Array | None:
@@ -170,6 +173,7 @@ def convert(
         out.image_group = vector_groups(out.vectors)
     else:
         out.image_group, row_faults = _image_groups(column(columns["image"]), path, image_root, first_row)
+    row_faults |= faults or {}
     keys = _texts(column(columns.get("key")), n)
     captions = _texts(column(columns["text"]), n)
     lists = is_list(batch.schema.field(columns["text"]).type)

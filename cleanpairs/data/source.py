@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cleanpairs.errors import DataError
@@ -19,7 +19,8 @@ class Source:
 
     ``kind``: name of the reader, or "memory"; ``paths``: the files in reading order, absolute; ``columns``: role
     (image, text, key, features) -> column, those found; ``fingerprint``: SHA-256 over contents and settings;
-    ``n_rows``: input rows; ``explicit_lists``: the text column holds lists of captions.
+    ``n_rows``: input rows; ``explicit_lists``: the text column holds lists of captions; ``options``: what else the
+    reader needs to find the same rows again, for example the split.
     """
 
     kind: str
@@ -29,6 +30,7 @@ class Source:
     n_rows: int
     image_root: str | None
     explicit_lists: bool
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) -> str:
@@ -51,7 +53,8 @@ def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) ->
 
 def settings_text(source: Source) -> str:
     """What else than the contents makes two sources differ."""
-    return f"{source.kind}|{sorted(source.columns.items())}|{source.n_rows}|{source.image_root}"
+    text = f"{source.kind}|{sorted(source.columns.items())}|{source.n_rows}|{source.image_root}"
+    return text + (f"|{sorted(source.options.items())}" if source.options else "")
 
 
 def fingerprint_of(source: Source) -> str:

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs
-from cleanpairs.data import parquet as parquet_module
+from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs, table_reader
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.errors import DataError
 
@@ -142,7 +141,7 @@ def test_large_vectors_are_mapped_from_the_cache(
     flat = pa.FixedSizeListArray.from_arrays(pa.array(want.reshape(-1)), 3)
     path = write(tmp_path / "in.parquet", vectors(pa.FixedSizeListArray.from_arrays(flat, 2)))
     plain = load_pairs(path)
-    monkeypatch.setattr(parquet_module, "IN_MEMORY", 100)
+    monkeypatch.setattr(table_reader, "IN_MEMORY", 100)
     mapped = load_pairs(path)
     assert isinstance(array_of(mapped), np.memmap) and not array_of(mapped).flags.writeable
     np.testing.assert_array_equal(array_of(mapped), want)

@@ -1,0 +1,76 @@
+"""File names as people give them: one file, a directory, a glob, or braces as WebDataset writes them."""
+
+from __future__ import annotations
+
+import glob
+import re
+from itertools import product
+from pathlib import Path
+
+from cleanpairs.errors import DataError
+
+__all__ = ["MAX_FILES", "expand_braces", "expand_files"]
+
+MAX_FILES = 1_000_000
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """``a{00..02}.tar`` and ``{x,y}.tar`` spelt out, in order; what is no such pattern comes back as it is.
+
+    Raises
+    ------
+    DataError
+        It means more than a million names.
+    """
+    pieces = _BRACES.split(pattern)  # fixed, inside braces, fixed, ...
+    choices = [[text] if i % 2 == 0 else _choices(text) for i, text in enumerate(pieces)]
+    count = 1
+    for options in choices:
+        count *= len(options)
+        if count > MAX_FILES:
+            raise DataError(f"{pattern} means more than {MAX_FILES:,} files")
+    return ["".join(chosen) for chosen in product(*choices)]
+
+
+def _choices(inside: str) -> list[str]:
+    numbers = _RANGE.fullmatch(inside)
+    if numbers is None:
+        return inside.split(",") if "," in inside else ["{" + inside + "}"]
+    first, last = int(numbers[1]), int(numbers[2])
+    if last - first >= MAX_FILES:
+        raise DataError(f"{{{inside}}} means more than {MAX_FILES:,} files")
+    width = len(numbers[1]) if numbers[1].startswith("0") else 0
+    return [str(k).zfill(width) for k in range(first, last + 1)]
+
+
+def expand_files(data: str, ending: str) -> list[str]:
+    """The files that ``data`` means, absolute: itself, those of a directory or a glob, sorted, or of braces in order.
+
+    Parameters
+    ----------
+    ending : str
+        Of the files wanted in a directory, like ".tar".
+
+    Raises
+    ------
+    DataError
+        There is none, or one that braces name is missing.
+    """
+    path = Path(data)
+    if path.is_dir():
+        found = sorted(str(p) for p in path.glob(f"[!.]*{ending}") if p.is_file())
+    elif path.exists():
+        found = [data]
+    else:
+        found = []
+        for name in expand_braces(data):
+            matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name]
+            missing = [m for m in matches if not Path(m).is_file()]
+            if missing:
+                raise DataError(f"no such input: {missing[0]}" + (f" (of {data})" if missing[0] != data else ""))
+            found += matches
+    if not found:
+        raise DataError(f"no such input: {data} matches no file *{ending}")
+    return [str(Path(p).absolute()) for p in found]

@@ -1,0 +1,88 @@
+"""What lies where in the tar of a WebDataset: its samples, by the offsets of their members.
+
+A sample is the members with one key: the name up to the first dot of its last part; what follows is the extension. Only
+headers are read; nothing is unpacked, and no name is ever used as a path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cleanpairs.errors import DataError
+
+__all__ = ["Member", "Sample", "read_index"]
+
+_NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file in the tar: where its bytes begin, and how many they are."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The members of one key, by extension in small letters."""
+
+    key: str
+    members: Mapping[str, Member]
+
+
+def read_index(path: str) -> list[Sample]:
+    """The samples of a tar, in the order of their first members.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, is no plain tar, is damaged or cut short, or a name occurs twice.
+    """
+    try:
+        about = os.stat(path)
+        return _index(path, about.st_size, about.st_mtime_ns)
+    except tarfile.TarError as error:
+        packed = ": it is compressed; unpack it (gunzip) first" if path.endswith((".gz", ".tgz", ".bz2", ".xz")) else ""
+        raise DataError(f"{path} cannot be read as a tar{packed or f': {error}'}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+@lru_cache(maxsize=256)
+def _index(path: str, size: int, changed: int) -> list[Sample]:
+    """As :func:`read_index`; the size and the time of change are there for the cache to notice another file."""
+    found: dict[str, dict[str, Member]] = {}
+    with tarfile.open(path, "r:") as tar:
+        while (member := tar.next()) is not None:
+            tar.members = []  # type: ignore[attr-defined]  # it would keep them all
+            if not member.isreg() or member.issparse():
+                continue
+            name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            parts = _NAME.fullmatch(name.removeprefix("./"))
+            if parts is None or parts[1].startswith("__"):  # no extension, hidden, or a note of the writer
+                continue
+            members = found.setdefault(parts[1], {})
+            if parts[2].lower() in members:
+                raise DataError(f"{path} holds {name[:200]!r} more than once: its samples cannot be told apart")
+            members[parts[2].lower()] = Member(member.offset_data, member.size)
+        end = tar.offset
+    _check_end(path, end, size)
+    return [Sample(key, members) for key, members in found.items()]
+
+
+def _check_end(path: str, end: int, size: int) -> None:
+    """DataError unless the tar ends as tars do: ``tarfile`` takes a broken header, and a cut, for the end."""
+    with open(path, "rb") as file:
+        file.seek(end)
+        block = file.read(tarfile.BLOCKSIZE)
+    if block == bytes(tarfile.BLOCKSIZE):
+        return
+    if len(block) < tarfile.BLOCKSIZE:
+        raise DataError(f"{path} is cut short: it ends at byte {size} without the mark of its end; fetch it again")
+    raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")

@@ -1,0 +1,288 @@
+"""WebDataset tars, as img2dataset and the webdataset package write them.
+
+``00000.tar`` holds ``KEY.jpg``, ``KEY.txt`` and ``KEY.json``. Beside it img2dataset leaves ``00000.parquet`` with a row
+for each attempted download (``key``, ``url``, ``caption``, ``status`` and what its input brought, as ``similarity``);
+its columns are joined by key; rows without a sample in the tar, the failed downloads, are no input. Without that file,
+the similarities and the URL come from the ``.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cleanpairs.data.columns import is_score
+from cleanpairs.data.formats.file_names import expand_files
+from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, record_batch
+from cleanpairs.data.formats.tar_index import Member, Sample, read_index
+from cleanpairs.data.images import MAX_IMAGE_BYTES, ImageSource
+from cleanpairs.data.parquet_io import common_schema
+from cleanpairs.data.source import Source
+from cleanpairs.data.table_reader import Rows, TableReader
+from cleanpairs.data.text import MAX_CAPTION_BYTES, NOT_UTF8
+from cleanpairs.errors import DataError
+
+__all__ = ["WebDatasetReader"]
+
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
+TAR = (".tar", ".tar.gz", ".tgz")
+MAX_JSON_BYTES = 16 * 2**20
+LOOK_AT = 100  # samples whose .json tells which fields there are
+OWN = ("key", "image", "caption")
+
+
+class WebDatasetReader(TableReader):
+    """Reads tars: one, a directory of them, a glob, or braces; columns ``key``, ``image``, ``caption`` and more."""
+
+    kind = "webdataset"
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` names tars, or is a directory with some."""
+        path = Path(data)
+        return any(path.glob("[!.]*.tar")) if path.is_dir() else data.endswith(TAR)
+
+    def open(
+        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
+    ) -> Source:
+        """The tars, their sidecars, their columns; of the tars only headers are read."""
+        if split is not None or image_root is not None:
+            what = "splits" if split is not None else "image root: the images are in the tars"
+            raise DataError(f"{data} has no {what}")
+        tars = expand_files(data, ".tar")
+        sidecars = [p for p in map(_sidecar, tars) if p is not None]
+        fields = [] if sidecars else _json_fields(tars, columns.get("text"))
+        options = {"json": json.dumps(fields)} if fields else {}
+        n_rows = sum(len(read_index(tar)) for tar in tars)
+        schema = _schema(sidecars, fields)
+        return self.described(
+            data, [*tars, *sidecars], schema, n_rows, columns=columns, image_root=None, limit=limit, options=options
+        )
+
+    def schema(self, source: Source) -> pa.Schema:
+        """``key``, ``image`` (bytes), ``caption``, and the columns of the sidecars or of the .json."""
+        return _schema([p for p in source.paths if p.endswith(".parquet")], _fields_of(source))
+
+    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """See :class:`TableReader`."""
+        schema, fields = self.schema(source), _fields_of(source)
+        wanted = set(schema.names if columns is None else columns)
+        left = source.n_rows
+        for tar in _tars(source):
+            samples = read_index(tar)[:left]
+            left -= len(samples)
+            beside = _Sidecar.of(tar, schema, wanted)
+            with open(tar, "rb") as file:
+                size = _image_size if "image" in wanted else _no_size
+                for batch in bounded(iter(samples), batch_rows, size):
+                    values, faults = _columns(batch, file, tar, wanted, fields)
+                    beside.join(values, batch)
+                    yield Rows(tar, record_batch(schema, values, columns), faults)
+
+    def encoded(self, source: Source) -> ImageSource:
+        """The images, each read at its place in its tar."""
+        places = [(tar, _image(sample)) for tar in _tars(source) for sample in read_index(tar)][: source.n_rows]
+
+        def read(rows: Sequence[int]) -> list[bytes | None]:
+            found: dict[int, bytes | None] = {}
+            file: BinaryIO | None = None
+            for row in sorted(set(rows)):
+                tar, place = places[row]
+                if file is None or file.name != tar:
+                    if file is not None:
+                        file.close()
+                    file = open(tar, "rb")  # noqa: SIM115  # one tar after the other
+                member = None if place is None else place[1]
+                fits = member is not None and 0 < member.size <= MAX_IMAGE_BYTES
+                found[row] = _bytes(file, tar, member) if fits and member is not None else None
+            if file is not None:
+                file.close()
+            return [found[row] for row in rows]
+
+        return StoredImages(len(places), read)
+
+
+def _tars(source: Source) -> list[str]:
+    return [p for p in source.paths if not p.endswith(".parquet")]
+
+
+def _fields_of(source: Source) -> list[str]:
+    return list(json.loads(source.options.get("json", "[]")))
+
+
+def _sidecar(tar: str) -> str | None:
+    path = Path(tar).with_suffix(".parquet")
+    return str(path) if path.is_file() and "key" in common_schema([str(path)]).names else None
+
+
+def _schema(sidecars: Sequence[str], fields: Sequence[str]) -> pa.Schema:
+    own = [pa.field("key", pa.string()), pa.field("image", IMAGE_TYPE), pa.field("caption", pa.string())]
+    more = [f for f in common_schema(sidecars) if f.name not in OWN] if sidecars else []
+    if fields:
+        kinds = {name: pa.float64() if is_score(name, pa.float64()) else pa.string() for name in fields}
+        more = [pa.field(name, kind) for name, kind in kinds.items()] + [pa.field("json", pa.string())]
+    return pa.schema([*own, *more])
+
+
+def _json_fields(tars: Sequence[str], text: str | None) -> list[str]:
+    """The fields of the .json that become columns: similarities, the URL, and the one that was asked for."""
+    found: dict[str, None] = {}
+    samples = ((tar, sample) for tar in tars for sample in read_index(tar))
+    for tar, sample in islice(samples, LOOK_AT):
+        if "json" in sample.members:
+            with open(tar, "rb") as file:
+                for name in _record(file, tar, sample):
+                    if name in ("url", text) or is_score(name, pa.float64()):
+                        found[name] = None
+            found.setdefault("url")
+    return [name for name in found if name not in (*OWN, "json")]
+
+
+def _image(sample: Sample) -> tuple[str, Member] | None:
+    return next(((e, sample.members[e]) for e in IMAGE_EXTENSIONS if e in sample.members), None)
+
+
+def _image_size(sample: Sample) -> int:
+    image = _image(sample)
+    return image[1].size if image is not None else 0
+
+
+def _no_size(sample: Sample) -> int:
+    return 0
+
+
+def _bytes(file: BinaryIO, tar: str, member: Member) -> bytes:
+    file.seek(member.offset)
+    data = file.read(member.size)
+    if len(data) != member.size:
+        raise DataError(f"{tar} is cut short: {member.size} bytes at {member.offset} are not all there")
+    return data
+
+
+def _record(file: BinaryIO, tar: str, sample: Sample) -> dict[str, Any]:
+    """The fields of a sample's .json; none where it holds no object."""
+    member = sample.members.get("json")
+    if member is None or member.size > MAX_JSON_BYTES:
+        return {}
+    try:
+        record = json.loads(_bytes(file, tar, member))
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _columns(
+    samples: Sequence[Sample], file: BinaryIO, tar: str, wanted: set[str], fields: Sequence[str]
+) -> tuple[dict[str, Any], dict[int, str]]:
+    """The columns of a batch of samples that are in the tar, and sample -> what is wrong with it."""
+    faults: dict[int, str] = {}
+    values: dict[str, Any] = {"key": [s.key for s in samples]}
+    from_json = wanted.intersection(fields)
+    no_text = any("txt" not in s.members for s in samples)
+    records = [_record(file, tar, s) if from_json or no_text else {} for s in samples]
+    if "image" in wanted:
+        contents = []
+        for i, sample in enumerate(samples):
+            content, fault = _content(_image(sample), sample, file, tar)
+            contents.append(content)
+            if fault:
+                faults[i] = fault
+        names = [None if (image := _image(s)) is None else f"{s.key}.{image[0]}" for s in samples]
+        values["image"] = image_array(
+            contents, [n if c is not None else None for n, c in zip(names, contents, strict=True)]
+        )
+    if "caption" in wanted:
+        values["caption"] = []
+        for i, (sample, record) in enumerate(zip(samples, records, strict=True)):
+            text, fault = _text(sample, record, file, tar)
+            values["caption"].append(text)
+            if fault:
+                faults.setdefault(i, fault)
+    for name in from_json:
+        convert: Callable[[Any], Any] = _number if is_score(name, pa.float64()) else _string
+        values[name] = [convert(r.get(name)) for r in records]
+    if fields and "json" in wanted:
+        members = [s.members.get("json") for s in samples]
+        raw = [_bytes(file, tar, m) if m is not None and m.size <= MAX_JSON_BYTES else None for m in members]
+        values["json"] = [None if r is None else r.decode("utf-8", "replace") for r in raw]
+    return values, faults
+
+
+def _content(
+    image: tuple[str, Member] | None, sample: Sample, file: BinaryIO, tar: str
+) -> tuple[bytes | None, str | None]:
+    if image is None:
+        return None, f"the sample {sample.key!r} has no image (it has: {', '.join(sample.members)})"
+    if image[1].size > MAX_IMAGE_BYTES:
+        return None, f"the image of sample {sample.key!r} is larger than {MAX_IMAGE_BYTES} bytes"
+    return _bytes(file, tar, image[1]), None
+
+
+def _text(sample: Sample, record: dict[str, Any], file: BinaryIO, tar: str) -> tuple[str | None, str | None]:
+    """The caption: the .txt, else the field ``caption`` of the .json."""
+    member = sample.members.get("txt")
+    if member is None:
+        return _string(record.get("caption")), None
+    if member.size > 4 * MAX_CAPTION_BYTES:
+        return None, f"the caption is longer than {MAX_CAPTION_BYTES} bytes"
+    raw = _bytes(file, tar, member)
+    try:
+        return raw.decode("utf-8-sig"), None
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace"), NOT_UTF8
+
+
+def _string(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode("utf-8", "replace").decode()
+    return json.dumps(value)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+class _Sidecar:
+    """The rows of the Parquet file beside a tar, by key."""
+
+    def __init__(self, table: pa.Table | None, schema: pa.Schema, wanted: set[str]) -> None:
+        self._table, self._fields = table, [f for f in schema if f.name in wanted and f.name not in OWN]
+        keys = [] if table is None else table["key"].cast(pa.string()).to_pylist()
+        self._row = {key: i for i, key in enumerate(keys)}
+
+    @classmethod
+    def of(cls, tar: str, schema: pa.Schema, wanted: set[str]) -> _Sidecar:
+        path = _sidecar(tar)
+        if path is None:
+            return cls(None, schema, wanted)
+        try:
+            table = pq.read_table(path, page_checksum_verification=True)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:300]}") from error
+        sidecar = cls(table, schema, wanted)
+        if len(sidecar._row) != len(table):
+            raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
+        return sidecar
+
+    def join(self, values: dict[str, Any], samples: Sequence[Sample]) -> None:
+        """Add the sidecar's columns to those of ``samples``; null where it has no such row."""
+        rows = pa.array([self._row.get(s.key) for s in samples], pa.int64())
+        for field in self._fields:
+            if field.name in values:
+                continue
+            if self._table is None:
+                values[field.name] = pa.nulls(len(samples), field.type)
+            else:
+                column = self._table[field.name].take(rows)
+                values[field.name] = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, field.type)
+        if self._table is not None and "caption" in self._table.column_names and None in values.get("caption", ()):
+            own = pa.array(values["caption"], pa.string())
+            beside = self._table["caption"].cast(pa.string()).take(rows).combine_chunks()
+            values["caption"] = pc.coalesce(own, beside)

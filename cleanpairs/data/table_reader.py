@@ -1,0 +1,216 @@
+"""What the readers of tables have in common: rows in batches become pairs, in bounded memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.columns import check_truth, find_columns, is_list, score_columns
+from cleanpairs.data.images import FeatureImages, ImageSource
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.rows import RowBatch, convert, vector_shape
+from cleanpairs.data.source import Source, cache_dir, fingerprint_files, settings_text
+from cleanpairs.data.text import text_groups
+from cleanpairs.errors import DataError
+
+__all__ = ["Rows", "TableReader", "load_rows"]
+
+IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
+BATCH = 512
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Input rows in a batch, the file that they are from, and why some are unusable: row of the batch -> reason."""
+
+    path: str
+    batch: pa.RecordBatch
+    faults: Mapping[int, str] = field(default_factory=dict)
+
+
+class TableReader(ABC):
+    """A reader whose input is a table: it says what the columns are and gives the rows, in order.
+
+    A subclass has ``kind``, ``recognises(data)``, ``open(...)`` as :class:`cleanpairs.data.parquet.ParquetReader` has
+    them, and the methods below.
+    """
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def schema(self, source: Source) -> pa.Schema:
+        """Of the table."""
+
+    @abstractmethod
+    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """The first ``n_rows`` rows, in order, at most ``batch_rows`` at once and fewer where rows are large.
+
+        Only ``columns``, all when None.
+        """
+
+    def encoded(self, source: Source) -> ImageSource | None:
+        """The encoded images, by row; None where there are none."""
+        return None
+
+    def iter_tables(
+        self, source: Source, batch_rows: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows of ``source`` in order; one empty batch where there are none."""
+        any_row = False
+        for rows in self.batches(source, batch_rows, columns):
+            any_row = True
+            yield rows.batch
+        if not any_row:
+            schema = self.schema(source)
+            schema = schema if columns is None else pa.schema([schema.field(c) for c in columns], schema.metadata)
+            yield pa.RecordBatch.from_pylist([], schema=schema)
+
+    def iter_rows(self, source: Source, batch_rows: int = BATCH) -> Iterator[RowBatch]:
+        """The rows of ``source``, converted, batch by batch."""
+        needed = dict.fromkeys(source.columns.values())
+        if "features" in source.columns:
+            needed.pop(source.columns.get("image", ""), None)
+        names = set(self.schema(source).names)
+        wanted = [*needed, *(c for c in ("true_mismatch", "true_key") if c in names)]
+        first, shape = 0, self._vector_shape(source)
+        for rows in self.batches(source, batch_rows, wanted):
+            yield convert(
+                rows.batch,
+                source.columns,
+                path=rows.path,
+                image_root=source.image_root,
+                first_row=first,
+                shape=shape,
+                faults=rows.faults,
+            )
+            first += len(rows.batch)
+
+    def load(self, source: Source) -> Pairs:
+        """All pairs; vectors above 256 MiB are mapped from a file in the cache directory."""
+        encoded = self.encoded(source)
+        pairs = load_rows(self.iter_rows(source), source, encoded)
+        shape = self._vector_shape(source) if not source.n_rows else None
+        if shape is None:
+            return pairs
+        return replace(pairs, images=FeatureImages(np.empty((0, *shape[:2]), shape[2]), encoded))
+
+    def _vector_shape(self, source: Source) -> tuple[int, int, np.dtype[Any]] | None:
+        """Of the features column, by the first batch that tells; None where there are no usable vectors."""
+        if "features" not in source.columns:
+            return None
+        name = source.columns["features"]
+        shape = vector_shape(self.schema(source).field(name).type, None)
+        for rows in self.batches(source, BATCH, [name]) if shape is None else ():
+            shape = vector_shape(rows.batch.column(0).type, rows.batch.column(0))
+            if shape is not None:
+                break
+        return shape
+
+    def described(
+        self,
+        data: str,
+        paths: Sequence[str],
+        schema: pa.Schema,
+        n_rows: int,
+        *,
+        columns: Mapping[str, str | None],
+        image_root: str | None,
+        limit: int | None,
+        options: Mapping[str, str] | None = None,
+    ) -> Source:
+        """The source of a table that is known: its columns found, its files hashed."""
+        found = find_columns(schema, columns, data)
+        check_truth(schema, data)
+        source = Source(
+            kind=self.kind,
+            paths=tuple(paths),
+            columns=found,
+            fingerprint="",
+            n_rows=n_rows if limit is None else min(limit, n_rows),
+            image_root=None if image_root is None else str(Path(image_root).absolute()),
+            explicit_lists=is_list(schema.field(found["text"]).type),
+            options=dict(options or {}),
+        )
+        return replace(source, fingerprint=fingerprint_files(paths, settings_text(source)))
+
+
+def load_rows(batches: Iterator[RowBatch], source: Source, encoded: ImageSource | None) -> Pairs:
+    """Pairs out of converted batches of rows."""
+    captions: list[str] = []
+    keys: list[str] = []
+    row: list[int] = []
+    position: list[int] = []
+    groups: list[np.ndarray] = []
+    blocks: list[np.ndarray] = []
+    reasons: dict[int, str] = {}
+    mismatch: list[bool] = []
+    true_key: list[str] = []
+    scores: dict[str, list[np.ndarray]] = {name: [] for name in score_columns(source.columns)}
+    truth = False
+    first = 0
+    cached = cache_dir() / "vectors" / f"{source.fingerprint[:32]}.npy"
+    writer: Any = None
+    with ExitStack() as stack:
+        for batch in batches:
+            reasons.update({len(captions) + pair: why for pair, why in batch.faults.items()})
+            captions += batch.captions
+            keys += batch.keys
+            row += [first + r for r in batch.row]
+            position += batch.position
+            groups.append(batch.image_group)
+            if batch.true_mismatch is not None and batch.true_key is not None:
+                truth = True
+                mismatch += batch.true_mismatch
+                true_key += batch.true_key
+            for name, values in batch.given_scores.items():
+                scores[name].append(values)
+            if batch.vectors is not None:
+                size = source.n_rows * batch.vectors[0].nbytes if len(batch.vectors) else 0
+                if writer is None and size > IN_MEMORY:
+                    # written, not mapped: pages of a map that are dirty count as this process's memory
+                    writer = stack.enter_context(open(stack.enter_context(staged_file(cached, overwrite=True)), "wb"))
+                    header = np.lib.format.header_data_from_array_1_0(batch.vectors)
+                    header["shape"] = (source.n_rows, *batch.vectors.shape[1:])
+                    np.lib.format.write_array_header_1_0(writer, header)
+                if writer is not None:
+                    writer.write(np.ascontiguousarray(batch.vectors).data)
+                else:
+                    blocks.append(batch.vectors)
+            first += batch.n_rows
+    array: np.ndarray | None = None
+    if writer is not None:
+        array = np.load(cached, mmap_mode="r", allow_pickle=False)
+    elif "features" in source.columns:
+        array = _stack(blocks)
+    images: ImageSource | None = encoded if array is None else FeatureImages(array, encoded)
+    if images is None:
+        raise DataError(f"{', '.join(source.paths)} holds no images")
+    rows = np.asarray(row, dtype=np.int64)
+    return Pairs(
+        captions=captions,
+        image_index=rows.copy(),
+        row=rows,
+        position=np.asarray(position, dtype=np.int64),
+        keys=keys,
+        images=images,
+        image_group=np.concatenate(groups) if groups else np.empty(0, np.int64),
+        text_group=text_groups(captions),
+        reasons=reasons,
+        source=source,
+        true_mismatch=np.asarray(mismatch, dtype=bool) if truth else None,
+        true_key=true_key if truth else None,
+        given_scores={name: np.concatenate([np.empty(0, np.float32), *parts]) for name, parts in scores.items()},
+    )
+
+
+def _stack(blocks: list[np.ndarray]) -> np.ndarray:
+    blocks = [b for b in blocks if len(b)]
+    return np.concatenate(blocks) if blocks else np.empty((0, 1, 1), np.float32)
