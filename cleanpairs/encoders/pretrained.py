@@ -25,6 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 from cleanpairs.encoders.image_transform import ImageTransform
+from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
 from cleanpairs.errors import ConfigError, DataError
 
 __all__ = ["PretrainedCLIP"]
@@ -35,7 +36,7 @@ FILES = (  # all that is ever fetched or read
     "config.json", "preprocessor_config.json", "processor_config.json",
     "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "spiece.model", "tokenizer.model",
+    "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "tokenizer.model",
 )  # fmt: skip
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -178,6 +179,27 @@ class PretrainedCLIP:
             out[rows] = self._encode_tokens([tokens[i] for i in rows]).cpu().numpy()
         return out
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what :meth:`encode_images` makes of one image: (E,)."""
+        return (self.dim,)
+
+    def tokens(self, texts: Sequence[str]) -> TokenTable:
+        """The model's own token numbers of n captions, as a table."""
+        rows = self._tokenize(texts)
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        return TokenTable(np.array([number for row in rows for number in row], dtype=np.int64), offsets)
+
+    def unpack(self, tokens: PackedTokens) -> dict[str, Tensor]:
+        """Packed token numbers of B captions as the text network takes them, in the packed order."""
+        siglip = self.model_type == "siglip"
+        L = self.max_length if siglip else len(tokens.batch_sizes)
+        ids = tokens.ids.new_full((L, len(tokens.lengths)), self._pad)
+        present = torch.arange(L, device=ids.device)[:, None] < tokens.lengths  # (L, B)
+        ids[present] = tokens.ids
+        mask = {} if siglip else {"attention_mask": present.T.long().contiguous()}
+        return {"input_ids": ids.T.contiguous(), **mask}
+
     def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of captions, at most ``max_length`` each, with the marks of start and end."""
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate is no text
@@ -212,14 +234,14 @@ def _require_extra() -> None:
         raise ConfigError(f"a pretrained model needs {error.name or 'transformers'}, run: {INSTALL}") from error
 
 
-def _download(name: str, revision: str | None) -> Path:
+def _download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
     """The directory of a model of the hub, fetched unless it is in the hub's cache; only files that are data."""
     from huggingface_hub import snapshot_download
 
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
         raise DataError(f"there is no directory {name}, and it is no name on the hub either: check the path")
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[*FILES, *also]))
     except Exception as error:  # whatever the HTTP client below raises: there is no model, and the reason is told
         reason = " ".join(str(error).split())[:300]
         raise DataError(
@@ -252,8 +274,8 @@ def _transform(folder: Path, model_type: str) -> ImageTransform:
     return ImageTransform.from_config(config, model_type, str(file))
 
 
-def _model(folder: Path, kind: str) -> Any:
-    """The network of class ``kind`` of transformers."""
+def _model(folder: Path, kind: str, optional: tuple[str, ...] = ()) -> Any:
+    """The network of class ``kind`` of transformers; weights that begin with one of ``optional`` may be missing."""
     import transformers
     from safetensors import SafetensorError
 
@@ -276,22 +298,28 @@ def _model(folder: Path, kind: str) -> Any:
     finally:
         if bar:
             transformers.utils.logging.enable_progress_bar()
-    if set(info["missing_keys"]) - set(getattr(model, "all_tied_weights_keys", None) or ()):
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    missing = sorted(key for key in set(info["missing_keys"]) - tied if not key.startswith(optional))
+    if missing:
         raise DataError(
-            f"model.safetensors of {folder} lacks {len(info['missing_keys'])} weights, of which the first is "
-            f"{sorted(info['missing_keys'])[0]}: it is not of this model"
+            f"model.safetensors of {folder} lacks {len(missing)} weights, of which the first is {missing[0]}: it is "
+            f"not of this model"
         )
     return model
 
 
-def _tokenizer(folder: Path) -> Any:
-    """The tokenizer of ``tokenizer.json`` as it stands, or made of the older files by the class that they name."""
+def _tokenizer(folder: Path, also: tuple[str, ...] = ()) -> Any:
+    """The tokenizer of ``tokenizer.json`` as it stands, or made of the older files by the class that they name.
+
+    ``also``: files that are enough too.
+    """
     import transformers
 
     whole = (folder / "tokenizer.json").exists()
     parts = (folder / "vocab.json").exists() and (folder / "merges.txt").exists()
     try:
-        if not whole and not parts and not (folder / "spiece.model").exists():
+        older = any((folder / name).exists() for name in ("spiece.model", *also))
+        if not whole and not parts and not older:
             raise FileNotFoundError("there is none")  # transformers would make one that knows no word
         # AutoTokenizer would insist on sentencepiece for SigLIP, even where tokenizer.json is there
         kind = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer

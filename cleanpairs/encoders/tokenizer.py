@@ -83,10 +83,15 @@ def runs(text: str) -> list[tuple[str, bool]]:
 
 @dataclass(frozen=True)
 class TokenTable:
-    """N token sequences, end to end: sequence i is ``ids[offsets[i]:offsets[i + 1]]``; none is empty."""
+    """N token sequences, end to end: sequence i is ``ids[offsets[i]:offsets[i + 1]]``; none is empty.
+
+    Where a pretrained network has encoded the captions already, ``vectors`` (V, D) float32 holds what the numbers stand
+    for (it may be memory-mapped), and each caption is one number.
+    """
 
     ids: np.ndarray  # (total,) int64
     offsets: np.ndarray  # (N + 1,) int64
+    vectors: np.ndarray | None = None  # (V, D) float32
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -96,6 +101,13 @@ class TokenTable:
         """Tokens per sequence, (N,) int64, >= 1."""
         return np.diff(self.offsets)
 
+    def take(self, rows: np.ndarray) -> TokenTable:
+        """Chosen sequences (n,) int64, in that order; the vectors are shared."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        at = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return TokenTable(self.ids[at], offsets, self.vectors)
+
 
 class PackedTokens(NamedTuple):
     """B sequences, longest first, laid out step by step as torch's PackedSequence has them.
@@ -103,7 +115,7 @@ class PackedTokens(NamedTuple):
     A named tuple, since Fabric converts the inputs of a model to its precision and cannot do so in a frozen dataclass.
     """
 
-    ids: Tensor  # (total,) int64
+    ids: Tensor  # (total,) int64; or (total, D) float32 where the captions are vectors
     batch_sizes: Tensor  # (L,) int64 on the CPU
     lengths: Tensor  # (B,) int64, not increasing
 
@@ -255,8 +267,11 @@ def pack(
     order = np.argsort(-lengths, kind="stable")
     lengths = lengths[order]
     present = np.arange(width) < lengths[:, None]
+    flat = ids[order].T[present.T]
+    if table.vectors is not None:
+        flat = np.ascontiguousarray(table.vectors[flat], dtype=np.float32)  # (total, D)
     packed = PackedTokens(
-        ids=torch.from_numpy(ids[order].T[present.T]),
+        ids=torch.from_numpy(flat),
         batch_sizes=torch.from_numpy(present.sum(axis=0)),
         lengths=torch.from_numpy(lengths),
     )

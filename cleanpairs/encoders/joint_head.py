@@ -1,0 +1,137 @@
+"""Small trained heads on vectors of frozen networks: one vector an image, one a caption, compared by cosine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.encoders.tokenizer import PackedTokens
+from cleanpairs.encoders.towers import RegionTower, l2_normalise
+
+__all__ = ["JointHead", "ResidualHead", "VectorTowers"]
+
+
+class ResidualHead(nn.Module):
+    """Vectors (B, E) -> unit vectors (B, E): what comes in, plus an MLP that begins as zero.
+
+    Before the first step it changes nothing but the length, so that the cosine is the pretrained model's own.
+    """
+
+    def __init__(self, dim: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        last = nn.Linear(hidden, dim)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        # The vectors have length 1: without the norm the first layer would see numbers of 1 / sqrt(E).
+        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Unit vectors (B, E)."""
+        return l2_normalise(x + self.mlp(x))
+
+
+class _VectorEncoder(nn.Module):
+    """What both kinds of heads share; the state is a unit vector."""
+
+    local = False
+    config: dict[str, Any]
+    dim: int
+    image_drop = 0.0
+    text_drop = 0.0
+    image: nn.Module
+    text: nn.Module
+
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Unit vectors (B, E) of vectors (B, R, D); those of several regions are averaged."""
+        return self.image(images.mean(dim=1))
+
+    def encode_texts(self, tokens: PackedTokens) -> Tensor:
+        """Unit vectors (B, E) of B captions, each of which is one vector."""
+        return self.text(tokens.ids)
+
+    def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
+        """``(z_image, z_text)``, each (B, E)."""
+        return self.encode_images(images, keep), self.encode_texts(tokens)
+
+    def vector(self, state: Tensor) -> Tensor:
+        """The state itself, (B, E) unit vectors."""
+        return state
+
+    def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Cosine (B_image, B_text)."""
+        return images @ texts.T
+
+    def paired_similarity(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Cosine (B,) of rows of like position."""
+        return (images * texts).sum(dim=1)
+
+    def fit_input(self, mean: Tensor, std: Tensor) -> None:
+        """Nothing: the vectors stay in the space that they were trained for."""
+
+
+class JointHead(_VectorEncoder):
+    """Images and captions that are vectors of one space already (CLIP, SigLIP), through a :class:`ResidualHead` each.
+
+    Parameters
+    ----------
+    dim_image : int
+        Dimensions E of the space.
+    hidden : int, optional
+        Width of the MLPs; E when None.
+    dropout : float
+        Within the MLPs.
+    """
+
+    registered = "joint_head"
+
+    def __init__(self, dim_image: int, *, hidden: int | None = None, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.dim = dim_image
+        self.config = {"dim_image": dim_image, "hidden": hidden or dim_image, "dropout": dropout}
+        self.image = ResidualHead(dim_image, hidden or dim_image, dropout)
+        self.text = ResidualHead(dim_image, hidden or dim_image, dropout)
+
+
+class VectorTowers(_VectorEncoder):
+    """Images and captions that are vectors of two spaces, brought into one: linear map plus residual MLP each.
+
+    Parameters
+    ----------
+    dim_image, dim_text : int
+        Dimensions of the two spaces.
+    dim : int
+        Of the joint one.
+    image_drop : float in [0, 1)
+        Share of regions left out at random in training, where an image has several.
+    """
+
+    registered = "vector_towers"
+
+    def __init__(self, dim_image: int, dim_text: int, *, dim: int = 256, image_drop: float = 0.2) -> None:
+        super().__init__()
+        self.dim, self.image_drop = dim, image_drop
+        self.config = {"dim_image": dim_image, "dim_text": dim_text, "dim": dim, "image_drop": image_drop}
+        self.image: RegionTower = RegionTower(dim_image, dim, drop=image_drop)
+        self.text: RegionTower = RegionTower(dim_text, dim)
+
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Unit vectors (B, E) of regions (B, R, D); ``keep`` (B, R): region dropping."""
+        out: Tensor = self.image(images, keep)
+        return out
+
+    def encode_texts(self, tokens: PackedTokens) -> Tensor:
+        """Unit vectors (B, E) of B captions, each of which is one vector."""
+        out: Tensor = self.text(tokens.ids[:, None])
+        return out
+
+    @torch.no_grad()
+    def fit_input(self, mean: Tensor, std: Tensor) -> None:
+        """Fix the standardisation of the image vectors, (D,) each."""
+        self.image.standardise(mean, std)
+
+    @torch.no_grad()
+    def fit_text(self, mean: Tensor, std: Tensor) -> None:
+        """Fix the standardisation of the caption vectors, (D,) each."""
+        self.text.standardise(mean, std)

@@ -1,0 +1,24 @@
+"""The images and captions of a corpus as matrices that training can index, computed once and kept."""
+
+from cleanpairs.features.images import (
+    ImageEncoder,
+    ImageMatrix,
+    encoded_matrix,
+    image_matrix,
+    pixel_matrix,
+    resolve_image_encoder,
+)
+from cleanpairs.features.texts import FrozenTexts, GivenTexts, TextEncoder, TokenNumbers
+
+__all__ = [
+    "FrozenTexts",
+    "GivenTexts",
+    "ImageEncoder",
+    "ImageMatrix",
+    "TextEncoder",
+    "TokenNumbers",
+    "encoded_matrix",
+    "image_matrix",
+    "pixel_matrix",
+    "resolve_image_encoder",
+]

@@ -1,0 +1,221 @@
+"""The images of a corpus as one matrix that training can index: regions of a frozen encoder, vectors, or pixels.
+
+Precomputed vectors are used as they are. Encoded images go through a frozen encoder once, in batches, into a file in
+the cache directory, keyed by the input's fingerprint and the encoder; ``cnn`` keeps the pixels, resized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from cleanpairs.data import Pairs, cache_dir, read_image
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.features.rows import Chunk, Rows, compute_rows, digest
+from cleanpairs.registry import IMAGE_ENCODERS
+
+if TYPE_CHECKING:  # it brings torch
+    from cleanpairs.encoders.image_transform import ImageTransform
+
+__all__ = ["ImageEncoder", "ImageMatrix", "encoded_matrix", "image_matrix", "pixel_matrix", "resolve_image_encoder"]
+
+Progress = Callable[[int, int], None]
+DEFAULT_SIZE = {"cnn": 64, "efficientnet_lite0": 224}
+BATCH = 64  # images that are decoded and encoded at once: where a killed run goes on
+_IN_MEMORY: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
+
+
+class ImageEncoder(Protocol):
+    """A frozen image encoder."""
+
+    name: str
+    fingerprint: str
+    shape: tuple[int, ...]  # of what it makes of one image: (D,) or (R, D)
+
+    def encode_images(self, images: Sequence[Any]) -> np.ndarray:
+        """(n, D) or (n, R, D) float32 of n decoded images."""
+        ...
+
+
+@dataclass(frozen=True)
+class ImageMatrix:
+    """M images: ``array`` (M, R, D) float regions or (M, 3, H, W) uint8 pixels; ``failures``: image row -> why not.
+
+    The rows of failed images are zero. ``encoder``: "features", "pretrained", or a name of the image encoder registry.
+    """
+
+    array: np.ndarray
+    failures: dict[int, str]
+    encoder: str
+    image_size: int | None
+
+
+def resolve_image_encoder(name: str, kind: str) -> str:
+    """``auto`` made definite for images of ``kind`` ("features" or "bytes").
+
+    Raises
+    ------
+    ConfigError
+        Unknown name, or pixels asked of data that has only vectors.
+    """
+    if name == "auto":
+        return "features" if kind == "features" else "efficientnet_lite0"
+    if name == "features":
+        if kind != "features":
+            raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
+        return name
+    IMAGE_ENCODERS.entry(name)
+    return name
+
+
+def image_matrix(
+    pairs: Pairs,
+    encoder: str = "auto",
+    *,
+    image_size: int | None = None,
+    progress: Progress | None = None,
+    cache: bool = True,
+) -> ImageMatrix:
+    """All images of ``pairs`` as one matrix.
+
+    Parameters
+    ----------
+    encoder : str
+        ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``.
+    image_size : int, optional
+        Side in pixels of the square that the encoder sees; the encoder's default when not given.
+    progress : callable, optional
+        Called as ``progress(done, total)`` after each batch.
+    cache : bool
+        Keep the result of a frozen encoder in the cache directory, and look there first.
+    """
+    name = resolve_image_encoder(encoder, pairs.images.kind)
+    if name == "features":
+        array = pairs.images.array()
+        assert array is not None
+        return ImageMatrix(array, {}, name, None)
+    size = image_size or DEFAULT_SIZE[name]
+    if name == "cnn":
+
+        def pixels(images: list[Any]) -> np.ndarray:
+            return _pixels(images, size)
+
+        chunks = _chunks(pairs, (3, size, size), np.uint8, pixels)
+        rows = compute_rows(len(pairs.images), (3, size, size), np.uint8, chunks, progress=progress)
+        return ImageMatrix(rows.array, rows.failures, name, size)
+    network = IMAGE_ENCODERS.load(name)()
+
+    def encode(images: list[Any]) -> np.ndarray:
+        return np.asarray(network.encode(images, image_size=size))
+
+    key = f"{name}-{size}-{network.weights_sha256[:8]}"
+    rows = _rows(pairs, key, (network.regions, network.dim), np.float16, encode, progress, cache)
+    return ImageMatrix(rows.array, rows.failures, name, size)
+
+
+def encoded_matrix(
+    pairs: Pairs, encoder: ImageEncoder, *, progress: Progress | None = None, cache: bool = True
+) -> ImageMatrix:
+    """All images of ``pairs`` through a frozen encoder that is at hand, (M, R, D) float32; kept as in the cache.
+
+    Raises
+    ------
+    ConfigError
+        The data has vectors only.
+    """
+    _need_images(pairs, encoder.name)
+    shape = encoder.shape
+    rows = _rows(pairs, digest(encoder.fingerprint), shape, np.float32, encoder.encode_images, progress, cache)
+    array = rows.array if len(shape) == 2 else rows.array[:, None]
+    return ImageMatrix(array, rows.failures, "pretrained", None)
+
+
+def pixel_matrix(
+    pairs: Pairs, transform: ImageTransform, *, progress: Progress | None = None, cache: bool = True
+) -> ImageMatrix:
+    """All images of ``pairs`` as the pixels (M, 3, H, W) uint8 that a network takes, for towers that are trained on.
+
+    Decoded and resized once, so that an epoch costs no decoding: 150 kB an image of 224 x 224 in the cache directory.
+    """
+    _need_images(pairs, "of pixels")
+    shape = (3, *transform.output_size)
+    rows = _rows(pairs, f"pixels-{digest(repr(transform))}", shape, np.uint8, transform.pixels, progress, cache)
+    return ImageMatrix(rows.array, rows.failures, "pretrained", transform.output_size[0])
+
+
+def _need_images(pairs: Pairs, name: str) -> None:
+    if pairs.images.kind == "features" and not any(
+        data is not None for _, chunk in pairs.images.iter_encoded(64) for data in chunk
+    ):
+        raise ConfigError(
+            f"the encoder {name} looks at the images, and the data has vectors only: name images with --image-column, "
+            f"or leave the encoder out"
+        )
+
+
+def _rows(
+    pairs: Pairs,
+    encoder_key: str,
+    shape: tuple[int, ...],
+    dtype: Any,
+    encode: Callable[[list[Any]], np.ndarray],
+    progress: Progress | None,
+    cache: bool,
+) -> Rows:
+    """The rows of all images: of the cache directory, where the pairs are on disk; else as long as the images live."""
+    if cache and pairs.source.kind == "memory":  # a fit, its folds, scores and repairs share the images' object
+        kept = _IN_MEMORY.setdefault(pairs.images, {})
+        if encoder_key not in kept:
+            kept[encoder_key] = compute_rows(
+                len(pairs.images), shape, dtype, _chunks(pairs, shape, dtype, encode), progress=progress
+            )
+        return kept[encoder_key]
+    folder = None
+    if cache:
+        # By the images' contents, also of files that the input only names; whatever captions stand beside them.
+        folder = cache_dir() / "images" / f"{digest(pairs.image_group.tobytes())}-{encoder_key}"
+    return compute_rows(
+        len(pairs.images), shape, dtype, _chunks(pairs, shape, dtype, encode), folder=folder, progress=progress
+    )
+
+
+def _chunks(
+    pairs: Pairs, shape: tuple[int, ...], dtype: Any, encode: Callable[[list[Any]], np.ndarray]
+) -> Callable[[int], Iterator[Chunk]]:
+    """Decode and encode images from one on; what cannot be decoded is zero and is written down."""
+
+    def chunks(first: int) -> Iterator[Chunk]:
+        for start, chunk in pairs.images.iter_encoded(BATCH):
+            if start + len(chunk) <= first:
+                continue
+            values, failures = np.zeros((len(chunk), *shape), dtype), {}
+            offsets, decoded = [], []
+            for offset, data in enumerate(chunk):
+                try:
+                    if data is None:
+                        raise DataError("there is no image")
+                    decoded.append(read_image(data))
+                    offsets.append(offset)
+                except DataError as error:
+                    failures[start + offset] = " ".join(str(error).split())
+            if decoded:
+                found = np.asarray(encode(decoded), dtype)
+                finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+                failures |= {start + int(k): "its features are not finite" for k in np.asarray(offsets)[~finite]}
+                found[~finite] = 0
+                values[offsets] = found
+            yield Chunk(start, values, failures)
+
+    return chunks
+
+
+def _pixels(images: list[Any], size: int) -> np.ndarray:
+    """(b, 3, size, size) uint8; the whole picture is resized to a square."""
+    from PIL import Image
+
+    resized = [np.asarray(image.resize((size, size), Image.Resampling.BICUBIC)) for image in images]
+    return np.stack(resized).transpose(0, 3, 1, 2)

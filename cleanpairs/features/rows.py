@@ -1,0 +1,174 @@
+"""Rows that are computed once, in order, and streamed to a file that a later run maps: killed, it goes on.
+
+A folder of the cache holds ``rows.npy``, written from front to back, and ``state.json``: how many rows are whole, and
+which of them failed and why. The rows are synced before the state says so; what a killed run wrote beyond it is
+computed again. A second run that wants the same rows waits for the first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.errors import DataError, OutputError
+
+__all__ = ["Chunk", "Rows", "compute_rows", "digest"]
+
+SYNC_SECONDS = 5.0
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows ``start`` to ``start + len(values)``, and row -> why it failed (such rows are zero)."""
+
+    start: int
+    values: np.ndarray
+    failures: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n rows, maybe memory-mapped, and row -> why it failed."""
+
+    array: np.ndarray
+    failures: dict[int, str]
+
+
+def compute_rows(
+    n: int,
+    shape: tuple[int, ...],
+    dtype: Any,
+    chunks: Callable[[int], Iterator[Chunk]],
+    *,
+    folder: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Rows:
+    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed.
+
+    Parameters
+    ----------
+    chunks : callable
+        ``chunks(first)`` computes from row ``first`` on, which is where an earlier chunk ended, in order.
+    folder : path, optional
+        Its name must say all that determines the rows. In memory when None.
+    progress : callable, optional
+        Called as ``progress(done, total)`` after each chunk that was computed.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written: full disk, permissions.
+    DataError
+        What is in it cannot be read.
+    """
+    if folder is None or n == 0:
+        array, failures = np.zeros((n, *shape), dtype), {}
+        for chunk in chunks(0) if n else ():
+            array[chunk.start : chunk.start + len(chunk.values)] = chunk.values
+            failures.update(chunk.failures)
+            if progress is not None:
+                progress(chunk.start + len(chunk.values), n)
+        return Rows(array, failures)
+    done, failures = _state(folder, n)
+    if done < n:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _locked(folder):
+                done, failures = _state(folder, n)
+                _go_on(folder, n, shape, np.dtype(dtype), chunks, done, failures, progress)
+        except OSError as error:
+            if isinstance(error, OutputError):
+                raise
+            raise OutputError(
+                f"the cache {folder} cannot be written: {error.strerror or error}; free space, or let "
+                f"CLEANPAIRS_CACHE name another directory"
+            ) from error
+    try:
+        array = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"the cache {folder} cannot be read ({error}): delete that folder") from error
+    if array.shape != (n, *shape) or array.dtype != dtype:
+        raise DataError(f"the cache {folder} holds {array.dtype} {array.shape}, not {(n, *shape)}: delete that folder")
+    return Rows(array, failures)
+
+
+def _go_on(
+    folder: Path,
+    n: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    chunks: Callable[[int], Iterator[Chunk]],
+    done: int,
+    failures: dict[int, str],
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Compute rows from ``done`` on. Plain writes, not a writable map: a full disk is then an error and no crash."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    with (folder / "rows.npy").open("r+b" if done else "w+b") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (n, *shape)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.seek(file.tell() + done * size)
+        synced = time.monotonic()
+        for chunk in chunks(done):
+            new = chunk.values[done - chunk.start :]  # all of them, unless chunks were cut elsewhere by the run before
+            file.write(np.ascontiguousarray(new, dtype=dtype).tobytes())
+            failures.update(chunk.failures)
+            done = chunk.start + len(chunk.values)
+            if progress is not None:
+                progress(done, n)
+            if time.monotonic() - synced > SYNC_SECONDS or done == n:
+                file.flush()
+                os.fsync(file.fileno())
+                _write_state(folder, n, done, failures)
+                synced = time.monotonic()
+
+
+def _state(folder: Path, n: int) -> tuple[int, dict[int, str]]:
+    """How many rows are whole, and which of them failed; nothing is, where the state is missing or damaged."""
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        done = int(state["done"])
+        failures = {int(row): str(reason) for row, reason in state["failures"].items()}
+        if state["format"] != FORMAT or state["rows"] != n or not 0 <= done <= n or not (folder / "rows.npy").exists():
+            return 0, {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0, {}
+    return done, failures
+
+
+def _write_state(folder: Path, n: int, done: int, failures: dict[int, str]) -> None:
+    state = {"format": FORMAT, "rows": n, "done": done, "failures": {str(row): why for row, why in failures.items()}}
+    with staged_file(folder / "state.json", overwrite=True) as path:
+        path.write_text(json.dumps(state), encoding="utf-8")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time; the others wait. The lock of a process that dies is free."""
+    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def digest(*parts: bytes | str) -> str:
+    """The first 24 hexadecimal digits of SHA-256 over some parts, each with its length."""
+    out = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        out.update(len(data).to_bytes(8, "little") + data)
+    return out.hexdigest()[:24]
