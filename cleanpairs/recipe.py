@@ -38,8 +38,8 @@ _ALIASES = {"seed": "random_state"}  # the command line's name -> the constructo
 _ESTIMATOR_SECTIONS = ("method", "backbone", "train")
 _IN_BACKBONE = {"dim", "dim_word", "image_encoder", "image_size", "standardise", "tokenizer", "min_count", "max_length"}
 _IN_TRAIN = {
-    "epochs", "batch_size", "lr", "lr_update", "weight_decay", "grad_clip", "exclude_duplicates", "device",
-    "precision", "random_state", "cross_fit",
+    "epochs", "batch_size", "lr", "lr_update", "weight_decay", "grad_clip", "exclude_duplicates", "near_duplicates",
+    "device", "precision", "random_state", "cross_fit",
 }  # fmt: skip
 
 

@@ -185,6 +185,26 @@ def test_max_reuse() -> None:
     assert one.summary().reasons == {"its candidates serve better repairs": 2}
 
 
+def test_near_identical_captions_of_trusted_pairs_are_one_donor() -> None:
+    z_image = unit(np.array([[1, 0, 0, 0], [1, 0.1, 0, 0], [1, 0, 0.1, 0], [0, 0, 0, 1], [0, 0, 0.1, 1]]))
+    z_text = unit(np.array([[0, 0, 1, -1], [0, 1, 0, -1], [0, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 0.01]]))
+    pairs = make_pairs(["x", "y", "z", "It fits.", "it fits"], z_image)
+    assert pairs.text_group[3] == pairs.text_group[4]
+    for reuse in (1, 2):
+        plan = plan_repairs(pairs, np.array([0, 0, 0, 1, 1.0]), z_image, z_text, scorer, threshold=0.1, max_reuse=reuse)
+        check_invariants(plan, pairs, np.array([0, 0, 0, 1, 1.0]), max_reuse=reuse)
+        assert sum("fits" in (c or "") for c in columns(plan)["caption"][:3]) == reuse
+
+
+def test_a_caption_that_two_wronged_pairs_carry_goes_to_two_images() -> None:
+    z_image = unit(np.array([[1, 0, 0], [1, 0.05, 0], [0, 1, 0], [0, 1, 0.05]]))
+    z_text = unit(np.array([[0, 1, 0], [0, 1, 0], [1, 0, 0], [1, 0, 0]]))
+    pairs = make_pairs(["A cat.", "a cat", "a dog", "A dog!"], z_image)
+    plan = plan_repairs(pairs, np.zeros(4), z_image, z_text, scorer, threshold=0.1, targets="text")
+    said = [c.strip(".!").casefold() for c in columns(plan)["caption"]]
+    assert said == ["a dog", "a dog", "a cat", "a cat"]
+
+
 def test_orphaned_donors_go_before_trusted_ones_unless_these_are_clearly_better() -> None:
     z_image = np.eye(3, dtype=np.float32)
     near, nearer = [0.8, 0, 0.6], [0.82, 0, np.sqrt(1 - 0.82**2)]

@@ -230,7 +230,7 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
     return groups
 
 
-def read_image(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Any:
+def read_image(data: bytes, *, max_pixels: int = MAX_PIXELS, about: int | None = None) -> Any:
     """Decode an image to RGB, upright, on white where it is transparent.
 
     Parameters
@@ -239,6 +239,8 @@ def read_image(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Any:
         JPEG, PNG, WebP, GIF (first frame), BMP or TIFF.
     max_pixels : int
         Larger images are refused before they are decoded.
+    about : int, optional
+        A side in pixels that is enough: a JPEG is then decoded at an eighth, a quarter or half of its size.
 
     Returns
     -------
@@ -257,6 +259,8 @@ def read_image(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Any:
             image: Any = Image.open(io.BytesIO(data), formats=FORMATS)
             if image.width * image.height > max_pixels:
                 raise DataError(f"the image has {image.width}x{image.height} pixels, more than {max_pixels}")
+            if about is not None:
+                image.draft(None, (about, about))
             image.load()
             with suppress(Exception):  # its pixels are whole: a broken note on how it was held does not cost the row
                 image = ImageOps.exif_transpose(image)

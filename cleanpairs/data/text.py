@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -19,12 +20,21 @@ __all__ = [
 ]
 
 MAX_CAPTION_BYTES = 65_536
+_SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the ellipsis plain
+    "[.,;:!?'\"()\\[\\]{}\\-_`\u00a1\u00ab\u00b7\u00bb\u00bf\u058a\u060c\u061b\u061f\u0964\u0965"
+    "\u2010-\u201f\u2039\u203a\u3001\u3002\u3008-\u3011\u3014-\u301f\u30fb]+"
+)
 NOT_UTF8 = "the caption is not UTF-8"
 
 
 def normalise_text(text: str) -> str:
-    """NFKC, casefolded, white space collapsed: two captions with one normal form are the same text."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    """NFKC, casefolded, without punctuation, white space collapsed: captions of one normal form are the same text.
+
+    Punctuation is what separates or encloses words (stops, commas, quotes, brackets, dashes) and not what is read as
+    one (%, &, #, @, *); a caption of nothing else keeps it.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(_SEPARATORS.sub(" ", folded).split()) or " ".join(folded.split())
 
 
 def content_hash(data: bytes | memoryview) -> int:

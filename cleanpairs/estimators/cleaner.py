@@ -16,6 +16,7 @@ import numpy as np
 
 from cleanpairs.correspondence.valley import Valley, find_valley
 from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
@@ -118,6 +119,7 @@ class PairCleaner(SharedParameters):
         pairs = load_pairs(pairs)
         matrix = image_matrix(pairs, self.image_encoder, image_size=self.image_size, progress=on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
+        pairs = self._grouped(pairs)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(len(pairs), len(usable))
         self.image_encoder_, self.image_size_ = matrix.encoder, matrix.image_size
@@ -258,7 +260,11 @@ class PairCleaner(SharedParameters):
         pairs, matrix = self._prepare(load_pairs(pairs))
         images = embed_images(self.model_, self._checked(matrix.array), device=self._device())
         texts = embed_texts(self.model_, self.tokenizer_.encode(pairs.captions), device=self._device())
-        return pairs, images, texts, self._quarantine(pairs, matrix)
+        return self._grouped(pairs), images, texts, self._quarantine(pairs, matrix)
+
+    def _grouped(self, pairs: Pairs) -> Pairs:
+        """After :func:`image_matrix`, whose cache knows the exact groups."""
+        return group_near_duplicates(pairs) if self.near_duplicates else pairs
 
     def _checked(self, array: np.ndarray, model: Any = None) -> np.ndarray:
         expected = input_dim(self.model_ if model is None else model)

@@ -57,6 +57,9 @@ class SharedParameters(BaseEstimator):
         for none, as which two score worse (docs/log.md).
     exclude_duplicates : bool
         Pairs with the same image or text are no negatives of each other.
+    near_duplicates : bool
+        One picture in several sizes, qualities or formats is one image, as the same bytes are; see
+        :mod:`cleanpairs.data.duplicates`.
     standardise : bool
         Input vectors are centred and scaled per dimension.
     tokenizer : {"words", "characters", "subword"}
@@ -93,6 +96,7 @@ class SharedParameters(BaseEstimator):
     label_tau: float | None = None
     cross_fit: int = 0
     exclude_duplicates: bool = True
+    near_duplicates: bool = True
     standardise: bool = True
     tokenizer: str = "words"
     min_count: int = 1
@@ -127,7 +131,7 @@ class SharedParameters(BaseEstimator):
         check_number(self.method_name, "label_tau", self.label_tau, above=0, also=(None,))
         check_number(self.method_name, "weight_decay", self.weight_decay, least=0)
         check_number(self.method_name, "threshold", self.threshold, least=0, most=1, also=("auto", None))
-        for name in ("exclude_duplicates", "standardise"):
+        for name in ("exclude_duplicates", "near_duplicates", "standardise"):
             check_flag(self.method_name, name, getattr(self, name))
         check_choice(self.method_name, "tokenizer", self.tokenizer, KINDS)
         check_choice(self.method_name, "device", self.device, ("auto", "cpu", "cuda"))

@@ -45,7 +45,8 @@ class RCL(PairCleaner):
         """The paper's settings (Flickr30K), with ``changes``."""
         settings: dict[str, Any] = {
             "backbone": "sgr", "dim": 1024, "dim_sim": 256, "epochs": 40, "lr": 2e-4, "lr_update": 30, "tau": 0.05,
-            "batch_size": 128, "label_group": 128, "exclude_duplicates": False, "standardise": False, "image_drop": 0.0,
+            "batch_size": 128, "label_group": 128, "exclude_duplicates": False,
+            "near_duplicates": False, "standardise": False, "image_drop": 0.0,
             "text_drop": 0.0, "weight_decay": 0.0, "horizon": None,
         }  # fmt: skip
         return cls(**{**settings, **changes})

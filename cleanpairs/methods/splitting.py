@@ -307,5 +307,6 @@ class SplittingCleaner(PairCleaner):
         return {
             "dim": 1024, "dim_sim": 256, "batch_size": 128, "label_group": 128, "lr": 2e-4, "warmup": 5,
             "horizon": None, "split_by": "triplet", "clean_loss": "triplet", "warm_loss": "mean",
-            "exclude_duplicates": False, "standardise": False, "image_drop": 0.0, "text_drop": 0.0,
+            "exclude_duplicates": False,
+            "near_duplicates": False, "standardise": False, "image_drop": 0.0, "text_drop": 0.0,
         }  # fmt: skip

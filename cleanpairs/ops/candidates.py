@@ -123,7 +123,9 @@ def candidate_edges(
                     "similarity": found.scores[query_of_row[row], column],
                 }
             )
-            holders.append(Members.from_groups(group_of_donor, donors, len(groups)))
+            # What k wronged pairs carry may go back to k; equal parts of trusted pairs are one donor.
+            held = (np.arange(len(groups)), showing) if trusted else (group_of_donor, donors)
+            holders.append(Members.from_groups(*held, len(groups)))
             first_group += len(groups)
     return Edges(**_stack(parts), members=_join(holders))
 

@@ -1,0 +1,150 @@
+"""Near duplicates: the same picture in another size, quality or format is one image, as the same bytes are.
+
+Two signatures must agree, for each alone is fooled by a catalogue, where every shirt lies on white in one pose: the
+perceptual hash (63 signs of the lowest frequencies of a 32 x 32 grey picture; Zauner, "Implementation and Benchmarking
+of Perceptual Image Hash Functions", 2010), which sees shapes and no colours, and the means of an 8 x 8 grid of colours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.images import ImageSource, read_image
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.source import cache_dir
+from cleanpairs.errors import DataError
+
+__all__ = ["Signatures", "group_near_duplicates", "image_signatures", "near_duplicate_groups"]
+
+MAX_BITS = 6  # of 63 that may differ
+MAX_COLOUR = 0.08  # distance of two grids of colours, as a share of the contrast in the lesser one
+ABOUT = 128  # pixels of a side that are enough
+FLAT = 4.0  # standard deviation of the grey picture, of 255: below it the signs are those of noise
+VERSION = 1  # of the signatures, for the cache
+
+_known: WeakKeyDictionary[Pairs, Pairs] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Signatures:
+    """Of M images: ``bits`` (M, 8) uint8, the hash; ``colours`` (M, 192) uint8; ``present`` (M,) bool: it was decoded,
+    and is not flat.
+    """
+
+    bits: np.ndarray
+    colours: np.ndarray
+    present: np.ndarray
+
+
+def _signature(image: Any) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Hash (8,) uint8, colours (192,) uint8 and whether the picture has any shape, of a decoded image."""
+    from PIL import Image
+    from scipy.fft import dctn
+
+    grey = np.asarray(image.convert("L").resize((32, 32), Image.Resampling.BOX), dtype=np.float64)
+    low = dctn(grey, norm="ortho")[:8, :8].ravel()[1:]  # (63,): without the mean
+    colours = np.asarray(image.resize((8, 8), Image.Resampling.BOX), dtype=np.uint8).ravel()
+    return np.packbits(low > np.median(low)), colours, bool(grey.std() >= FLAT)
+
+
+def image_signatures(images: ImageSource) -> Signatures:
+    """Signatures of M encoded images; what cannot be decoded is not present."""
+    m = len(images)
+    out = Signatures(np.zeros((m, 8), np.uint8), np.zeros((m, 192), np.uint8), np.zeros(m, bool))
+    for start, chunk in images.iter_encoded(256):
+        for i, data in enumerate(chunk, start):
+            if data is None:
+                continue
+            try:
+                out.bits[i], out.colours[i], out.present[i] = _signature(read_image(data, about=ABOUT))
+            except DataError:  # the reader of features says so, with the reason
+                continue
+    return out
+
+
+def near_duplicate_groups(
+    signatures: Signatures, *, max_bits: int = MAX_BITS, max_colour: float = MAX_COLOUR
+) -> np.ndarray:
+    """Group (M,) int64 of each image: the lowest number of an image that it is linked to, itself if to none.
+
+    Parameters
+    ----------
+    max_bits : int
+        Hashes of linked images differ in at most so many bits, 7 at most.
+    max_colour : float
+        And their colours c, c' by at most ``max_colour * min(|c - mean c|, |c' - mean c'|)`` (Euclidean norms): a white
+        background, which most of a catalogue shares, does not make two ties alike.
+    """
+    import faiss
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    group = np.arange(len(signatures.present), dtype=np.int64)
+    rows = np.flatnonzero(signatures.present)
+    if len(rows) < 2:
+        return group
+    colours = signatures.colours.astype(np.float32)  # (M, 192): 64 cells of three
+    cells = colours.reshape(-1, 64, 3)
+    contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)  # (M,)
+    codes, inverse = np.unique(signatures.bits[rows], axis=0, return_inverse=True)
+    index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of max_bits <= 7 errors some quarter of the bits has at most one
+    index.nflip = max_bits // 4
+    index.add(codes)
+    ends, _, found = index.range_search(codes, max_bits + 1)  # strictly nearer
+    asking = np.repeat(np.arange(len(codes)), np.diff(ends).astype(np.int64))
+    near = np.stack([asking, found.astype(np.int64)])[:, asking <= found]
+    order = np.argsort(inverse, kind="stable")
+    starts = np.searchsorted(inverse[order], np.arange(len(codes) + 1))
+    pairs = []
+    for a, b in near.T.tolist():
+        left, right = rows[order[starts[a] : starts[a + 1]]], rows[order[starts[b] : starts[b + 1]]]
+        for i in left if a != b else left[:-1]:
+            others = right if a != b else right[right > i]
+            apart = np.linalg.norm(colours[others] - colours[i], axis=1)
+            alike = others[apart <= max_colour * np.minimum(contrast[others], contrast[i])]
+            pairs.append(np.stack([np.full(len(alike), i), alike]))
+    edges = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0), np.int64)
+    graph = coo_array((np.ones(edges.shape[1], bool), (edges[0], edges[1])), shape=(len(group), len(group)))
+    label = connected_components(graph, directed=False)[1]
+    _, first = np.unique(label, return_index=True)
+    return np.asarray(first[label], dtype=np.int64)
+
+
+def group_near_duplicates(pairs: Pairs) -> Pairs:
+    """``pairs`` with one ``image_group`` for all near duplicates of an image; as they are where there are no pictures.
+
+    The signatures are kept in the cache directory, for pairs that come from files.
+    """
+    if pairs not in _known:
+        _known[pairs] = _grouped(pairs)
+    return _known[pairs]
+
+
+def _grouped(pairs: Pairs) -> Pairs:
+    signatures = _cached(pairs)
+    if not signatures.present.any():
+        return pairs
+    return replace(pairs, image_group=pairs.image_group[near_duplicate_groups(signatures)])
+
+
+def _cached(pairs: Pairs) -> Signatures:
+    if pairs.source.kind == "memory":
+        return image_signatures(pairs.images)
+    images = hashlib.sha256(pairs.image_group.tobytes()).hexdigest()  # also of files that the input only names
+    file = cache_dir() / "signatures" / f"{pairs.source.fingerprint[:24]}-{images[:16]}-{VERSION}.npy"
+    if file.exists():
+        table = np.load(file, allow_pickle=False)
+        if table.shape == (len(pairs.images), 201) and table.dtype == np.uint8:
+            return Signatures(table[:, :8], table[:, 8:200], table[:, 200] > 0)
+    found = image_signatures(pairs.images)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with staged_file(file, overwrite=True) as staging, Path(staging).open("wb") as out:
+        np.save(out, np.concatenate([found.bits, found.colours, found.present[:, None].astype(np.uint8)], axis=1))
+    return found
