@@ -175,6 +175,10 @@ IMAGE_ENCODERS = Registry(
 READERS = Registry(
     "reader",
     {  # asked in this order; Parquet last, as it takes any file
+        "datasets": (
+            "cleanpairs.data.formats.datasets_directory:DatasetsReader",
+            "`datasets`: a directory of save_to_disk, an .arrow file, hf://owner/name",
+        ),
         "webdataset": (
             "cleanpairs.data.formats.webdataset:WebDatasetReader",
             "WebDataset tars, of img2dataset too: KEY.jpg, KEY.txt, KEY.json; a directory, a tar, braces, a glob",

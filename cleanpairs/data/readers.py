@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.registry import READERS
 
 __all__ = ["iter_tables", "load_pairs", "open_source", "sniff"]
+
+_HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def sniff(data: str) -> str:
@@ -34,7 +37,8 @@ def sniff(data: str) -> str:
     except OSError as error:  # a name too long, a folder closed to us
         raise DataError(f"{data[:300]} cannot be read: {error.strerror or error}") from error
     if not there:
-        raise DataError(f"no such input: {data}")
+        hub = f"; a dataset on the Hugging Face hub is named hf://{data}" if _HUB_LIKE.fullmatch(data) else ""
+        raise DataError(f"no such input: {data}{hub}")
     raise DataError(
         f"{data} is a directory without *.parquet and without {{split}}_ims.npy + {{split}}_caps.txt: not a known input"
     )

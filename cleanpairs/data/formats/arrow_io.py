@@ -1,0 +1,117 @@
+"""Arrow IPC files, memory-mapped, as streams of small batches, with errors that name the file.
+
+Batches are validated in full before they are used: a damaged file would otherwise end in a signal. An IPC stream that
+was cut between two batches reads back short without an error, so its end is looked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+
+import pyarrow as pa
+
+from cleanpairs.errors import DataError
+
+__all__ = ["arrow_schema", "count_arrow_rows", "iter_arrow"]
+
+_MAGIC = b"ARROW1"  # of the file format; streams begin with the length of their first message
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_BATCH_BYTES = 32 * 2**20
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"{path} cannot be read as Arrow: {text}") from error
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The schema and the batches of a file or a stream."""
+    with ExitStack() as stack:
+        with _named(path):
+            with open(path, "rb") as file:
+                begin = file.read(len(_MAGIC))
+                file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
+                end = file.read()
+            if begin != _MAGIC and end != _END:
+                raise DataError(f"{path} is cut short, or no Arrow file: it lacks the mark of its end; write it again")
+            mapped = stack.enter_context(pa.memory_map(path))
+            if begin == _MAGIC:
+                reader = stack.enter_context(pa.ipc.open_file(mapped))
+                batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+            else:
+                reader = stack.enter_context(pa.ipc.open_stream(mapped))
+                batches = iter(reader)
+            schema = _stored(reader.schema)
+            if len(set(schema.names)) != len(schema.names):
+                raise DataError(f"{path} has a column more than once: {', '.join(schema.names)}")
+        yield schema, batches
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    """The schema with the storage of extension types (`datasets` has some for arrays) in their place."""
+    for i, field in enumerate(schema):
+        if isinstance(field.type, pa.BaseExtensionType):
+            schema = schema.set(i, field.with_type(field.type.storage_type))
+    return schema
+
+
+def _as_stored(column: pa.Array) -> pa.Array:
+    return column.storage if isinstance(column, pa.ExtensionArray) else column
+
+
+def arrow_schema(paths: Sequence[str]) -> pa.Schema:
+    """The schema that all files share.
+
+    Raises
+    ------
+    DataError
+        One cannot be read, or they differ.
+    """
+    first: pa.Schema | None = None
+    for path in paths:
+        with _opened(path) as (schema, _):
+            if first is not None and not first.equals(schema):
+                raise DataError(f"{path} has other columns than {paths[0]}: {schema.names} and {first.names}")
+            first = schema if first is None else first
+    assert first is not None
+    return first
+
+
+def count_arrow_rows(path: str) -> int:
+    """Rows of a file; its batches are mapped, not read."""
+    about = os.stat(path)
+    return _count(path, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _count(path: str, size: int, changed: int) -> int:
+    total = 0
+    with _opened(path) as (_, batches), _named(path):
+        for batch in batches:
+            total += len(batch)
+    return total
+
+
+def iter_arrow(path: str, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, at most ``batch_rows`` at once and fewer where rows are large; all columns when None."""
+    with _opened(path) as (schema, batches):
+        names = schema.names if columns is None else list(columns)
+        chosen = pa.schema([schema.field(n) for n in names], schema.metadata)
+        while True:
+            with _named(path):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                whole = pa.RecordBatch.from_arrays([_as_stored(batch.column(n)) for n in names], schema=chosen)
+                whole.validate(full=True)
+            step = max(1, min(batch_rows, int(_BATCH_BYTES * len(whole) / max(whole.nbytes, 1))))
+            for start in range(0, len(whole), step):
+                yield whole.slice(start, step)

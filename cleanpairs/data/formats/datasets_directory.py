@@ -1,0 +1,180 @@
+"""`datasets`: what ``Dataset.save_to_disk`` and ``DatasetDict.save_to_disk`` leave, and datasets on the hub.
+
+The Arrow files are read memory-mapped. Nothing is fetched unless the name says so: ``hf://owner/name``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, iter_arrow
+from cleanpairs.data.formats.file_names import expand_files
+from cleanpairs.data.formats.stored import StoredImages
+from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
+from cleanpairs.data.source import Source
+from cleanpairs.data.table_reader import Rows, TableReader
+from cleanpairs.errors import DataError
+
+__all__ = ["DatasetsReader"]
+
+HUB = "hf://"
+_HUB_NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+
+
+class DatasetsReader(TableReader):
+    """Reads `datasets` directories, single ``.arrow`` files, and ``hf://owner/name``."""
+
+    kind = "datasets"
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` names the hub, an Arrow file, or a directory that ``save_to_disk`` wrote."""
+        path = Path(data)
+        if data.startswith(HUB) or (data.endswith(".arrow") and not path.is_dir()):
+            return True
+        return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+    def open(
+        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
+    ) -> Source:
+        """The Arrow files of one split (``train`` where none is named)."""
+        if data.startswith(HUB):
+            paths, root = _fetched(data, split)
+            image_root = image_root or root
+        elif Path(data).is_dir():
+            paths = _files(Path(data).absolute(), split)
+        else:
+            if split is not None:
+                raise DataError(f"{data} has no splits: it is one Arrow file")
+            paths = expand_files(data, ".arrow")
+        return self.described(
+            data, paths, _schema(paths), sum(_counts(paths)), columns=columns, image_root=image_root, limit=limit
+        )
+
+    def schema(self, source: Source) -> pa.Schema:
+        """The one that the files share."""
+        return _schema(source.paths)
+
+    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """See :class:`TableReader`."""
+        left = source.n_rows
+        for path in source.paths if left else ():
+            for batch in iter_arrow(path, columns, batch_rows) if left > 0 else ():
+                part = batch.slice(0, left)
+                left -= len(part)
+                if len(part):
+                    yield Rows(path, part)
+
+    def encoded(self, source: Source) -> ImageSource | None:
+        """The image column."""
+        if "image" not in source.columns:
+            return None
+        counts = _counts(source.paths)
+        column = source.columns["image"]
+
+        def read(rows: Sequence[int]) -> list[bytes | None]:
+            found: dict[int, bytes | None] = {}
+            starts = np.concatenate([[0], np.cumsum(counts)])
+            for number, local in rows_by_file(counts, np.unique(np.asarray(rows, np.int64))).items():
+                path, at = source.paths[number], 0
+                for batch in iter_arrow(path, [column], 1024):
+                    for i in local[(local >= at) & (local < at + len(batch))].tolist():
+                        cell = image_cells(batch.column(0).slice(i - at, 1))[0]
+                        found[int(starts[number]) + i] = encoded_bytes(cell, path, source.image_root)
+                    at += len(batch)
+                    if at > local[-1]:
+                        break
+            return [found.get(int(row)) for row in rows]
+
+        return StoredImages(source.n_rows, read)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as JSON: {error}") from error
+
+
+def _schema(paths: Sequence[str]) -> pa.Schema:
+    """Of the Arrow files; where a dataset has no rows there is none of them, and its note tells."""
+    if not paths[0].endswith(".json"):
+        return arrow_schema(paths)
+    from datasets import Features
+
+    try:
+        return Features.from_dict(_json(Path(paths[0]))["features"]).arrow_schema
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{paths[0]} does not say which columns there are: {error}") from error
+
+
+def _counts(paths: Sequence[str]) -> list[int]:
+    return [0 if path.endswith(".json") else count_arrow_rows(path) for path in paths]
+
+
+def _files(folder: Path, split: str | None) -> list[str]:
+    """The Arrow files of a directory of ``save_to_disk``; its note alone where it has no rows."""
+    if (folder / "dataset_dict.json").is_file():
+        note = _json(folder / "dataset_dict.json")
+        known = note.get("splits") if isinstance(note, dict) else None
+        if not isinstance(known, list) or not all(isinstance(name, str) for name in known) or not known:
+            raise DataError(f"{folder / 'dataset_dict.json'} names no splits; save the dataset again")
+        folder = resolve_path(_chosen(split, known, str(folder)), folder)
+    elif split is not None:
+        raise DataError(f"{folder} has no splits: it is one dataset; leave --split (split) out")
+    note = _json(folder / "state.json")
+    try:
+        names = [str(file["filename"]) for file in note["_data_files"]]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{folder / 'state.json'} names no data files; save the dataset again") from error
+    paths = [str(resolve_path(name, folder)) for name in names]
+    missing = [p for p in paths if not Path(p).is_file()]
+    if not paths:
+        return [str(folder / "dataset_info.json")]
+    if missing:
+        raise DataError(f"{missing[0]} is missing: the copy of {folder} is not whole")
+    return paths
+
+
+def _chosen(split: str | None, known: Sequence[str], where: str) -> str:
+    name = split or ("train" if "train" in known or len(known) > 1 else known[0])
+    if name not in known:
+        raise DataError(f"{where} has no split {name!r} (splits: {', '.join(known)}); name one with --split")
+    return name
+
+
+def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
+    """The Arrow files of a dataset on the hub, in `datasets`' own cache, and the folder of what was fetched."""
+    name = _HUB_NAME.fullmatch(data)
+    if name is None:
+        raise DataError(f"{data} is no dataset on the hub: write hf://owner/name, or hf://owner/name@revision")
+    import datasets
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    try:
+        loaded = datasets.load_dataset(name[1], revision=name[2], split=split)
+    except Exception as error:  # of `datasets`, of the hub and of half a dozen libraries for the network
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(
+            f"{data} could not be had from the Hugging Face hub: {text}. Check the name and the network; a gated one "
+            f"needs `hf auth login`; without a network, fetch it elsewhere (`hf download --repo-type dataset {name[1]} "
+            f"--local-dir DIR`, or `save_to_disk`) and give that directory"
+        ) from error
+    if isinstance(loaded, dict):
+        loaded = loaded[_chosen(split, list(loaded), data)]
+    return _cached_files(loaded, data), HF_HUB_CACHE
+
+
+def _cached_files(loaded: Any, data: str) -> list[str]:
+    """The Arrow files behind a dataset of `datasets`."""
+    paths = [str(Path(file["filename"]).absolute()) for file in loaded.cache_files]
+    if not paths or loaded._indices is not None:
+        raise DataError(f"{data} has no Arrow files of its own: save it with save_to_disk and give that directory")
+    return paths
