@@ -2,22 +2,26 @@
 
 ::
 
-    Exception
-    └── CleanpairsError            1  a bug of ours when raised bare
-        ├── ConfigError            2  usage or configuration (also a ValueError)
-        ├── DataError              3  the input is unreadable or not what it claims (also a ValueError)
-        ├── OutputError            4  the output cannot be written: full disk, permissions (also an OSError)
-        ├── OutputExistsError      5  the output exists, is locked, or is no regular file or directory
-        ├── ResourceError          6  a resource limit was met
-        ├── RefusedError           7  the result would not be trustworthy: non-finite, undetermined
-        └── NotFittedError         2  used before ``fit`` (also sklearn's NotFittedError)
+    Exception                   code  kind
+    └── CleanpairsError            1  bug       a bug of ours when raised bare
+        ├── ConfigError            2  config    usage or configuration (also a ValueError)
+        ├── DataError              3  data      the input is unreadable or not what it claims (also a ValueError)
+        ├── OutputError            4  output    it cannot be written: full disk, permissions (also an OSError)
+        ├── OutputExistsError      5  exists    the output exists, is locked, or is no regular file or directory
+        ├── ResourceError          6  limit     a resource limit was met
+        ├── RefusedError           7  refused   the result would not be trustworthy: non-finite, undetermined
+        └── NotFittedError         2  unfitted  used before ``fit`` (also sklearn's NotFittedError)
 
-A message says which thing, of what, what is allowed, what was found, and what to do.
+A message says which thing, of what, what is allowed, what was found, and what to do. On the command line its kind
+stands before it, ``Error [data]: ...``, and docs/errors.md has a section on each kind.
+
+``NotFittedError`` is made when it is first asked for: scikit-learn takes a second to import, and ``--help`` and the
+completion of a shell are to take less than that.
 """
 
 from __future__ import annotations
 
-from sklearn.exceptions import NotFittedError as _SklearnNotFittedError
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "CleanpairsError",
@@ -32,48 +36,76 @@ __all__ = [
 
 
 class CleanpairsError(Exception):
-    """Base of all errors raised on purpose; ``exit_code`` is the process's exit status."""
+    """Base of all errors raised on purpose; ``exit_code`` is the process's exit status, ``kind`` a word for it."""
 
     exit_code: int = 1
+    kind: str = "bug"
 
 
 class ConfigError(CleanpairsError, ValueError):
     """A setting, option or recipe that cannot be used."""
 
     exit_code = 2
-
-
-class NotFittedError(CleanpairsError, _SklearnNotFittedError):
-    """An estimator was asked for a result before ``fit``."""
-
-    exit_code = 2
+    kind = "config"
 
 
 class DataError(CleanpairsError, ValueError):
     """Input that cannot be read, or that is not what it claims to be."""
 
     exit_code = 3
+    kind = "data"
 
 
 class OutputError(CleanpairsError, OSError):
     """Output that cannot be written."""
 
     exit_code = 4
+    kind = "output"
 
 
 class OutputExistsError(CleanpairsError, FileExistsError):
     """Output that exists already, is locked, is the input, or is no regular file or directory."""
 
     exit_code = 5
+    kind = "exists"
 
 
 class ResourceError(CleanpairsError):
     """A documented limit (memory, pixels, bytes) was met."""
 
     exit_code = 6
+    kind = "limit"
 
 
 class RefusedError(CleanpairsError):
     """A result that we will not hand out: non-finite, or noise that cannot be told from signal."""
 
     exit_code = 7
+    kind = "refused"
+
+
+def _not_fitted_error() -> Any:
+    from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+
+    class NotFittedError(CleanpairsError, SklearnNotFittedError):
+        """An estimator was asked for a result before ``fit``."""
+
+        exit_code = 2
+        kind = "unfitted"
+
+    NotFittedError.__module__, NotFittedError.__qualname__ = __name__, "NotFittedError"
+    return NotFittedError
+
+
+if TYPE_CHECKING:
+    from sklearn.exceptions import NotFittedError as _SklearnNotFittedError
+
+    class NotFittedError(CleanpairsError, _SklearnNotFittedError):
+        """An estimator was asked for a result before ``fit``."""
+
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name != "NotFittedError":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals().setdefault(name, _not_fitted_error())

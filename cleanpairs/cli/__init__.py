@@ -1,11 +1,13 @@
 """The command line: thin commands that parse, call the library, and print.
 
-Exit codes are those of :mod:`cleanpairs.errors`; 130 and 143 on SIGINT and SIGTERM. A traceback is shown for
-``--debug`` only.
+Results go to standard output, everything else to standard error; bars and colours appear on a terminal only. An error
+is one line, ``Error [kind]: which thing: what; what to do``, and its exit code that of :mod:`cleanpairs.errors`; 130
+and 143 on SIGINT and SIGTERM. A traceback is shown for ``--debug`` only.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -16,10 +18,11 @@ from typing import Any
 import click
 
 from cleanpairs import __version__
+from cleanpairs.cli.completion import COMPLETE_VARIABLE
 from cleanpairs.errors import CleanpairsError, OutputError
 from cleanpairs.interrupt import Terminated
 
-__all__ = ["cli", "main"]
+__all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
 
 # Section of the help -> command -> (module, summary). The summary fits beside the name on a line of 80 columns.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -45,7 +48,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "corrupt": ("cleanpairs.cli.corrupt", "Wrong some pairs on purpose, and write the truth."),
         "bench": ("cleanpairs.cli.bench", "Methods against noise: the table that papers print."),
     },
+    "Shell": {
+        "completion": ("cleanpairs.cli.completion", "Print the completion script of a shell."),
+    },
 }
+EPILOG = """\
+Exit codes: 0 ok, 1 bug, 2 usage, 3 data, 4 output, 5 exists, 6 limit, 7 refused
+Begin: cleanpairs fit data.parquet && cleanpairs export --repaired out.parquet
+"""
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
@@ -71,6 +81,21 @@ class LazyGroup(click.Group):
             ctx.fail(f"no command {args[0]!r}{nearest(args[0], list(COMMANDS))}")
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """The commands and options that begin so, without importing them."""
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=summary) for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The sections of commands, and below them the options on one line: the whole help fits a screen."""
+        self.format_commands(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text("Options: --version, --debug (errors with a traceback), -h, --help")
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Section, name and one line each, without importing them."""
         rows = [
@@ -78,20 +103,26 @@ class LazyGroup(click.Group):
             for section, commands in SECTIONS.items()
             for k, (name, (_, summary)) in enumerate(commands.items())
         ]
-        with formatter.section("Commands"):
+        formatter.write_paragraph()
+        with formatter.indentation():
             formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As it stands: it is short lines already."""
+        for line in EPILOG.splitlines():
+            formatter.write(line + "\n")
 
 
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="A first session: cleanpairs fit data.parquet && cleanpairs export --repaired out.parquet",
+    epilog=EPILOG,
 )
 @click.version_option(__version__, prog_name="cleanpairs")
 @click.option("--debug", is_flag=True, help="Show a traceback with an error.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:
-    """Find the wrong pairs of an image-text corpus, repair them, and keep the rest."""
+    """Find the wrong pairs of image-text data, repair them, keep the rest."""
     ctx.ensure_object(dict)["debug"] = debug
 
 
@@ -99,27 +130,38 @@ def main() -> None:
     """Entry point of the ``cleanpairs`` command; exits with the code of the error."""
     debug = "--debug" in sys.argv
     signal.signal(signal.SIGTERM, _terminate)
+    color = _color()
+    if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="cleanpairs", complete_var=COMPLETE_VARIABLE, standalone_mode=False, color=color)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        command = "cleanpairs" if context is None else context.command_path
+        _complain(error, debug, "usage", f"{error.format_message()}\nTry '{command} --help' for help.", color)
         sys.exit(error.exit_code)
     except click.Abort as abort:  # what click makes of a KeyboardInterrupt
         sys.exit(143 if isinstance(abort.__cause__, Terminated) else 130)
     except CleanpairsError as error:
-        _complain(error, debug)
+        _complain(error, debug, error.kind, str(error), color)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        _complain(error, debug)
+        _complain(error, debug, OutputError.kind, _of_the_system(error), color)
         sys.exit(OutputError.exit_code)
     except Exception as error:
-        _complain(error, debug, "this is a bug of cleanpairs; --debug shows where: ")
-        sys.exit(1)
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        message = f"{said}; this is a bug of cleanpairs: `cleanpairs --debug COMMAND ...` shows where, please report it"
+        _complain(error, debug, CleanpairsError.kind, message, color)
+        sys.exit(CleanpairsError.exit_code)
 
 
 def _terminate(number: int, frame: Any) -> None:
@@ -127,7 +169,39 @@ def _terminate(number: int, frame: Any) -> None:
     raise Terminated
 
 
-def _complain(error: BaseException, debug: bool, prefix: str = "") -> None:
+def _color() -> bool | None:
+    """Whether to print colours; None: on a terminal. NO_COLOR and FORCE_COLOR as no-color.org and its kin have them."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return True if os.environ.get("FORCE_COLOR") else None
+
+
+_REMEDIES = {  # what to do about an error that the system reports
+    errno.ENOSPC: "free some space, or write to another disk",
+    errno.EDQUOT: "free some space of your quota, or write to another disk",
+    errno.EACCES: "it may not be read or written: change its permissions, or take another path",
+    errno.EPERM: "it may not be read or written: change its permissions, or take another path",
+    errno.EROFS: "the file system is read-only: take another path",
+    errno.ENOENT: "there is no such file or directory: check the path",
+    errno.EISDIR: "it is a directory: name a file",
+    errno.ENOTDIR: "a part of the path is a file: check the path",
+    errno.ENAMETOOLONG: "take a shorter name",
+    errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
+    errno.EIO: "the disk reports a fault: check it, and write to another one",
+}
+
+
+def _of_the_system(error: OSError) -> str:
+    """The file, what the system says of it, and what to do."""
+    place = f"{error.filename}: " if error.filename is not None else ""
+    said = error.strerror or str(error) or type(error).__name__
+    remedy = _REMEDIES.get(error.errno or 0)
+    return f"{place}{said}" + (f"; {remedy}" if remedy else "")
+
+
+def _complain(error: BaseException, debug: bool, kind: str, message: str, color: bool | None) -> None:
+    """One line on standard error: the kind, the place, what, and what to do."""
     if debug:
         traceback.print_exception(error)
-    click.echo(f"Error: {prefix}{error}" if str(error) else f"Error: {prefix}{type(error).__name__}", err=True)
+    head = click.style(f"Error [{kind}]:", fg="red", bold=True)
+    click.echo(f"{head} {message or type(error).__name__}", err=True, color=color)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
+from cleanpairs.cli.completion import complete_backbone, complete_methods, complete_recipe
 from cleanpairs.cli.options import column_options, pick_columns
+from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.progress import progress_option
 
 __all__ = ["bench"]
 
@@ -15,10 +17,10 @@ __all__ = ["bench"]
 class _Lines:
     """A line a cell on standard error, and a bar for the one that runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: bool) -> None:
         from cleanpairs.cli.progress import Progress
 
-        self.bar = Progress(enabled=True)
+        self.bar = Progress(asked=asked)
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
@@ -52,15 +54,20 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 
 @click.command(short_help="Methods against noise: the table that the papers print.")
 @click.argument("data", type=click.Path())
-@click.option("--methods", metavar="all|A,B", default="all", show_default=True)
+@click.option("--methods", metavar="all|A,B", default="all", show_default=True, shell_complete=complete_methods)
 @click.option("--noise", metavar="R,R", default="0.2,0.4,0.6,0.8", show_default=True, callback=_rates)
 @click.option("--noise-file", "noise_files", metavar="NPY", multiple=True, help="In place of --noise; may be repeated.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", default=3, show_default=True)
 @click.option("--per", type=click.Choice(["caption", "image"]), default="caption", show_default=True)
 @click.option("--val", metavar="DATA", help="Clean validation pairs.  [default: what belongs to DATA]")
 @click.option("--test", metavar="DATA", help="Clean test pairs.  [default: what belongs to DATA]")
-@click.option("--backbone", metavar="NAME", help="Dual encoder, for all methods.")
-@click.option("--recipe", metavar="FILE|NAME", help="A recipe; or R, for each method that has a recipe METHOD-R.")
+@click.option("--backbone", metavar="NAME", help="Dual encoder, for all methods.", shell_complete=complete_backbone)
+@click.option(
+    "--recipe",
+    metavar="FILE|NAME",
+    help="A recipe; or R, for each method that has a recipe METHOD-R.",
+    shell_complete=complete_recipe,
+)
 @click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="For all methods that have it; METHOD.KEY for one."
 )
@@ -68,8 +75,9 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]))
 @column_options
 @click.option("--out", metavar="DIR", help="Where the table goes, and grows.  [default: runs/bench-<data>]")
-@click.option("--quiet", is_flag=True, help="No progress.")
-@click.option("--json", "as_json", is_flag=True, help="Print cells and summary as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress, and no line a cell.")
+@progress_option
+@json_option
 def bench(data: str, **options: Any) -> None:
     """Wrong some of DATA's clean pairs, fit every method on them, and judge it by the truth.
 
@@ -89,7 +97,7 @@ def bench(data: str, **options: Any) -> None:
         columns=pick_columns(options),
     )
     quiet = options["quiet"] or options["as_json"]
-    lines = None if quiet else _Lines()
+    lines = None if quiet else _Lines(options["progress"])
     try:
         result = run_bench(what, progress=lines)
     except KeyboardInterrupt:
@@ -99,7 +107,7 @@ def bench(data: str, **options: Any) -> None:
         if lines is not None:
             lines.bar.close()
     if options["as_json"]:
-        click.echo(json.dumps(result.to_dict()))
+        print_json(result.to_dict())
         return
     click.echo(result.table())
     click.echo(f"\n* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import column_options, pick_columns
+from cleanpairs.cli.printing import json_option, print_json
 
 __all__ = ["corrupt"]
 
@@ -20,6 +21,7 @@ __all__ = ["corrupt"]
 @click.option("--out", required=True, metavar="PATH", help="Parquet file, or a directory in the research layout.")
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
+@json_option
 def corrupt(
     data: str,
     noise: float | None,
@@ -28,6 +30,7 @@ def corrupt(
     noise_file: str | None,
     out: str,
     overwrite: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Permute the captions of a random share of DATA's pairs.
@@ -43,4 +46,7 @@ def corrupt(
     )
     wrong = int(result.mismatched.sum())
     n = len(result.mismatched)
+    if as_json:
+        print_json({"pairs": n, "mismatched": wrong, "out": out})
+        return
     click.echo(f"{n:,} pairs, {wrong:,} of them now mismatched ({wrong / max(n, 1):.1%}) -> {out}")

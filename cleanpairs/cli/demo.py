@@ -6,6 +6,9 @@ import resource
 
 import click
 
+from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.progress import Progress, progress_option
+
 __all__ = ["demo"]
 
 
@@ -15,15 +18,20 @@ __all__ = ["demo"]
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--images", is_flag=True, help="Train from the pixels (a small CNN) instead of frozen features.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-def demo(out: str, noise: float, seed: int, images: bool, quiet: bool) -> None:
+@progress_option
+@json_option
+def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress: bool, as_json: bool) -> None:
     """Wrong 30 % of the clip art's pairs, find them, repair them, and measure what that does for retrieval."""
-    from cleanpairs.cli.progress import Progress
     from cleanpairs.demo import run_demo
 
-    progress = Progress(enabled=not quiet)
+    bar = Progress(enabled=not (quiet or as_json), asked=progress)
+    say = (lambda line: None) if as_json else click.echo
     try:
-        result = run_demo(out, noise=noise, seed=seed, images=images, say=click.echo, progress=progress)
+        result = run_demo(out, noise=noise, seed=seed, images=images, say=say, progress=bar)
     finally:
-        progress.close()
+        bar.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if as_json:
+        print_json({**result.to_dict(), "peak_mb": round(peak), "out": out})
+        return
     click.echo(f"\n{result.seconds:.0f} s, {peak:,.0f} MB at the peak")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
-import numpy as np
 
 from cleanpairs.cli.options import column_options, existing_run, pick_columns, split_run_and_data
+from cleanpairs.cli.printing import json_option, plain, print_json
 
 __all__ = ["evaluate"]
 
@@ -18,7 +17,7 @@ __all__ = ["evaluate"]
 @click.option("--truth", metavar="FILE", help="True mismatches: .npy (booleans, or a permutation) or Parquet.")
 @click.option("--threshold", type=float, metavar="P", help="For precision and recall.  [default: the run's]")
 @column_options
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@json_option
 def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, as_json: bool, **options: Any) -> None:
     """R@1, 5, 10 both ways and rSum of RUN's model (runs/latest if not given) on DATA.
 
@@ -39,9 +38,9 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         y = run.scores().correspondence if trained_on else model.score_pairs(pairs)
         limit = model.threshold_ if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
-    figures = {k: None if v is None or not np.isfinite(v) else round(float(v), 6) for k, v in figures.items()}
+    figures = {k: None if v is None else round(v, 6) for k, v in plain(figures).items()}
     if as_json:
-        click.echo(json.dumps(figures))
+        print_json(figures)
         return
     click.echo(f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}")
     for name, prefix in (("image to text", "i2t"), ("text to image", "t2i")):

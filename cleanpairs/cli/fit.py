@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from typing import Any
 
 import click
 
+from cleanpairs.cli.completion import complete_backbone, complete_image_encoder, complete_method, complete_recipe
 from cleanpairs.cli.options import column_options, pick_columns
-from cleanpairs.cli.progress import Progress
+from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.progress import Progress, progress_option
 
 __all__ = ["fit"]
 
 
 @click.command(short_help="Train on noisy pairs; leave a run with scores and a model.")
 @click.argument("data", required=False, type=click.Path())
-@click.option("--method", metavar="NAME", help="Method; `cleanpairs methods` lists them.  [default: crcl]")
-@click.option("--recipe", metavar="FILE|NAME", help="Settings from a YAML file, or from one that ships.")
+@click.option(
+    "--method",
+    metavar="NAME",
+    help="Method; `cleanpairs methods` lists them.  [default: crcl]",
+    shell_complete=complete_method,
+)
+@click.option(
+    "--recipe",
+    metavar="FILE|NAME",
+    help="Settings from a YAML file, or from one that ships.",
+    shell_complete=complete_recipe,
+)
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="One setting; may be repeated.")
 @click.option("--val", metavar="DATA", help="Clean validation pairs: the best epoch on them is kept.")
 @click.option("--out", metavar="DIR", help="Run directory.  [default: runs/<date>-<method>-<data>]")
-@click.option("--backbone", metavar="NAME", help="Dual encoder.")
-@click.option("--image-encoder", metavar="NAME", help="auto, efficientnet_lite0, cnn, features.")
+@click.option("--backbone", metavar="NAME", help="Dual encoder.", shell_complete=complete_backbone)
+@click.option(
+    "--image-encoder",
+    metavar="NAME",
+    help="auto, efficientnet_lite0, cnn, features.",
+    shell_complete=complete_image_encoder,
+)
 @click.option("--image-size", type=int, metavar="PX", help="Side of the square that the image encoder sees.")
 @click.option("--epochs", type=int, metavar="N", help="Epochs of the last piece.")
 @click.option("--batch-size", type=int, metavar="N")
@@ -41,7 +57,8 @@ __all__ = ["fit"]
 @click.option("--resume", is_flag=True, help="Go on with the run of --out (or the latest one).")
 @click.option("--overwrite", is_flag=True, help="Replace the run of --out.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@progress_option
+@json_option
 def fit(**options: Any) -> None:
     """Train on the pairs of DATA, estimate how far each belongs together, and leave a run directory.
 
@@ -78,7 +95,7 @@ def fit(**options: Any) -> None:
     if recipe.data.train is None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
     began = time.time()
-    progress = Progress(enabled=not (quiet or as_json))
+    progress = Progress(enabled=not (quiet or as_json), asked=options["progress"])
     try:
         result = fit_run(recipe, out=out, resume=resume, noise_file=options["noise_file"], progress=progress)
     except KeyboardInterrupt:
@@ -90,6 +107,6 @@ def fit(**options: Any) -> None:
     finally:
         progress.close()
     if as_json:
-        click.echo(json.dumps({**result.to_dict(), "seconds": round(time.time() - began, 1)}))
+        print_json({**result.to_dict(), "seconds": round(time.time() - began, 1)})
     elif not (quiet or recipe.output.quiet):
         click.echo(result.table())

@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import click
+
+from cleanpairs.cli.printing import json_option, print_json
 
 __all__ = ["methods", "recipes"]
 
 
 @click.command(short_help="List the methods and their settings.")
 @click.option("--settings", is_flag=True, help="With every setting and its default.")
-def methods(settings: bool) -> None:
+@json_option
+def methods(settings: bool, as_json: bool) -> None:
     """The methods that `fit --method` takes, a line each."""
     from cleanpairs.registry import METHODS
 
+    listed: list[dict[str, Any]] = []
     for entry in METHODS:
-        click.echo(f"{entry.name:<10} {entry.summary}  ({entry.source})")
-        for parameter, what in entry.needs.items():
-            click.echo(f"{'':<10} needs {parameter}: {what}")
+        about: dict[str, Any] = {
+            "name": entry.name,
+            "summary": entry.summary,
+            "source": entry.source,
+            "needs": dict(entry.needs),
+        }
         if settings:
-            for setting, value in inspect.signature(entry.load()).parameters.items():
-                click.echo(f"    {setting} = {value.default!r}")
+            known = inspect.signature(entry.load()).parameters.items()
+            about["settings"] = {setting: value.default for setting, value in known}
+        listed.append(about)
+    if as_json:
+        print_json(listed)
+        return
+    for about in listed:
+        click.echo(f"{about['name']:<10} {about['summary']}  ({about['source']})")
+        for parameter, what in about["needs"].items():
+            click.echo(f"{'':<10} needs {parameter}: {what}")
+        for setting, default in about.get("settings", {}).items():
+            click.echo(f"    {setting} = {default!r}")
 
 
 @click.command(short_help="List the recipes that ship with the package.")
-def recipes() -> None:
+@json_option
+def recipes(as_json: bool) -> None:
     """The names that `fit --recipe` takes, with what to expect of each."""
     from cleanpairs.recipe import find_recipes, recipe_header
 
-    for name, path in find_recipes().items():
-        click.echo(f"{name:<20} {recipe_header(path).get('expected', '')}")
+    listed = [{"name": name, **recipe_header(path)} for name, path in find_recipes().items()]
+    if as_json:
+        print_json(listed)
+        return
+    for recipe in listed:
+        click.echo(f"{recipe['name']:<20} {recipe.get('expected', '')}")

@@ -1,20 +1,34 @@
-"""How far it is: bars and a line an epoch, on standard error."""
+"""How far it is: bars and a line an epoch, on standard error; on a terminal, or where they are asked for."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import click
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "progress_option"]
+
+VARIABLE = "CLEANPAIRS_PROGRESS"
+progress_option = click.option(
+    "--progress", is_flag=True, help=f"Progress also where standard error is no terminal (or {VARIABLE}=1)."
+)
 
 
 class Progress:
-    """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch."""
+    """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch.
 
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
+    Parameters
+    ----------
+    enabled : bool
+        False: nothing is shown.
+    asked : bool
+        Show it although standard error is no terminal, where it is nothing but lines in somebody's log.
+    """
+
+    def __init__(self, enabled: bool = True, asked: bool = False) -> None:
+        self.enabled = enabled and (asked or bool(os.environ.get(VARIABLE)) or sys.stderr.isatty())
         self.bar: Any = None
         self.stage = ""
         self.run_path: Any = None

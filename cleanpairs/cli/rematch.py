@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cleanpairs.cli.options import column_options, existing_run, pick_columns
+from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
 
 __all__ = ["rematch"]
@@ -33,7 +33,7 @@ __all__ = ["rematch"]
 )
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@json_option
 def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Plan who gets which caption or image from whom; nothing is changed.
 
@@ -61,7 +61,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     summary = plan.summary()
     if as_json:
         fields = ("pairs", "kept", "rematched_text", "rematched_image", "recaptioned", "dropped", "quarantined")
-        click.echo(json.dumps({name: getattr(summary, name) for name in fields}))
+        print_json({name: getattr(summary, name) for name in fields})
     else:
         if expected is not None:
             click.echo(f"{expected}\n")

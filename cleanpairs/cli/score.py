@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from cleanpairs.cli.options import column_options, existing_run, pick_columns, split_run_and_data
+from cleanpairs.cli.printing import json_option, print_json
 
 __all__ = ["score"]
 
@@ -17,7 +17,7 @@ __all__ = ["score"]
 @click.option("--out", required=True, metavar="FILE", help="The scores table to write (Parquet).")
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@json_option
 def score(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest)."""
     from cleanpairs.streaming import score_stream
@@ -26,7 +26,7 @@ def score(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **op
     model = existing_run(run_path).model()
     result = score_stream(model, data, out, overwrite=overwrite, columns=pick_columns(options))
     if as_json:
-        click.echo(json.dumps(result.to_dict()))
+        print_json(result.to_dict())
     else:
         click.echo(
             f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "

@@ -1,0 +1,93 @@
+"""``cleanpairs completion``, and what a shell is offered for the names that options take.
+
+Nothing here imports torch: a shell asks at every press of the tab key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+__all__ = [
+    "COMPLETE_VARIABLE",
+    "complete_backbone",
+    "complete_image_encoder",
+    "complete_method",
+    "complete_methods",
+    "complete_recipe",
+    "completion",
+]
+
+COMPLETE_VARIABLE = "_CLEANPAIRS_COMPLETE"  # by it a shell asks, as click's scripts do
+SHELLS = ("bash", "zsh", "fish")
+
+HELP = """Print the completion script of a shell (by default, that of $SHELL).
+
+\b
+bash  eval "$(cleanpairs completion bash)"    in ~/.bashrc
+zsh   eval "$(cleanpairs completion zsh)"     in ~/.zshrc, after compinit
+fish  cleanpairs completion fish | source     in ~/.config/fish/config.fish
+"""
+
+
+@click.command(help=HELP, short_help="Print the completion script of a shell.")
+@click.argument("shell", required=False, type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str | None) -> None:
+    """Print click's script for the shell."""
+    name = shell or Path(os.environ.get("SHELL", "")).name
+    if name not in SHELLS:
+        raise click.UsageError(f"say for which shell: {', '.join(SHELLS)} ($SHELL is {name or 'not set'})")
+    script = get_completion_class(name)
+    assert script is not None  # click has a class for each of SHELLS
+    click.echo(script(ctx.find_root().command, {}, "cleanpairs", COMPLETE_VARIABLE).source())
+
+
+def complete_method(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of methods, with their summaries."""
+    from cleanpairs.registry import METHODS
+
+    return _beginning(incomplete, ((entry.name, entry.summary) for entry in METHODS))
+
+
+def complete_methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The same for a list with commas between: the last name is completed, those before it stay; and ``all``."""
+    from cleanpairs.registry import METHODS
+
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    names = [(entry.name, entry.summary) for entry in METHODS if entry.name not in given]
+    if not comma:
+        names.insert(0, ("all", "every method that runs without a model or data of its own"))
+    return [CompletionItem(before + comma + item.value, help=item.help) for item in _beginning(last, names)]
+
+
+def complete_backbone(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of backbones, with their summaries."""
+    from cleanpairs.registry import BACKBONES
+
+    return _beginning(incomplete, ((entry.name, entry.summary) for entry in BACKBONES))
+
+
+def complete_image_encoder(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of image encoders, with their summaries."""
+    from cleanpairs.registry import IMAGE_ENCODERS
+
+    own = [("auto", "the data's vectors where it has them"), ("features", "the data's vectors")]
+    return _beginning(incomplete, [*own, *((entry.name, entry.summary) for entry in IMAGE_ENCODERS)])
+
+
+def complete_recipe(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the recipes that ship, with what to expect; files, where none begins so."""
+    from cleanpairs.recipe import find_recipes, recipe_header
+
+    named = ((name, recipe_header(path).get("expected", "")) for name, path in find_recipes().items())
+    return _beginning(incomplete, named) or [CompletionItem(incomplete, type="file")]
+
+
+def _beginning(incomplete: str, names: Iterable[tuple[str, str]]) -> list[CompletionItem]:
+    return [CompletionItem(name, help=summary) for name, summary in names if name.startswith(incomplete)]
