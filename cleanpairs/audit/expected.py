@@ -33,7 +33,7 @@ from cleanpairs.audit.evaluation import LADDER, threshold_table
 from cleanpairs.correspondence.valley import BINS, WIDE, find_valley
 from cleanpairs.errors import ConfigError, RefusedError
 
-__all__ = ["ExpectedQuality", "expected_quality"]
+__all__ = ["ExpectedParts", "ExpectedQuality", "expected_parts", "expected_quality"]
 
 DRAWS = 300
 LIKELY, LEVELS = 0.75, (0.25, 1.25)  # u, and where it may lie
@@ -115,8 +115,37 @@ def expected_quality(
     return ExpectedQuality(run, _estimate(rate, np.array([d[2] for d in draws])), tuple(rows))
 
 
-def _figures(count: np.ndarray, thresholds: np.ndarray, u: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Precision (T,), recall (T,) and noise rate, of binned scores (BINS,)."""
+@dataclass(frozen=True, eq=False)
+class ExpectedParts:
+    """How many pairs of each of B equal bins of [0, 1] the model of the valley takes for wrong, and for right.
+
+    ``edges`` (B + 1,), ``mismatched`` (B,), ``matched`` (B,) float64; the last two add up to the pairs of the bin.
+    """
+
+    edges: np.ndarray
+    mismatched: np.ndarray
+    matched: np.ndarray
+
+
+def expected_parts(correspondence: ArrayLike) -> ExpectedParts | None:
+    """The division behind :func:`expected_quality`, to draw over a histogram; None where there are no two heaps.
+
+    Parameters
+    ----------
+    correspondence : (N,) float in [0, 1]
+        NaN (quarantined) is left out.
+    """
+    y = np.asarray(correspondence, dtype=np.float64).ravel()
+    y = y[~np.isnan(y)]
+    if not find_valley(y).separated:
+        return None
+    count = np.histogram(y, bins=BINS, range=(0.0, 1.0))[0].astype(np.float64)
+    mismatched = np.diff(_wrong_below(count, LIKELY))
+    return ExpectedParts(np.arange(BINS + 1) / BINS, mismatched, count - mismatched)
+
+
+def _wrong_below(count: np.ndarray, u: float) -> np.ndarray:
+    """(BINS + 1,) never decreasing: wrong pairs below each edge, of binned scores (BINS,)."""
     density = gaussian_filter1d(count, WIDE, mode="reflect", truncate=4.0)  # the valley's own smoothing
     low = int(density[: BINS // 2].argmax())
     high = BINS // 2 + int(density[BINS // 2 :].argmax())
@@ -126,7 +155,12 @@ def _figures(count: np.ndarray, thresholds: np.ndarray, u: float) -> tuple[np.nd
     right = np.where(above <= 0, u * level, count - max(1 - u, 0) * level * (1 - above / (BINS - bottom)))
     below = np.concatenate([[0], np.cumsum(count)])
     # counts, not the smoothed density: smoothing would carry the heap at 0 to the right of low thresholds
-    wrong = np.maximum.accumulate(np.minimum(np.maximum(below - np.concatenate([[0], np.cumsum(right)]), 0), below))
+    return np.maximum.accumulate(np.minimum(np.maximum(below - np.concatenate([[0], np.cumsum(right)]), 0), below))
+
+
+def _figures(count: np.ndarray, thresholds: np.ndarray, u: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Precision (T,), recall (T,) and noise rate, of binned scores (BINS,)."""
+    wrong, below = _wrong_below(count, u), np.concatenate([[0], np.cumsum(count)])
     edges = np.arange(BINS + 1) / BINS
     wrong_below, all_below = np.interp(thresholds, edges, wrong), np.interp(thresholds, edges, below)
     total = float(wrong[-1])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import click
 
 from cleanpairs.cli.options import RUN, existing_run
@@ -12,28 +16,95 @@ __all__ = ["report"]
 @click.command(short_help="Write one HTML page about a run.")
 @RUN
 @click.option("--out", default="report.html", show_default=True, metavar="FILE")
+@click.option("--slice-by", metavar="COLUMN,...", help="Columns of the input; a table of outcomes for each.")
+@click.option("--pairs", "count", default=24, show_default=True, type=click.IntRange(1, 200), help="Cards a gallery.")
+@click.option(
+    "--audit",
+    "audit_size",
+    type=click.IntRange(0, 300),
+    metavar="N",
+    help="Pairs to label in the page; 0 for none.  [default: those of RUN/audit, else 60]",
+)
 @click.option("--truth", metavar="FILE", help="True mismatches: .npy or Parquet; a column `true_mismatch` is found.")
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
-def report(run: str | None, out: str, truth: str | None, overwrite: bool) -> None:
-    """One self-contained page: counts, histogram, learning curve, the worst pairs and the repairs as thumbnails."""
+def report(
+    run: str | None,
+    out: str,
+    slice_by: str | None,
+    count: int,
+    audit_size: int | None,
+    truth: str | None,
+    overwrite: bool,
+) -> None:
+    """One self-contained page: what was done and how, scores and learning, pairs as thumbnails to sort and filter.
+
+    It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
+    most 10 MB large. Labels given in it are saved as the CSV that `cleanpairs audit --labels` reads.
+    """
     from cleanpairs.plan import RepairPlan
     from cleanpairs.report import write_report
 
     chosen = existing_run(run)
-    model, pairs = chosen.estimator(), chosen.load_input()
+    pairs = chosen.load_input()
     plan_file = chosen.path / "plan.parquet"
-    plan = RepairPlan.load(plan_file) if plan_file.exists() else model.rematch(pairs)
+    plan = RepairPlan.load(plan_file) if plan_file.exists() else chosen.estimator().rematch(pairs)
     known = truth is not None or pairs.true_mismatch is not None
+    scores = chosen.scores()
+    name = Path(pairs.source.paths[0]).name if pairs.source.paths else "pairs in memory"
     path = write_report(
         out,
-        title=f"{chosen.info['method']} on {pairs.source.paths[0] if pairs.source.paths else 'pairs in memory'}",
+        title=f"{chosen.info['method']} on {name}",
         info=chosen.info,
-        scores=chosen.scores().table,
+        settings=_settings(chosen),
+        scores=scores.table,
         metrics=chosen.metrics(),
         threshold=plan.threshold,
         pairs=pairs,
         plan=plan,
         truth=pairs.true_mismatch_mask(truth) if known else None,
+        slice_by=[name.strip() for name in (slice_by or "").split(",") if name.strip()],
+        audit=_sample(chosen, scores, plan.threshold, audit_size),
+        audit_result=_audit_result(chosen),
+        count=count,
         overwrite=overwrite,
     )
     click.echo(f"written: {path}")
+
+
+def _settings(run: Any) -> dict[str, Any]:
+    """The estimator's parameters out of the run's recipe; none where it has no recipe."""
+    from cleanpairs.recipe_yaml import read_yaml
+
+    file = run.path / "recipe.yaml"
+    recipe = read_yaml(file) if file.exists() else {}
+    found: dict[str, Any] = {}
+    for section in ("method", "backbone", "train"):
+        values = dict(recipe.get(section) or {})
+        name = values.pop("name", None)
+        found |= ({"backbone": name} if section == "backbone" and name else {}) | values
+    return found
+
+
+def _sample(run: Any, scores: Any, threshold: float, size: int | None) -> Any:
+    """The run's own audit with the labels that it holds, unless another size is asked for."""
+    from cleanpairs.audit import draw_sample, read_labels
+
+    if size == 0 or not len(scores.correspondence):
+        return None
+    labels = run.path / "audit" / "labels.csv"
+    if size is None and labels.exists():
+        return read_labels(labels, keys=scores.table["key"].to_pylist(), correspondence=scores.correspondence)
+    return draw_sample(scores.correspondence, size or 60, threshold=threshold)
+
+
+def _audit_result(run: Any) -> dict[str, Any] | None:
+    """What ``cleanpairs audit --labels`` left."""
+    from cleanpairs.errors import DataError
+
+    file = Path(run.path / "audit" / "result.json")
+    if not file.exists():
+        return None
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{file} cannot be read: {error}; `cleanpairs audit --labels` writes it anew") from error

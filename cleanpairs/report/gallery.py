@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from cleanpairs.data.display import visible
-from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import DataError
 from cleanpairs.report.outcome import Outcome
+from cleanpairs.report.pictures import Pictures
 
-__all__ = ["Card", "Gallery", "galleries"]
-
-THUMBNAIL = 160  # longest side in pixels: shown at half of it on a dense screen
-NO_PICTURE = "no picture: the data holds vectors"
+__all__ = ["Card", "Gallery", "card_of", "galleries"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +19,7 @@ class Card:
     """One pair, ready to be shown: text made visible, thumbnails as data addresses (None where there is none)."""
 
     pair_id: int
+    kind: str  # a key of KINDS, shown as a word
     key: str
     image: str | None
     alt: str
@@ -39,21 +32,22 @@ class Card:
     donor: int | None
     verdict: str | None  # in words, where the truth is known
     right: bool | None
+    note: str | None  # another score, where pairs are chosen by it
 
 
 @dataclass(frozen=True)
 class Gallery:
     """A titled choice of cards out of ``total`` pairs."""
 
-    name: str
+    name: str  # the kind that gives it its colour
     title: str
-    note: str
+    note: str  # how its cards were chosen
     total: int
     cards: list[Card]
 
 
-def galleries(pairs: Pairs, outcome: Outcome, count: int) -> list[Gallery]:
-    """The repairs, the doubtful pairs that were kept, the worst and the most doubtful of those that were not.
+def galleries(pairs: Pairs, outcome: Outcome, pictures: Pictures, count: int) -> list[Gallery]:
+    """The repairs, the worst pairs, the doubtful ones on both sides of the threshold, and the best.
 
     ``count`` cards each at most; galleries of no pair are left out. Ties are in order of pair_id.
     """
@@ -64,7 +58,6 @@ def galleries(pairs: Pairs, outcome: Outcome, count: int) -> list[Gallery]:
     spread = repaired[np.unique(np.linspace(0, len(repaired) - 1, min(count, len(repaired))).round().astype(int))]
     chosen = [
         ("repaired", "Repaired pairs", "evenly spread from the surest to the least sure", len(repaired), spread),
-        ("kept", "Kept, though doubtful", "the lowest correspondence of all that were kept", len(kept), kept[:count]),
         (kind, f"{kind.capitalize()}: the worst", "the lowest correspondence of all", len(dropped), dropped[:count]),
         (
             kind,
@@ -73,13 +66,20 @@ def galleries(pairs: Pairs, outcome: Outcome, count: int) -> list[Gallery]:
             len(dropped),
             dropped[max(count, len(dropped) - count) :][::-1],
         ),
+        ("kept", "Kept, though doubtful", "the lowest correspondence of all that were kept", len(kept), kept[:count]),
+        (
+            "kept",
+            "Kept: the best",
+            "the highest correspondence of all that were kept",
+            len(kept),
+            kept[max(count, len(kept) - count) :][::-1],
+        ),
     ]
-    needed = np.unique(np.concatenate([ids for *_, ids in chosen])).astype(np.int64)
-    donors = outcome.donor[needed][outcome.action[needed] == "rematch_image"]
-    images = np.unique(pairs.image_index[np.concatenate([needed, donors]).astype(np.int64)])
-    thumbnails = dict(zip(images.tolist(), _thumbnails(pairs, images.tolist()), strict=True))
+    for *_, ids in chosen:
+        donors = outcome.donor[ids][outcome.action[ids] == "rematch_image"]
+        pictures.load(np.concatenate([ids, donors]).astype(np.int64))
     return [
-        Gallery(name, title, note, total, [_card(pairs, outcome, int(i), thumbnails) for i in ids])
+        Gallery(name, title, note, total, [card_of(pairs, outcome, int(i), pictures) for i in ids])
         for name, title, note, total, ids in chosen
         if len(ids)
     ]
@@ -90,41 +90,28 @@ def _sorted(outcome: Outcome, kind: str, by: np.ndarray) -> np.ndarray:
     return ids[np.argsort(by[ids], kind="stable")]
 
 
-def _thumbnails(pairs: Pairs, images: Sequence[int]) -> list[str | None]:
-    return [None if data is None else _thumbnail(data) for data in pairs.images.read(images)]
-
-
-def _thumbnail(data: bytes) -> str | None:
-    """A small JPEG, without the original's metadata; None where it cannot be decoded."""
-    try:
-        small = read_image(data)
-    except DataError:
-        return None
-    small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    small.save(buffer, format="JPEG", quality=82, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
-def _card(pairs: Pairs, outcome: Outcome, i: int, thumbnails: dict[int, str | None]) -> Card:
+def card_of(pairs: Pairs, outcome: Outcome, i: int, pictures: Pictures, note: str | None = None) -> Card:
+    """The card of pair ``i``, whose pictures are loaded."""
     replaces_image = outcome.action[i] == "rematch_image"
     donor = int(outcome.donor[i])
     repaired = outcome.kind[i] == "repaired" and (donor >= 0 or outcome.action[i] == "recaption")
     verdict, right = _verdict(pairs, outcome, i, donor)
     return Card(
         pair_id=i,
+        kind=str(outcome.kind[i]),
         key=visible(pairs.keys[i], 60),
-        image=thumbnails[int(pairs.image_index[i])],
-        alt=NO_PICTURE if pairs.images.kind != "bytes" else "the picture cannot be read",
+        image=pictures.of_pair(i),
+        alt=pictures.missing,
         before=visible(pairs.captions[i] or ""),
         after=visible(outcome.caption[i] or "") if repaired and not replaces_image else None,
-        new_image=thumbnails[int(pairs.image_index[donor])] if repaired and replaces_image else None,
+        new_image=pictures.of_pair(donor) if repaired and replaces_image else None,
         replaces_image=bool(replaces_image),
         score=float(outcome.correspondence[i]),
         repair_score=float(outcome.repair_score[i]) if repaired else None,
         donor=donor if repaired and donor >= 0 else None,
         verdict=verdict,
         right=right,
+        note=note,
     )
 
 

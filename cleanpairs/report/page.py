@@ -1,4 +1,4 @@
-"""The page: numbers, charts and galleries put into the template, and written as one file."""
+"""The page: numbers, charts, tables and galleries put into the template, and written as one file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ from typing import Any
 import jinja2
 import numpy as np
 import pyarrow as pa
-from sklearn.metrics import average_precision_score, roc_auc_score
 
+from cleanpairs.audit import AuditSample, SheetFragment, sheet_fragment
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.errors import DataError
-from cleanpairs.report.figures import histogram_figure, learning_figure, precision_recall_figure
+from cleanpairs.report.figures import flagged_figure, histogram_figure, learning_figure, precision_recall_figure
 from cleanpairs.report.gallery import galleries
+from cleanpairs.report.given import compare_scores, given_scores
+from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
 from cleanpairs.report.outcome import Outcome, PlanLike, ScoresLike, outcome_of
+from cleanpairs.report.pictures import Pictures
+from cleanpairs.report.slices import caption_lengths, slice_tables
+from cleanpairs.report.story import flattened, story
+from cleanpairs.report.summary import count_rows, detection_tiles, number, reason_rows, share
 
-__all__ = ["write_report"]
+__all__ = ["MAX_BYTES", "write_report"]
 
-MAX_REASONS = 12  # rows of the table of reasons; the rest is summed up
+MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
+MAX_QUARANTINED = 50  # rows of their table
 
 
 def write_report(
@@ -35,18 +42,23 @@ def write_report(
     scores: pa.Table | ScoresLike,
     threshold: float,
     info: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     metrics: Sequence[Mapping[str, Any]] = (),
     pairs: Pairs | None = None,
     plan: PlanLike | None = None,
     truth: np.ndarray | None = None,
     summary: Mapping[str, Any] | None = None,
+    slice_by: Sequence[str] = (),
+    audit: AuditSample | None = None,
+    audit_result: Mapping[str, Any] | None = None,
     count: int = 12,
     overwrite: bool = False,
 ) -> Path:
     """Write one self-contained HTML page about what happened to every pair.
 
-    It loads nothing, runs nothing (its content security policy forbids both) and is some hundred kilobytes large. The
-    same arguments give the same bytes.
+    It loads nothing and sends nothing: its content security policy lets in one style and one script by their hashes,
+    and pictures that it carries itself. It can be read without the script, which sorts, filters and labels. The same
+    arguments give the same bytes.
 
     Parameters
     ----------
@@ -55,11 +67,14 @@ def write_report(
     title : str
         Of the page.
     scores : Table or object with ``correspondence`` (N,)
-        The scores table; low = bad, null or NaN where quarantined.
+        The scores table; low = bad, null or NaN where quarantined. Other columns of floats are scores to compare with,
+        as ``pairs.given_scores`` is.
     threshold : float
         In [0, 1]; pairs below it are flagged.
     info : mapping
-        About the run (command, seed, versions), shown as a table.
+        About the run, as its run.json (method, input, result, seed, versions); what is in it is told and listed.
+    settings : mapping
+        The estimator's parameters.
     metrics : sequence of mappings
         One an epoch, with ``loss`` and, where there was validation, ``val_rsum``; ``piece`` tells pieces apart.
     pairs : Pairs, optional
@@ -70,121 +85,168 @@ def write_report(
         True where a pair is known to be wrong.
     summary : mapping
         Label -> number, shown large at the top.
+    slice_by : sequence of str
+        Columns of the input; a table each. Needs ``pairs``.
+    audit : AuditSample, optional
+        Pairs to label in the page, whose labels it saves as the CSV that :func:`cleanpairs.audit.read_labels` reads.
+    audit_result : mapping, optional
+        What labels said, as :meth:`cleanpairs.audit.AuditResult.to_dict`.
     count : int
-        Cards in a gallery.
+        Cards in a gallery; fewer where the page would be larger than 10 MB.
     overwrite : bool
         Replace an existing file.
 
     Raises
     ------
+    ConfigError
+        The input has no such column to slice by.
     DataError
-        Scores, pairs, plan and truth are not about the same pairs.
+        Scores, pairs, plan, truth and audit are not about the same pairs; slices or an audit without pairs.
     OutputExistsError
         The file exists, and ``overwrite`` was not asked for.
     """
     outcome = outcome_of(scores, threshold, plan, truth)
     if pairs is not None and len(pairs) != len(outcome):
         raise DataError(f"the scores are about {len(outcome)} pairs, and the data holds {len(pairs)}")
-    known = outcome.correspondence[outcome.scored]
-    known_truth = None if outcome.truth is None else outcome.truth[outcome.scored]
-    page = _render(
-        title=visible(title),
-        info=[(visible(k), visible(_number(v))) for k, v in (info or {}).items()],
-        summary=[(visible(k), visible(_number(v))) for k, v in (summary or {}).items()],
-        total=len(outcome),
-        threshold=outcome.threshold,
-        rows=_rows(outcome),
-        reasons=_reasons(outcome),
-        detection=_detection(outcome),
-        galleries=galleries(pairs, outcome, count) if pairs is not None else [],
-        figures=[
-            (name, figure, text)
-            for name, figure, text in (
-                (
-                    "Correspondence",
-                    histogram_figure(known, outcome.threshold, known_truth) if len(known) else None,
-                    "How many pairs have which correspondence; those left of the threshold are flagged.",
-                ),
-                (
-                    "Precision and recall",
-                    precision_recall_figure(known, outcome.threshold, known_truth) if known_truth is not None else None,
-                    "The truth of this corpus is known; this is what flagging finds at every threshold.",
-                ),
-                (
-                    "Learning",
-                    learning_figure(metrics),
-                    "Training loss and, where there was validation data, the sum of its six recalls (at most 600).",
-                ),
-            )
-            if figure is not None
-        ],
-    )
+    if pairs is None and (slice_by or audit is not None):
+        raise DataError("slices and the audit sheet need the pairs: give pairs=")
+    known = {k: visible(number(v)) for k, v in flattened(info or {}).items()}
+    fixed = {
+        "title": visible(title),
+        "info": [(visible(k), v) for k, v in known.items()],
+        "story": [(name, visible(text, 600)) for name, text in story(info or {}, settings or {}, outcome, plan)],
+        "settings": [(visible(k), visible(number(v))) for k, v in flattened(settings or {}).items()],
+        "summary": [(visible(k), visible(number(v))) for k, v in (summary or {}).items()],
+        "total": len(outcome),
+        "threshold": outcome.threshold,
+        "rows": count_rows(outcome),
+        "reasons": reason_rows(outcome),
+        "detection": detection_tiles(outcome),
+        "figures": _figures(outcome, metrics),
+        "quarantined": _quarantined(pairs, outcome),
+        "slices": _slices(pairs, outcome, slice_by),
+        "sheet": None if audit is None or pairs is None else sheet_fragment(audit, pairs),
+        "audited": audit_result,
+    }
+    pictures = None if pairs is None else Pictures(pairs)
+    given = given_scores(pairs, scores)
+    page = ""
+    while True:
+        page = _render(**fixed, **_samples(pairs, outcome, pictures, given, count))
+        if count <= 1 or len(page.encode("utf-8")) <= MAX_BYTES:
+            break
+        count //= 2
     out = Path(out)
     with staged_file(out, overwrite=overwrite) as staging:
         Path(staging).write_text(page, encoding="utf-8")
     return out
 
 
-def _render(**values: Any) -> str:
-    folder = resources.files("cleanpairs.report")
-    style = (folder / "style.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters["share"] = _share
-    template = environment.from_string((folder / "template.html").read_text(encoding="utf-8"))
-    # The style is ours and has no markup to escape; its hash is what the policy lets in.
-    return template.render(style=style, style_hash=digest, **values)
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "–"
-
-
-def _number(value: Any) -> Any:
-    """Numbers as people read them; other values as they are."""
-    if isinstance(value, bool | np.bool_) or value is None:
-        return {True: "yes", False: "no", None: "–"}[None if value is None else bool(value)]
-    if isinstance(value, int | np.integer):
-        return f"{int(value):,}" if abs(int(value)) >= 10_000 else str(int(value))
-    if isinstance(value, float | np.floating):
-        value = float(value)
-        return "–" if math.isnan(value) else f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
-    return value
-
-
-def _rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """One row a kind: count, wrong ones, and its place in the bar (thousandths of the width)."""
-    wrong = outcome.wrong()
-    rows, start = [], 0.0
-    for kind, n in outcome.counts().items():
-        width = 1000 * n / max(1, len(outcome))
-        rows.append(
-            {"kind": kind, "n": n, "wrong": wrong and wrong[kind], "start": round(start, 2), "width": round(width, 2)}
-        )
-        start += width
-    return rows
-
-
-def _reasons(outcome: Outcome) -> list[tuple[str, str, int]]:
-    found = [(kind, visible(reason, 160), n) for kind, reason, n in outcome.reasons()]
-    rest = sum(n for *_, n in found[MAX_REASONS:])
-    return found[:MAX_REASONS] + ([("", f"{len(found) - MAX_REASONS} other reasons", rest)] if rest else [])
-
-
-def _detection(outcome: Outcome) -> list[tuple[str, str]]:
-    """Detection figures where the truth is known and has both kinds of pairs."""
-    if outcome.truth is None:
-        return []
-    y, truth = outcome.correspondence[outcome.scored], outcome.truth[outcome.scored]
-    if not truth.any() or truth.all():
-        return []
-    flagged = y < outcome.threshold
-    hits = float((flagged & truth).sum())
-    figures = {
-        "AUROC": roc_auc_score(truth, -y),
-        "average precision": average_precision_score(truth, -y),
-        "precision": hits / max(1, flagged.sum()),
-        "recall": hits / truth.sum(),
-        "F1": 2 * hits / (flagged.sum() + truth.sum()),
+def _samples(
+    pairs: Pairs | None, outcome: Outcome, pictures: Pictures | None, given: Mapping[str, np.ndarray], count: int
+) -> dict[str, Any]:
+    """What shows ``count`` pairs or fewer of many."""
+    few = max(1, count // 2)
+    found: dict[str, Any] = {
+        "comparisons": compare_scores(pairs, outcome, given, pictures, few),
+        "galleries": [],
+        "donors": [],
+        "duplicates": [],
     }
-    return [(name, f"{value:.3f}") for name, value in figures.items()]
+    if pairs is None or pictures is None:
+        return found
+    images, texts = (f(pairs, outcome, pictures, few) for f in (duplicate_images, duplicate_texts))
+    return found | {
+        "galleries": galleries(pairs, outcome, pictures, count),
+        "donors": [d for d in reused_donors(pairs, outcome, pictures, few) if d.uses > 1],
+        "duplicates": [(n, g) for n, g in (("The same image", images), ("The same text", texts)) if g.total],
+        "missing": pictures.missing,
+    }
+
+
+def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """(Name, data address, what it shows) of the charts that there is something for."""
+    y = outcome.correspondence[outcome.scored]
+    truth = None if outcome.truth is None else outcome.truth[outcome.scored]
+    drawn = (
+        (
+            "Correspondence",
+            histogram_figure(y, outcome.threshold, truth) if len(y) else None,
+            "How many pairs have which correspondence; those left of the dashed line, the threshold, are flagged. The "
+            "lines over the bars, where there are any, divide the pairs into mismatched and matched ones as the shape "
+            "of the histogram lets expect.",
+        ),
+        (
+            "Precision and recall",
+            precision_recall_figure(y, outcome.threshold, truth) if truth is not None else None,
+            "The truth of this corpus is known; this is what flagging finds at every threshold.",
+        ),
+        (
+            "Learning",
+            learning_figure(metrics),
+            "Training loss and, where there was validation data, the sum of its six recalls (at most 600).",
+        ),
+        (
+            "Flagged while learning",
+            flagged_figure(metrics),
+            "The share of pairs that each epoch would flag, and the mean matching probability.",
+        ),
+    )
+    return [(name, figure, text) for name, figure, text in drawn if figure is not None]
+
+
+def _quarantined(pairs: Pairs | None, outcome: Outcome) -> list[tuple[int, str, str, str]]:
+    """(Pair, key, reason, caption) of the first quarantined pairs."""
+    if pairs is None:
+        return []
+    ids = np.flatnonzero(outcome.kind == "quarantined")[:MAX_QUARANTINED].tolist()
+    return [
+        (
+            i,
+            visible(pairs.keys[i], 60),
+            visible(outcome.reason[i] or pairs.reasons.get(i) or "not given", 160),
+            visible(pairs.captions[i] or "(empty caption)", 90),
+        )
+        for i in ids
+    ]
+
+
+def _slices(pairs: Pairs | None, outcome: Outcome, columns: Sequence[str]) -> list[Any]:
+    if pairs is None:
+        return []
+    by_length = caption_lengths(pairs, outcome)
+    return [*slice_tables(pairs, outcome, columns), *([by_length] if by_length is not None else [])]
+
+
+def _render(*, sheet: SheetFragment | None, **values: Any) -> str:
+    folder = resources.files("cleanpairs.report")
+    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
+    if sheet is not None:
+        style, script = style + sheet.style, sheet.script + script
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cleanpairs", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters |= {"share": share, "figure": _figure}
+    # Style and script are ours and have no markup to escape, and the sheet is escaped already; their hashes are what
+    # the policy lets in.
+    return environment.get_template("template.html").render(
+        style=style,
+        script=script,
+        style_hash=_digest(style),
+        script_hash=_digest(script),
+        sheet=None if sheet is None else sheet.html,
+        sheet_pairs=0 if sheet is None else sheet.pairs,
+        **values,
+    )
+
+
+def _figure(value: float | None, digits: int = 3) -> str:
+    """A number with so many decimals; a dash where there is none."""
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
