@@ -11,11 +11,12 @@ from cleanpairs.audit import expected_quality
 from cleanpairs.correspondence.valley import find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
-from cleanpairs.export import ExportSummary, export_pairs
+from cleanpairs.export import CardFacts, ExportSummary, export_pairs
+from cleanpairs.export.formats import choose_format, make_format
 from cleanpairs.plan import RepairPlan
 from cleanpairs.run import Run
 
-__all__ = ["expected_at", "export_plan", "export_run", "plan_run", "resolve_threshold"]
+__all__ = ["card_facts", "expected_at", "export_plan", "export_run", "plan_run", "resolve_threshold"]
 
 
 def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
@@ -112,16 +113,33 @@ def plan_run(
     return pairs, replace(plan, settings={**plan.settings, **read})
 
 
-def export_plan(
-    path: str | Path,
-    out: str | Path,
-    *,
-    dropped: str | Path | None = None,
-    ledger: str | Path | None = None,
-    explode: bool = False,
-    overwrite: bool = False,
-) -> ExportSummary:
+def card_facts(run: Run, license: str | None = None) -> CardFacts:
+    """What the dataset card of an export tells of the run."""
+    info = run.info
+    result = info.get("result", {})
+    return CardFacts(
+        license=license,
+        method=info.get("method"),
+        flagged=result.get("flagged"),
+        fitted=result.get("pairs"),
+        noise_rate=result.get("noise_rate"),
+        versions=info.get("versions", {}),
+    )
+
+
+def export_plan(path: str | Path, out: str | Path, *, license: str | None = None, **written: Any) -> ExportSummary:
     """Carry out a plan that was saved, and perhaps edited, on the data that it names.
+
+    Parameters
+    ----------
+    path : path
+        Of the plan.
+    out : path
+    license : str, optional
+        For the dataset card: an identifier of the hub, such as cc-by-4.0.
+    **written
+        ``dropped``, ``ledger``, ``card``, ``format``, ``shard_size``, ``explode`` and ``overwrite`` of
+        :func:`cleanpairs.export.export_pairs`.
 
     Raises
     ------
@@ -134,7 +152,7 @@ def export_plan(
     if "data" not in plan.settings:
         raise DataError(f"{path} does not name its data: apply it in Python, by cleanpairs.export.export_pairs")
     pairs = load_pairs(plan.settings["data"], **plan.settings.get("columns", {}))
-    return export_pairs(pairs, plan, out, dropped=dropped, ledger=ledger, explode=explode, overwrite=overwrite)
+    return export_pairs(pairs, plan, out, about=CardFacts(license=license), **written)
 
 
 def export_run(
@@ -143,6 +161,10 @@ def export_run(
     *,
     dropped: str | Path | None = None,
     ledger: str | Path | None = None,
+    card: str | Path | None = None,
+    format: str | None = None,
+    shard_size: int | None = None,
+    license: str | None = None,
     threshold: float | str | None = None,
     explode: bool = False,
     overwrite: bool = False,
@@ -151,13 +173,28 @@ def export_run(
     """Plan the repairs of a run's input and write the result; see :func:`cleanpairs.export.export_pairs`.
 
     The plan is kept in the run, as ``plan.parquet``; ``settings`` are those of
-    :meth:`cleanpairs.estimators.PairCleaner.rematch`.
+    :meth:`cleanpairs.estimators.PairCleaner.rematch`; ``license``, an identifier of the hub such as cc-by-4.0, goes
+    into the dataset card.
 
     Raises
     ------
     CleanpairsError
         As reading the input, planning and exporting do.
     """
+    name, _ = choose_format(out, format)  # before the planning, which takes its time
+    make_format(name, shard_size)
     pairs, plan = plan_run(run, threshold=threshold, explode=explode, **settings)
     plan.save(run.path / "plan.parquet")
-    return export_pairs(pairs, plan, out, dropped=dropped, ledger=ledger, explode=explode, overwrite=overwrite)
+    return export_pairs(
+        pairs,
+        plan,
+        out,
+        dropped=dropped,
+        ledger=ledger,
+        card=card,
+        format=format,
+        shard_size=shard_size,
+        about=card_facts(run, license),
+        explode=explode,
+        overwrite=overwrite,
+    )

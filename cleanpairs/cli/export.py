@@ -11,15 +11,29 @@ from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair
 
 __all__ = ["export"]
 
+WRITTEN = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 
 
 @click.command(short_help="Write the cleaned and repaired dataset, with its ledger.")
 @click.option("--run", metavar="DIR", help="Run directory.  [default: runs/latest]")
 @click.option("--plan", metavar="FILE", help="Carry out this plan of `cleanpairs rematch`; it needs no run.")
-@click.option("--repaired", "out", required=True, metavar="FILE", help="The cleaned Parquet file to write.")
+@click.option("--repaired", "out", required=True, metavar="OUT", help="The cleaned data to write: a file or directory.")
+@click.option(
+    "--format",
+    type=click.Choice(["parquet", "webdataset", "datasets", "uids"]),
+    help="Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; a .npy "
+    "of the uids kept (DataComp's).  [default: by its suffix: .parquet, DIR/{00000..}.tar, .npy]",
+)
+@click.option("--shard-size", type=int, metavar="N", help="Samples to a tar of webdataset.  [default: 10000]")
 @click.option("--dropped", metavar="FILE", help="Parquet of the pairs that were dropped or quarantined.")
-@click.option("--ledger", metavar="FILE", help="Parquet with what happened to every pair of the input.")
+@click.option(
+    "--ledger",
+    metavar="FILE",
+    help="Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]",
+)
+@click.option("--card", metavar="FILE", help="Write a dataset card there; a directory has one as its README.md.")
+@click.option("--license", metavar="ID", help="Of the data, for the card, such as cc-by-4.0.  [default: unknown]")
 @repair_options
 @click.option("--explode", is_flag=True, help="One row a pair where a row holds a list of captions.")
 @click.option("--overwrite", is_flag=True, help="Replace the outputs.")
@@ -31,7 +45,7 @@ def export(ctx: click.Context, out: str, as_json: bool, **options: Any) -> None:
 
     from cleanpairs.exporting import expected_at, export_plan, export_run
 
-    written = {name: options[name] for name in ("dropped", "ledger", "explode", "overwrite")}
+    written = {name: options[name] for name in WRITTEN}
     if options["plan"] is not None:
         decided = [n for n in ("run", "threshold", *REPAIR_NAMES) if ctx.get_parameter_source(n) is COMMANDLINE]
         if decided:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -73,6 +74,13 @@ def _noted(metadata: dict[bytes, bytes]) -> dict[str, Any]:
 class ParquetSink:
     """Writes one Parquet file, batch by batch; used inside :func:`cleanpairs.data.atomic.staged_file`.
 
+    Parameters
+    ----------
+    path : path
+    schema : pa.Schema
+    image_feature : bool
+        Note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it is given.
+
     Attributes
     ----------
     rows : int
@@ -86,8 +94,10 @@ class ParquetSink:
         The file cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], schema: pa.Schema) -> None:
-        self.path, self.schema = Path(path), with_image_feature(schema)
+    parts: Mapping[str, int] = {}  # of a directory: this is one file
+
+    def __init__(self, path: str | os.PathLike[str], schema: pa.Schema, *, image_feature: bool = True) -> None:
+        self.path, self.schema = Path(path), with_image_feature(schema) if image_feature else schema
         self.rows = 0
         self._pending: list[pa.Table] = []
         self._bytes = self._count = 0

@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from cleanpairs.data import Source, iter_tables
 
-__all__ = ["BATCH_ROWS", "DonorParts", "manifest_of", "sha256_of", "write_manifest"]
+__all__ = ["BATCH_ROWS", "CARD", "DonorParts", "manifest_of", "sha256_of", "write_manifest"]
 
 # Input rows in memory at once: a row may hold an image of many megabytes.
 BATCH_ROWS = 128
+
+CARD = "README.md"  # the dataset card in a directory, where the hub looks for it
 
 
 class DonorParts:
@@ -103,7 +105,9 @@ def manifest_of(out: str | Path) -> Path:
 def write_manifest(
     path: str | Path,
     *,
-    files: Mapping[str, tuple[Path, Path, int]],
+    format: str,
+    files: Mapping[str, tuple[Path, Path, int | None]],
+    parts: Mapping[str, int],
     counts: Mapping[str, int],
     fingerprint: str,
     threshold: float,
@@ -113,17 +117,31 @@ def write_manifest(
     Parameters
     ----------
     path : path
+    format : str
+        Of ``out``, a name of :data:`cleanpairs.export.formats.FORMATS`.
     files : mapping
-        Role (out, dropped, ledger) -> (final path, where it is now, rows). The final paths are noted as seen from the
-        folder of ``out``, so that the files may be moved together.
+        Role (out, dropped, ledger, card) -> (final path, where it is now, its rows or None). The final paths are noted
+        as seen from the folder of ``out``, so that the files may be moved together. Of a directory every file in it is
+        noted, its README.md as the card.
+    parts : mapping
+        Of a directory: file name -> rows, where a file holds any.
     counts, fingerprint, threshold
         Noted as they are.
     """
     entries, home = {}, files["out"][0].parent
     for role, (target, where, rows) in files.items():
-        entry = {"role": role, "rows": rows, "sha256": sha256_of(where), "bytes": Path(where).stat().st_size}
-        entries[os.path.relpath(target, home)] = entry
+        inside = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
+        for file in inside:
+            held = rows if file == where else parts.get(file.name)
+            entry = {
+                "role": "card" if file.name == CARD and file != where else role,
+                **({} if held is None else {"rows": held}),
+                "sha256": sha256_of(file),
+                "bytes": file.stat().st_size,
+            }
+            entries[os.path.relpath(target / file.relative_to(where), home)] = entry
     manifest = {
+        "format": format,
         "files": entries,
         "counts": dict(counts),
         "fingerprint": fingerprint,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.data import Source
+from cleanpairs.export.formats import OutTable
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, one_array, replace_values
 
 __all__ = ["NEW_CAPTION", "WRITTEN", "Layout", "OutBatch"]
@@ -87,6 +89,21 @@ class Layout:
         added = [*_ADDED.items(), *((f.name, f.type) for f in self.extra)]
         fields = [pa.field(name, kind if self.one_row_a_pair else pa.list_(kind)) for name, kind in added]
         return pa.schema([*self._input_fields(self.renamed, self.one_row_a_pair), *fields], self._metadata)
+
+    @cached_property
+    def out_table(self) -> OutTable:
+        """The cleaned file's columns and their roles."""
+        named = {role: self.renamed.get(name, name) for role, name in self.source.columns.items()}
+        folders = {Path(path).parent for path in self.source.paths}
+        root = self.source.image_root or (folders.pop() if len(folders) == 1 else None)
+        return OutTable(
+            schema=self.out_schema,
+            text=named["text"],
+            image=named.get("image"),
+            key=named.get("key"),
+            features=named.get("features"),
+            image_root=None if root is None else Path(root),
+        )
 
     @cached_property
     def dropped_schema(self) -> pa.Schema:

@@ -13,25 +13,43 @@ __all__ = ["Exported", "open_export"]
 
 
 @dataclass(frozen=True)
+class Part:
+    """A file of the cleaned data, and what the manifest says of it."""
+
+    path: Path
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Exported:
-    """The files of an export, and what its manifest says of ``out`` (SHA-256, bytes) and ``ledger`` (SHA-256)."""
+    """The files of an export, and what its manifest says of them.
+
+    ``parts``: the files of ``out``, which is one of them unless it is a directory; ``format``: a name of
+    :data:`cleanpairs.export.formats.FORMATS`.
+    """
 
     out: Path
     manifest: Path
     ledger: Path
-    out_sha256: str
     ledger_sha256: str
-    out_bytes: int
+    parts: tuple[Part, ...]
+    format: str
 
     def check_out(self) -> None:
-        """Raise :class:`DataError` if the cleaned file is not the one that was written."""
-        _check(self.out, self.out_sha256, self.manifest)
+        """Raise :class:`DataError` if the cleaned data is not what was written."""
+        for part in self.parts:
+            _check(part.path, part.sha256, self.manifest)
 
     def check_size(self) -> None:
-        """As :meth:`check_out`, but by the file's size only: at once, for what does not read it."""
-        found = self.out.stat().st_size
-        if found != self.out_bytes:
-            raise _changed(self.out, self.manifest, f"{found:,} bytes, not {self.out_bytes:,}")
+        """As :meth:`check_out`, but by the files' sizes only: at once, for what does not read them."""
+        for part in self.parts:
+            try:
+                found = part.path.stat().st_size
+            except OSError as error:
+                raise DataError(f"{part.path} cannot be read: {error.strerror or error}") from error
+            if found != part.bytes:
+                raise _changed(part.path, self.manifest, f"{found:,} bytes, not {part.bytes:,}")
 
     def check_ledger(self) -> None:
         """Raise :class:`DataError` if the ledger is not the one that was written."""
@@ -54,15 +72,17 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
     """
     out = Path(out)
     manifest = manifest_of(out)
-    if not out.is_file():
+    if not out.exists():
         raise DataError(f"there is no file {out}; name the cleaned file of `cleanpairs export`")
     try:
-        entries = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-        roles = {
-            entry["role"]: (str(name), str(entry["sha256"]), int(entry["bytes"]))
-            for name, entry in entries.items()
-            if "role" in entry
-        }
+        noted = json.loads(manifest.read_text(encoding="utf-8"))
+        roles: dict[str, list[Part]] = {}
+        for name, entry in noted["files"].items():
+            if "role" not in entry:
+                continue
+            part = Part(out.parent / name, str(entry["sha256"]), int(entry["bytes"]))
+            roles.setdefault(str(entry["role"]), []).append(part)
+        kind = str(noted.get("format", "parquet"))  # manifests before there were others do not say
     except FileNotFoundError as error:
         raise DataError(
             f"{out} has no {manifest.name} beside it: it is no export of cleanpairs, or it was moved or renamed "
@@ -72,11 +92,10 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
         raise DataError(f"{manifest} cannot be read as the manifest of an export: {error}") from error
     if "out" not in roles or "ledger" not in roles:
         raise DataError(f"{manifest} names no ledger: the export was made by an earlier version; export again")
-    name, ledger_sha256, _ = roles["ledger"]
-    path = out.parent / name if ledger is None else Path(ledger)
+    path = roles["ledger"][0].path if ledger is None else Path(ledger)
     if not path.is_file():
         raise DataError(f"there is no ledger {path}, without which {out} tells nothing; say where it is by --ledger")
-    return Exported(out, manifest, path, roles["out"][1], ledger_sha256, roles["out"][2])
+    return Exported(out, manifest, path, roles["ledger"][0].sha256, tuple(roles["out"]), kind)
 
 
 def _check(path: Path, wanted: str, manifest: Path) -> None:

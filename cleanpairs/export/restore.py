@@ -14,16 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.data import staged_file
+from cleanpairs.data import ParquetSink, staged_file
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError
-from cleanpairs.export.exact import ExactSink
+from cleanpairs.export.datasets_format import iter_stored
 from cleanpairs.export.files import BATCH_ROWS
 from cleanpairs.export.ledger import RESTORABLE, LedgerNote
 from cleanpairs.export.opening import Exported, open_export
 from cleanpairs.ops.columns import unsliced
 
 __all__ = ["RestoreSummary", "restore_export"]
+
+REVERSIBLE = ("parquet", "datasets")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def restore_export(
     Parameters
     ----------
     out : path
-        The cleaned file; its manifest is beside it.
+        The cleaned Parquet file, or `datasets` directory; its manifest is beside it.
     to : path
         Parquet to write.
     ledger : path, optional
@@ -86,7 +88,7 @@ def restore_export(
     Raises
     ------
     ConfigError
-        The input was no Parquet.
+        The input was no Parquet, or the export is neither Parquet nor a `datasets` directory.
     DataError
         A file is missing, is not as it was exported (SHA-256), or cannot be read. Nothing is written then.
     OutputExistsError
@@ -95,6 +97,12 @@ def restore_export(
         ``to`` cannot be written.
     """
     export = open_export(out, ledger)
+    if export.format not in REVERSIBLE:
+        raise ConfigError(
+            f"{export.out} is an export as {export.format}, which does not hold the rows as they were: only "
+            f"{' and '.join(REVERSIBLE)} exports can be restored. The input is still where it was, for an export only "
+            f"reads it, and what was changed is in {export.ledger}"
+        )
     export.check_ledger()
     note = LedgerNote.read(export.ledger)
     if note.kind != RESTORABLE:
@@ -108,7 +116,7 @@ def restore_export(
     count = 0
     with (
         staged_file(to, overwrite=overwrite, inputs=[export.out, export.ledger, export.manifest]) as staged,
-        ExactSink(staged, note.schema) as sink,
+        ParquetSink(staged, note.schema, image_feature=False) as sink,
     ):
         for table in _merged(export, note, rows):
             sink.write(table)
@@ -179,7 +187,7 @@ class _Feed:
 
 def _merged(export: Exported, note: LedgerNote, rows: _Rows) -> Iterator[pa.Table]:
     """The input's table, in pieces."""
-    cleaned = _Feed(_cleaned(export.out, rows), note.rows)
+    cleaned = _Feed(_cleaned(export, rows), note.rows)
     kept = _Feed(_kept(export.ledger), note.rows)
     first = 0
     while first < note.rows:
@@ -200,12 +208,16 @@ def _merged(export: Exported, note: LedgerNote, rows: _Rows) -> Iterator[pa.Tabl
         first = last
 
 
-def _cleaned(out: Path, rows: _Rows) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+def _cleaned(export: Exported, rows: _Rows) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
     """Of each input row the first row of the cleaned file."""
+    if export.format == "datasets":
+        batches = iter_stored(export.out)
+    else:
+        batches = (batch for _, batch in iter_batches([str(export.out)], None, BATCH_ROWS))
     row = np.flatnonzero(rows.out_row >= 0)
     wanted = rows.out_row[row]
     first = 0
-    for _, batch in iter_batches([str(out)], None, BATCH_ROWS):
+    for batch in batches:
         lo, hi = np.searchsorted(wanted, [first, first + len(batch)])
         whole = hi - lo == len(batch)
         yield row[lo:hi], batch if whole else batch.take(pa.array(wanted[lo:hi] - first))
@@ -254,6 +266,8 @@ def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     if pa.types.is_null(kind):  # of paths that were never there
         return pa.nulls(len(array))
+    if pa.types.is_struct(array.type) and not pa.types.is_struct(kind):  # bytes that `datasets` keeps as an Image
+        return _as_type(array.field("bytes"), kind)
     if pa.types.is_struct(kind):
         children = [_as_type(array.field(part.name), part.type) for part in kind]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())

@@ -1,7 +1,7 @@
-"""A repair plan carried out on the input: a cleaned Parquet file, the dropped pairs, and a ledger that adds up.
+"""A repair plan carried out on the input: the cleaned data, the dropped pairs, and a ledger that adds up.
 
 The input is read again, in batches, and never touched. All files are written beside their targets; they are published
-only when every pair is accounted for, the cleaned file last: what a reader finds is the old output or the new one.
+only when every pair is accounted for, the cleaned data last: what a reader finds is the old output or the new one.
 """
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from cleanpairs.data import Pairs, ParquetSink, fingerprint_of, iter_tables, staged_file
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError
-from cleanpairs.export.files import BATCH_ROWS, DonorParts, manifest_of, write_manifest
-from cleanpairs.export.layout import WRITTEN, Layout
+from cleanpairs.data import Pairs, ParquetSink, iter_tables, staged_directory, staged_file
+from cleanpairs.errors import ConfigError
+from cleanpairs.export.accounting import (
+    check_counts,
+    counts_of,
+    extra_column,
+    feasible,
+    output_paths,
+    refuse_changed_input,
+)
+from cleanpairs.export.card import CardFacts, dataset_card
+from cleanpairs.export.files import BATCH_ROWS, CARD, DonorParts, write_manifest
+from cleanpairs.export.formats import ExportFormat, Sink, choose_format, make_format
+from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import Ledger, input_schema
 from cleanpairs.plan import RepairPlan, part_sources, truth_after
 
 __all__ = ["ExportSummary", "export_pairs"]
 
-NO_IMAGE_IN_LIST = "the image of a row with a list of captions cannot be replaced: export with explode"
-
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What an export wrote: the counts add up to ``pairs``; ``rows`` are those of the cleaned file.
+    """What an export wrote: the counts add up to ``pairs``; ``rows`` are those of the cleaned data.
 
-    ``files`` maps out, manifest, dropped (if written) and ledger to their paths; ``renamed`` maps columns of the input
-    that gave way to an added column to their new names.
+    ``files`` maps out, manifest, ledger, dropped and card (if written) to their paths; ``format`` is that of out;
+    ``renamed`` maps columns of the input that gave way to an added column to their new names.
     """
 
     pairs: int
@@ -47,6 +54,7 @@ class ExportSummary:
     rows: int
     files: Mapping[str, Path]
     renamed: Mapping[str, str]
+    format: str = "parquet"
 
     def __str__(self) -> str:
         written = f"{self.recaptioned:,} with a caption written for it, " if self.recaptioned else ""
@@ -71,8 +79,12 @@ def export_pairs(
     explode: bool = False,
     overwrite: bool = False,
     extra_columns: Mapping[str, np.ndarray | pa.Array] | None = None,
+    format: str | None = None,
+    shard_size: int | None = None,
+    card: str | Path | None = None,
+    about: CardFacts | None = None,
 ) -> ExportSummary:
-    """Write the kept and repaired pairs as Parquet.
+    """Write the kept and repaired pairs.
 
     Parameters
     ----------
@@ -81,7 +93,7 @@ def export_pairs(
     plan : RepairPlan
         For these pairs.
     out : path
-        Parquet, in the order of the input. All columns of the input, and: ``correspondence`` float32 (before the
+        In the order of the input. All columns of the input, and: ``correspondence`` float32 (before the
         repair), ``action`` (keep, rematch_text, rematch_image, recaption), ``original_caption`` (null where the caption
         is the original one), ``source_key`` (whose caption or image it is; null where its own, or written for it),
         ``repair_score`` float32.
@@ -107,6 +119,15 @@ def export_pairs(
         Replace files that exist.
     extra_columns : mapping of str to (N,) array, optional
         More columns, one value a pair.
+    format : str, optional
+        ``parquet``, ``webdataset``, ``datasets`` or ``uids`` (:data:`cleanpairs.export.formats.FORMATS`); what the
+        suffix of ``out`` says when None. A uid list holds no captions: pairs that were to be repaired are dropped.
+    shard_size : int, optional
+        Samples to a tar of webdataset; 10,000 when None.
+    card : path, optional
+        Where the dataset card goes. A directory always has one, as its README.md.
+    about : CardFacts, optional
+        What the card tells beyond the export itself.
 
     Returns
     -------
@@ -115,7 +136,7 @@ def export_pairs(
     Raises
     ------
     ConfigError
-        Two outputs with one name, or an extra column that is not (N,).
+        Two outputs with one name, an extra column that is not (N,), or a format that cannot hold this input.
     DataError
         The plan is not for this data, or the input has changed since it was read.
     OutputExistsError
@@ -126,41 +147,66 @@ def export_pairs(
         The counts do not add up. Nothing is published then.
     """
     plan.check_for(pairs)
-    targets = _targets(Path(out), dropped, ledger)
+    name, out = choose_format(out, format)
+    chosen = make_format(name, shard_size)
+    if chosen.directory and card is not None:
+        raise ConfigError(f"{out} is a directory and has its card in it, as {CARD}: leave --card out")
+    targets = output_paths(out, chosen.directory, dropped=dropped, ledger=ledger, card=card)
     one_row_a_pair = explode or not pairs.source.explicit_lists
-    decided = _decided(plan.table, one_row_a_pair)
-    extra = pa.table({k: _column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})
-    _refuse_changed_input(pairs)
+    decided = feasible(plan.table, one_row_a_pair, chosen.selection)
+    extra = pa.table({k: extra_column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})
+    refuse_changed_input(pairs)
     with ExitStack() as publish:  # leaves in the opposite order: out is renamed last
-        staged = {
-            name: publish.enter_context(staged_file(path, overwrite=overwrite, inputs=pairs.source.paths))
-            for name, path in targets.items()
-        }
+        staged = {}
+        for role, path in targets.items():
+            staging = staged_directory if role == "out" and chosen.directory else staged_file
+            staged[role] = publish.enter_context(staging(path, overwrite=overwrite, inputs=pairs.source.paths))
         new_image = np.array(pc.equal(decided["action"], "rematch_image"), bool)
         donor_rows = pairs.row[part_sources(decided)[1][new_image]]
         roles = [pairs.source.columns[role] for role in ("image", "features") if role in pairs.source.columns]
         with DonorParts.collect(pairs.source, donor_rows, roles) as parts:
-            written = _write(pairs, decided, extra, one_row_a_pair, parts, staged)
-        counts = _check_counts(pairs, decided, written, staged)
-        _refuse_changed_input(pairs)
+            written = _write(pairs, decided, extra, one_row_a_pair, parts, staged, chosen)
+        counts = counts_of(pairs, written.actions)
+        check_counts(pairs, decided, counts, one_row_a_pair, written.rows, staged, chosen)
+        refuse_changed_input(pairs)
+        if chosen.directory or card is not None:
+            where = staged["out"] / CARD if chosen.directory else staged["card"]
+            text = dataset_card(
+                name=out.name,
+                format=name,
+                loading=chosen.card(written.schema, written.rows["out"]),
+                shards=sum(part.endswith(".tar") for part in written.parts),
+                counts=counts,
+                rows=written.rows["out"],
+                plan=plan,
+                about=about or CardFacts(),
+            )
+            where.write_text(text, encoding="utf-8")
         write_manifest(
             staged["manifest"],
-            files={name: (targets[name], staged[name], rows) for name, rows in written.rows.items()},
+            format=name,
+            files={role: (targets[role], staged[role], written.rows.get(role)) for role in _described(targets)},
+            parts=written.parts,
             counts=counts,
             fingerprint=pairs.source.fingerprint,
             threshold=plan.threshold,
         )
-    return ExportSummary(**counts, rows=written.rows["out"], files=targets, renamed=written.renamed)
+    return ExportSummary(**counts, rows=written.rows["out"], files=targets, renamed=written.renamed, format=name)
+
+
+def _described(targets: Mapping[str, Path]) -> list[str]:
+    return [role for role in targets if role != "manifest"]
 
 
 @dataclass(frozen=True)
 class _Written:
-    """Rows of each file, pairs of each action, the renamed columns, and whether a row is one pair."""
+    """Rows of each output and of the parts of a directory, pairs of each action, renamed columns, schema of ``out``."""
 
     rows: dict[str, int]
+    parts: Mapping[str, int]
     actions: Counter[str]
     renamed: dict[str, str]
-    one_row_a_pair: bool
+    schema: pa.Schema
 
 
 def _write(
@@ -170,27 +216,30 @@ def _write(
     one_row_a_pair: bool,
     parts: DonorParts,
     staged: Mapping[str, Path],
+    chosen: ExportFormat,
 ) -> _Written:
     """Stream the input into the staged files."""
     text_from, image_from = part_sources(decided)
     donor_row = pairs.row[image_from]
     after = truth_after(pairs, text_from, image_from, np.array(pc.equal(decided["action"], "recaption"), bool))
     truth = pa.table({} if after is None else {"true_mismatch": after.mismatch, "true_key": after.key})
-    rows = {name: 0 for name in staged if name != "manifest"}
+    rows = {name: 0 for name in staged if name not in ("manifest", "card")}
     actions: Counter[str] = Counter()
     layout: Layout | None = None
     ledger: Ledger | None = None
     first = 0
     with ExitStack() as files:
-        sinks: dict[str, ParquetSink] = {}
+        sinks: dict[str, Sink] = {}
         for table in iter_tables(pairs.source, batch_rows=BATCH_ROWS):
             if layout is None or ledger is None:
                 known = tuple(name for name in truth.column_names if name in table.schema.names)
                 schema = input_schema(pairs.source, table.schema)
                 layout = Layout(pairs.source, schema, one_row_a_pair, extra.schema, known)
                 ledger = Ledger(pairs, layout)
-                schemas = {"out": layout.out_schema, "dropped": layout.dropped_schema, "ledger": ledger.schema}
-                sinks = {name: files.enter_context(ParquetSink(staged[name], schemas[name])) for name in rows}
+                sinks["out"] = files.enter_context(chosen.open(staged["out"], layout.out_table))
+                for name, kind in (("dropped", layout.dropped_schema), ("ledger", ledger.schema)):
+                    if name in rows:
+                        sinks[name] = files.enter_context(ParquetSink(staged[name], kind))
             table = table.select(layout.schema.names)  # the next file may have another order
             lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
             slice_, more, true = (t.slice(lo, hi - lo) for t in (decided, extra, truth))
@@ -204,86 +253,5 @@ def _write(
                 rows[name] += len(part)
             actions.update(slice_["action"].to_pylist())
             first += len(table)
-    return _Written(rows, actions, layout.renamed if layout else {}, one_row_a_pair)
-
-
-def _decided(table: pa.Table, one_row_a_pair: bool) -> pa.Table:
-    """The plan as it can be carried out: a row that keeps its list of captions has one image for all of them."""
-    if one_row_a_pair:
-        return table
-    impossible = pc.equal(table["action"], "rematch_image")
-    changes = {"action": "drop", "reason": NO_IMAGE_IN_LIST}
-    nulls = ("donor_pair_id", "donor_key", "caption", "repair_score", "margin", "confidence", "donor_use")
-    for name in (*changes, *nulls):
-        kind = table.schema.field(name).type
-        value = pa.scalar(changes.get(name), kind)
-        table = table.set_column(table.schema.get_field_index(name), name, pc.if_else(impossible, value, table[name]))
-    return table
-
-
-def _check_counts(pairs: Pairs, decided: pa.Table, written: _Written, staged: Mapping[str, Path]) -> dict[str, int]:
-    """The counts of an export whose files agree with them, and with the input.
-
-    Raises
-    ------
-    CleanpairsError
-        If a pair is missing or too many anywhere.
-    """
-    actions = written.actions
-    counts = {
-        "pairs": len(pairs),
-        "kept": actions["keep"],
-        "rematched_text": actions["rematch_text"],
-        "rematched_image": actions["rematch_image"],
-        "recaptioned": actions["recaption"],
-        "dropped": actions["drop"],
-        "quarantined": actions["quarantine"],
-    }
-    left = np.isin(np.array(decided["action"].to_pylist(), object), WRITTEN)
-    row = pairs.row[left]
-    wanted = {
-        "out": len(row) if written.one_row_a_pair else len(np.unique(row)),
-        "dropped": counts["dropped"] + counts["quarantined"],
-        "ledger": len(pairs),
-    }
-    if sum(counts.values()) != 2 * len(pairs):
-        raise CleanpairsError(
-            f"export accounted for {sum(actions.values())} of {len(pairs)} pairs; nothing is published"
-        )
-    for name, count in written.rows.items():
-        in_file = pq.read_metadata(staged[name]).num_rows
-        if not count == in_file == wanted[name]:
-            raise CleanpairsError(
-                f"export wrote {count} rows to {name}, the file has {in_file}, there should be {wanted[name]}; "
-                "nothing is published"
-            )
-    return counts
-
-
-def _refuse_changed_input(pairs: Pairs) -> None:
-    if fingerprint_of(pairs.source) != pairs.source.fingerprint:
-        raise DataError(
-            f"the input {', '.join(pairs.source.paths)} has changed since it was read: read it, score it and plan again"
-        )
-
-
-def _targets(out: Path, dropped: str | Path | None, ledger: str | Path | None) -> dict[str, Path]:
-    """Final paths in the reverse of the order in which they are published."""
-    targets = {"out": out, "manifest": manifest_of(out)}
-    if dropped is not None:
-        targets["dropped"] = Path(dropped)
-    targets["ledger"] = out.with_name(out.name + ".ledger.parquet") if ledger is None else Path(ledger)
-    seen: dict[Path, str] = {}
-    for name, path in targets.items():
-        whole = path.resolve()
-        if whole in seen:
-            raise ConfigError(f"{seen[whole]} and {name} would both be {path}: give each its own path")
-        seen[whole] = name
-    return targets
-
-
-def _column(values: np.ndarray | pa.Array, n: int, name: str) -> pa.Array:
-    column = values if isinstance(values, pa.Array) else pa.array(values)
-    if len(column) != n:
-        raise ConfigError(f"extra column {name!r} must have one value a pair ({n}), got {len(column)}")
-    return column
+    assert layout is not None  # there is a batch, if an empty one
+    return _Written(rows, sinks["out"].parts, actions, layout.renamed, layout.out_schema)

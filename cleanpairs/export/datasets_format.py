@@ -1,0 +1,169 @@
+"""A directory that ``datasets.load_from_disk`` opens: Arrow streams, the features, the list of files.
+
+An Arrow stream that was cut at a batch reads back short without an error, which is why the directory is published as a
+whole, and why its manifest holds the SHA-256 of every file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.data.writing import with_image_feature
+from cleanpairs.errors import DataError, OutputError
+from cleanpairs.export.features import card_features, features_of
+from cleanpairs.export.files import sha256_of
+from cleanpairs.export.formats import OutTable, Sink
+from cleanpairs.ops.columns import one_array
+
+__all__ = ["DatasetsFormat", "iter_stored", "with_structs"]
+
+SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
+STATE = "state.json"
+
+
+class DatasetsFormat:
+    """Files ``data-00000.arrow``, ``dataset_info.json``, ``state.json``.
+
+    A column of encoded images (bytes) becomes struct<bytes, path>, which is how `datasets` keeps an Image; a column of
+    paths stays one.
+    """
+
+    directory: ClassVar[bool] = True
+    selection: ClassVar[bool] = False
+
+    def open(self, path: Path, table: OutTable) -> Sink:
+        """ConfigError where a column has a type that `datasets` does not know."""
+        return _DatasetsSink(path, table)
+
+    def count(self, path: Path) -> int:
+        """Rows of the streams, read to their ends."""
+        return sum(len(batch) for batch in iter_stored(path))
+
+    def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
+        """One split, ``train``: ``load_dataset`` reads the Arrow files of a hub repository."""
+        files = {"config_name": "default", "data_files": [{"split": "train", "path": "*.arrow"}]}
+        return {"configs": [files], **card_features(schema, rows)}
+
+
+def with_structs(schema: pa.Schema, image: str | None) -> pa.Schema:
+    """``schema`` with the column ``image`` as struct<bytes, path> where it is of bytes, and its features noted."""
+    if image is not None and _is_binary(schema.field(image).type):
+        struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        schema = schema.set(schema.get_field_index(image), pa.field(image, struct))
+    return with_image_feature(schema)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return bool(plain or pa.types.is_fixed_size_binary(kind))
+
+
+class _DatasetsSink:
+    def __init__(self, folder: Path, table: OutTable) -> None:
+        noted = with_structs(table.schema, table.image)
+        self._features = features_of(noted)
+        self._folder, self._image = folder, table.image
+        self._schema = self._features.arrow_schema
+        self.rows = 0
+        self.parts: dict[str, int] = {}
+        self._bytes = 0
+        self._stack = ExitStack()
+        self._stream: Any = None
+
+    def write(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Add rows; a file is full at 500 MiB."""
+        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        if self._image is not None and _is_binary(table.schema.field(self._image).type):
+            column = one_array(table[self._image])
+            struct = pa.StructArray.from_arrays(
+                [column.cast(pa.binary()), pa.nulls(len(column), pa.string())],
+                names=["bytes", "path"],
+                mask=pc.is_null(column),
+            )
+            table = table.set_column(table.schema.get_field_index(self._image), self._image, struct)
+        table = table.replace_schema_metadata(None).cast(self._schema.remove_metadata())
+        table = table.replace_schema_metadata(self._schema.metadata)
+        if self._stream is None or self._bytes >= SHARD_BYTES:
+            self._next()
+        self._guard(self._stream.write_table, table)
+        self._bytes += table.nbytes
+        self.rows += len(table)
+        self.parts[next(reversed(self.parts))] += len(table)
+
+    def _next(self) -> None:
+        self._guard(self._stack.close)
+        name = f"data-{len(self.parts):05d}.arrow"
+        stream = self._guard(pa.OSFile, str(self._folder / name), "wb")
+        self._stack.enter_context(stream)
+        self._stream = self._stack.enter_context(pa.ipc.new_stream(stream, self._schema))
+        self.parts[name], self._bytes = 0, 0
+
+    def _finish(self) -> None:
+        if self._stream is None:
+            self._next()  # `datasets` wants a file, if an empty one
+        self._guard(self._stack.close)
+        from datasets import DatasetInfo
+
+        digest = hashlib.sha256("".join(sha256_of(self._folder / name) for name in self.parts).encode())
+        state: dict[str, Any] = {
+            "_data_files": [{"filename": name} for name in self.parts],
+            "_fingerprint": digest.hexdigest()[:16],  # `datasets` names its caches by it
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": None,
+        }
+        (self._folder / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        DatasetInfo(features=self._features).write_to_directory(str(self._folder), pretty_print=True)
+
+    def _guard(self, function: Any, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except OSError as error:
+            raise OutputError(f"{self._folder} cannot be written: {error}") from error
+
+    def __enter__(self) -> _DatasetsSink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._finish()
+        else:
+            with suppress(OSError, pa.ArrowException):  # the staging around it throws the files away
+                self._stack.close()
+
+
+def iter_stored(folder: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a directory that :class:`DatasetsFormat` wrote, checked, batch by batch.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged; the message names it.
+    """
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        names = [str(entry["filename"]) for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder / STATE} cannot be read as the list of a datasets directory: {error}") from error
+    for name in names:
+        path = folder / Path(name).name
+        try:
+            with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+                for batch in stream:
+                    batch.validate(full=True)  # a damaged offset would end the process
+                    yield batch
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path} cannot be read as Arrow: {error}") from error

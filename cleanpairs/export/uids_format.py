@@ -1,0 +1,102 @@
+"""The uids of the samples kept: a structured .npy, sorted, which DataComp's resharder takes as a subset.
+
+Source: DataComp (Gadre et al., NeurIPS 2023), README, "Selecting samples in the filtering track": dtype ``u8,u8``, the
+first and the last 16 of a uid's 32 hexadecimal digits as unsigned numbers, in lexicographic order.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.export.formats import OutTable, Sink
+from cleanpairs.registry import nearest
+
+__all__ = ["UID_COLUMN", "UID_DTYPE", "UidsFormat", "uid_array"]
+
+UID_COLUMN = "uid"
+UID_DTYPE = np.dtype("u8,u8")
+_HEX = re.compile(r"[0-9a-fA-F]{32}")
+
+
+class UidsFormat:
+    """One .npy file of shape (rows,) and dtype ``u8,u8``; 16 bytes a row in memory until it is written."""
+
+    directory: ClassVar[bool] = False
+    selection: ClassVar[bool] = True
+
+    def open(self, path: Path, table: OutTable) -> Sink:
+        """ConfigError where there is no column ``uid``, or rows hold lists of captions."""
+        names = table.schema.names
+        if UID_COLUMN not in names:
+            raise ConfigError(
+                f"a uid list is made of the column {UID_COLUMN!r}, and the input has none{nearest(UID_COLUMN, names)} "
+                f"(columns: {', '.join(names)})"
+            )
+        if table.lists:
+            raise ConfigError("a uid list keeps or drops a whole sample, and rows of this input have several captions")
+        return _UidsSink(path)
+
+    def count(self, path: Path) -> int:
+        """By the file's header."""
+        return len(np.load(path, mmap_mode="r", allow_pickle=False))
+
+    def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
+        """Nothing: no library loads a uid list as a dataset."""
+        return {}
+
+
+def uid_array(uids: list[str | None]) -> np.ndarray:
+    """Uids of 32 hexadecimal digits as (n,) ``u8,u8``, in the order given.
+
+    Raises
+    ------
+    DataError
+        One is no such text; the message shows it.
+    """
+    for uid in uids:
+        if not isinstance(uid, str) or not _HEX.fullmatch(uid):
+            raise DataError(f"the uid {str(uid)[:60]!r} is not 32 hexadecimal digits, as DataComp's are")
+    raw = np.frombuffer(binascii.unhexlify("".join(map(str, uids))), ">u8").astype(np.uint64)
+    return raw.view(UID_DTYPE)
+
+
+class _UidsSink:
+    parts: Mapping[str, int] = {}
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: list[np.ndarray] = []
+        self.rows = 0
+
+    def write(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Add the rows' uids."""
+        found = uid_array(data.column(UID_COLUMN).to_pylist())
+        self._found.append(found)
+        self.rows += len(found)
+
+    def _finish(self) -> None:
+        uids = np.concatenate([np.empty(0, UID_DTYPE), *self._found])
+        uids.sort()
+        twice = np.flatnonzero(uids[1:] == uids[:-1])
+        if len(twice):
+            uid = "".join(f"{int(half):016x}" for half in uids[twice[0]])
+            raise DataError(f"{len(twice)} uids occur more than once, as {uid}: a list of them would not say which row")
+        np.save(self._path, uids, allow_pickle=False)
+
+    def __enter__(self) -> _UidsSink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._finish()

@@ -1,0 +1,221 @@
+"""A directory of tars in img2dataset's layout: ``00000.tar`` with KEY.jpg, KEY.json, KEY.txt; ``00000.parquet``.
+
+The same rows give the same bytes: the tars' members have no owner and no time. The Parquet file beside each tar holds
+what the .json files hold, one row a sample, in the same order.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import io
+import json
+import math
+import re
+import tarfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cleanpairs.data import ParquetSink
+from cleanpairs.data.images import cell_bytes, image_cells
+from cleanpairs.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.export.formats import OutTable, Sink
+from cleanpairs.ops.columns import fresh_names
+
+__all__ = ["SHARD_ROWS", "WebDatasetFormat", "image_suffix", "sample_key"]
+
+SHARD_ROWS = 10_000  # as img2dataset has it
+KEY = "key"
+MAX_KEY = 80  # characters: with a suffix it fits the 100 of a plain tar header
+
+_MAGIC = {
+    b"\xff\xd8\xff": "jpg",
+    b"\x89PNG": "png",
+    b"GIF8": "gif",
+    b"BM": "bmp",
+    b"II*\x00": "tif",
+    b"MM\x00*": "tif",
+}
+
+
+class WebDatasetFormat:
+    """Shards of at most ``shard_rows`` samples.
+
+    The key of a sample is the row's own, with ``_`` for whatever is not a letter of ASCII, a digit, ``_`` or ``-`` (a
+    dot would end a key); in a shard where it occurs already, with a number behind it; and the shard and the place in it
+    where the input has no keys. It is the column ``key`` of .json and Parquet; a column of the input with that name is
+    ``key_input`` there. Images are the encoded bytes as they were. In .json bytes are base64 and NaN is null; vectors
+    of images are in the Parquet file only.
+    """
+
+    directory: ClassVar[bool] = True
+    selection: ClassVar[bool] = False
+
+    def __init__(self, shard_rows: int = SHARD_ROWS) -> None:
+        if shard_rows < 1:
+            raise ConfigError(f"--shard-size is a number of samples, at least 1; found {shard_rows}")
+        self.shard_rows = shard_rows
+
+    def open(self, path: Path, table: OutTable) -> Sink:
+        """ConfigError where there are no images, or rows hold lists of captions."""
+        if table.image is None:
+            raise ConfigError("webdataset holds images, and the input has only their features: export Parquet")
+        if table.lists:
+            raise ConfigError(
+                "a sample of webdataset has one caption, and rows of this input have lists: add --explode"
+            )
+        return _WebDatasetSink(path, table, self.shard_rows)
+
+    def count(self, path: Path) -> int:
+        """Captions in the tars, by their headers.
+
+        Raises
+        ------
+        CleanpairsError
+            A tar and its Parquet file differ.
+        """
+        total = 0
+        for file in sorted(path.glob("*.tar")):
+            with tarfile.open(file, "r:") as tar:
+                found = sum(member.name.endswith(".txt") for member in tar)
+            beside = int(pq.read_metadata(file.with_suffix(".parquet")).num_rows)
+            if found != beside:
+                raise CleanpairsError(f"{file.name} has {found} samples, its Parquet file {beside} rows")
+            total += found
+        return total
+
+    def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
+        """One split, ``train``; the Parquet files beside the tars are not another one."""
+        return {"configs": [{"config_name": "default", "data_files": [{"split": "train", "path": "*.tar"}]}]}
+
+
+def sample_key(key: str) -> str:
+    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``; empty where nothing of it is left."""
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", key)[:MAX_KEY]
+    return safe if safe.strip("_") else ""
+
+
+def image_suffix(data: bytes) -> str:
+    """The usual suffix of an encoded image, by its first bytes; ``img`` for what is none of ours."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), "img")
+
+
+class _WebDatasetSink:
+    def __init__(self, folder: Path, table: OutTable, shard_rows: int) -> None:
+        self._folder, self._table, self._shard_rows = folder, table, shard_rows
+        self._renamed = fresh_names(table.schema.names, [KEY])
+        kept = [f.with_name(self._renamed.get(f.name, f.name)) for f in table.schema if f.name != table.image]
+        self._schema = pa.schema([pa.field(KEY, pa.string()), *kept], table.schema.metadata)
+        self.rows = 0
+        self.parts: dict[str, int] = {}
+        self._in_shard = 0
+        self._keys: set[str] = set()
+        self._stack = ExitStack()
+        self._tar: tarfile.TarFile | None = None
+        self._sidecar: ParquetSink
+
+    def write(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Add rows, one sample each."""
+        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        start = 0
+        while start < len(table):
+            if self._tar is None or self._in_shard == self._shard_rows:
+                self._next()
+            part = table.slice(start, self._shard_rows - self._in_shard)
+            self._add(part)
+            start += len(part)
+
+    def _add(self, part: pa.Table) -> None:
+        out = self._table
+        images = image_cells(part[out.image].combine_chunks())
+        captions = part[out.text].to_pylist()
+        own = [None] * len(part) if out.key is None else part[out.key].to_pylist()
+        keys = [self._fresh_key(key, i) for i, key in enumerate(own)]
+        table = part.drop_columns([str(out.image)])
+        table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
+        table = table.add_column(0, KEY, pa.array(keys, pa.string()))
+        self._sidecar.write(table.cast(self._schema.remove_metadata()))
+        told = table if out.features is None else table.drop_columns([self._renamed.get(out.features, out.features)])
+        for key, image, caption, line in zip(keys, images, captions, told.to_pylist(), strict=True):
+            encoded = self._encoded(image, key)
+            self._member(f"{key}.{image_suffix(encoded)}", encoded)
+            self._member(f"{key}.json", json.dumps(_plain(line), ensure_ascii=False, allow_nan=False).encode())
+            self._member(f"{key}.txt", (caption or "").encode())
+        self._in_shard += len(part)
+        self.rows += len(part)
+        for name in (f"{self._shard:05d}.tar", f"{self._shard:05d}.parquet"):
+            self.parts[name] += len(part)
+
+    @property
+    def _shard(self) -> int:
+        return len(self.parts) // 2 - 1
+
+    def _fresh_key(self, own: Any, place: int) -> str:
+        """The key of the next sample, new in its shard."""
+        base = sample_key("" if own is None else str(own)) or f"{self._shard:05d}{self._in_shard + place:04d}"
+        key, number = base, 2
+        while key.lower() in self._keys:  # a tar may be unpacked where "a.jpg" and "A.jpg" are one file
+            key, number = f"{base}-{number}", number + 1
+        self._keys.add(key.lower())
+        return key
+
+    def _encoded(self, cell: Any, key: str) -> bytes:
+        held = cell.get("bytes") if isinstance(cell, dict) else cell
+        if self._table.image_root is None and not isinstance(held, bytes):
+            raise ConfigError(
+                "the input's files lie in several folders, and its images are paths: say where these begin, by "
+                "--image-root when it is read"
+            )
+        try:
+            return cell_bytes(cell, self._table.image_root or Path())
+        except DataError as error:
+            raise DataError(f"the sample {key!r} cannot be written: {error}; a Parquet export keeps it") from error
+
+    def _member(self, name: str, data: bytes) -> None:
+        assert self._tar is not None
+        info = tarfile.TarInfo(name)  # no owner, mode 0644, time 0: the same samples give the same file
+        info.size = len(data)
+        self._tar.addfile(info, io.BytesIO(data))
+
+    def _next(self) -> None:
+        self._stack.close()
+        number = len(self.parts) // 2
+        tar, beside = f"{number:05d}.tar", f"{number:05d}.parquet"
+        opened = tarfile.open(self._folder / tar, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115 - the stack closes it
+        self._tar = self._stack.enter_context(opened)
+        self._sidecar = self._stack.enter_context(ParquetSink(self._folder / beside, self._schema))
+        self.parts |= {tar: 0, beside: 0}
+        self._in_shard = 0
+        self._keys = set()
+
+    def __enter__(self) -> _WebDatasetSink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._tar is None:
+            self._next()  # no rows: an empty tar tells so, no file would look like a mistake
+        self._stack.__exit__(kind, error, trace)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a row as JSON has it."""
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,0 +1,94 @@
+"""A small input with images, and plans by hand for it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+
+
+def encoded(number: int, kind: str = "PNG") -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 6), (number % 256, number // 256, 7)).save(stream, kind)
+    return stream.getvalue()
+
+
+def uid(number: int) -> str:
+    return f"{(number * 0x9E3779B97F4A7C15F39CC0605CEDC835) % 2**128:032x}"
+
+
+@pytest.fixture
+def make_pairs(tmp_path: Path) -> Callable[..., Pairs]:
+    """``make_pairs(n, struct=, lists=, **columns)``: n rows of key, uid, image, caption."""
+
+    def make(n: int, struct: bool = False, lists: bool = False, kind: str = "PNG", **more: Any) -> Pairs:
+        images: list[Any] = [encoded(i, kind) for i in range(n)]
+        image = pa.array([{"bytes": b, "path": None} for b in images], pa.struct([("bytes", pa.binary())]))
+        if struct:
+            both = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+            image = pa.array([{"bytes": b, "path": f"{i}.png"} for i, b in enumerate(images)], both)
+        columns = {
+            "key": pa.array([f"k{i}" for i in range(n)], pa.string()),
+            "uid": pa.array([uid(i) for i in range(n)], pa.string()),
+            "image": image if struct else pa.array(images, pa.binary()),
+            "caption": pa.array([[f"text {i}", f"other {i}"] for i in range(n)], pa.list_(pa.string()))
+            if lists
+            else pa.array([f"text {i}" for i in range(n)], pa.string()),
+        }
+        path = tmp_path / "data" / "in.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table(columns | more), path)
+        return load_pairs(path)
+
+    return make
+
+
+@pytest.fixture
+def make_plan() -> Callable[..., RepairPlan]:
+    """``make_plan(pairs, actions)``: a rematched pair takes the part of the next one."""
+
+    def make(pairs: Pairs, actions: Sequence[str] | None = None) -> RepairPlan:
+        n = len(pairs)
+        actions = list(actions or ["keep"] * n)
+        repaired = [a.startswith("rematch") for a in actions]
+        donors = [(i + 1) % n for i in range(n)]
+        captions = {"keep": pairs.captions, "rematch_image": pairs.captions}
+        columns: dict[str, Any] = {
+            "pair_id": range(n),
+            "key": pairs.keys,
+            "action": actions,
+            "correspondence": [0.5] * n,
+            "donor_pair_id": [d if r else None for d, r in zip(donors, repaired, strict=True)],
+            "donor_key": [pairs.keys[d] if r else None for d, r in zip(donors, repaired, strict=True)],
+            "caption": [
+                pairs.captions[donors[i]] if a == "rematch_text" else captions[a][i] if a in captions else None
+                for i, a in enumerate(actions)
+            ],
+            "original_caption": pairs.captions,
+            "repair_score": [0.75 if r else None for r in repaired],
+            "reason": [None if a == "keep" else f"because {a}" for a in actions],
+        }
+        table = pa.table(
+            [pa.array(list(columns.get(f.name, [None] * n)), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA
+        )
+        return RepairPlan(table, 0.25, 0.5, pairs.source.fingerprint, {"strategy": "ot", "data": "/secret/in.parquet"})
+
+    return make
+
+
+MIXED = ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep", "keep"]
+
+
+@pytest.fixture
+def mixed() -> list[str]:
+    """Actions of seven pairs: every kind."""
+    return list(MIXED)

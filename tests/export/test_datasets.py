@@ -1,0 +1,138 @@
+"""A directory that ``datasets.load_from_disk`` opens, with images as images; and back to the input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.data import load_pairs, read_image
+from cleanpairs.errors import ConfigError, DataError, OutputError
+from cleanpairs.export import datasets_format, diff_export, export_pairs, restore_export
+from cleanpairs.export.datasets_format import iter_stored
+from cleanpairs.export.features import features_of
+from cleanpairs.export.formats import make_format
+
+
+@pytest.mark.parametrize("struct", [False, True])
+def test_load_from_disk_decodes_the_images(
+    make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path, struct: bool
+) -> None:
+    pairs = make_pairs(7, struct=struct)
+    originals = pairs.images.read(range(7))
+    out = tmp_path / "ds"
+    summary = export_pairs(pairs, make_plan(pairs, mixed), out, format="datasets")
+    assert (summary.rows, summary.format) == (6, "datasets")
+    found = datasets.load_from_disk(str(out))
+    assert isinstance(found, datasets.Dataset) and len(found) == 6
+    assert isinstance(found.features["image"], datasets.Image)
+    assert found["caption"][:] == ["text 0", "text 2", "text 2", "text 4", "text 5", "text 6"]
+    assert found["action"][:2] == ["keep", "rematch_text"]
+    for row, i in zip(found, (0, 1, 3, 4, 5, 6), strict=True):
+        assert np.array_equal(np.asarray(row["image"]), np.asarray(read_image(originals[i])))
+    assert found.filter(lambda c: c == "text 2", input_columns="caption").num_rows == 2
+
+
+def test_it_holds_what_parquet_holds(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(7, struct=True, tags=pa.array([["a", "b"]] * 7), size=pa.array([[1.5, 2.5]] * 7))
+    export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "ds", format="datasets")
+    export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "out.parquet")
+    loaded = datasets.load_dataset(
+        "parquet", data_files=str(tmp_path / "out.parquet"), split="train", cache_dir=str(tmp_path / "hf")
+    )
+    found = datasets.load_from_disk(str(tmp_path / "ds"))
+    assert found.features == loaded.features and found.data.table.to_pydict() == loaded.data.table.to_pydict()
+
+
+def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cleanpairs.export import files, writing
+
+    monkeypatch.setattr(datasets_format, "SHARD_BYTES", 600)
+    monkeypatch.setattr(writing, "BATCH_ROWS", 2)
+    assert files.BATCH_ROWS > 2
+    pairs = make_pairs(9)
+    out = tmp_path / "ds"
+    export_pairs(pairs, make_plan(pairs), out, format="datasets")
+    state = json.loads((out / "state.json").read_text())
+    names = [entry["filename"] for entry in state["_data_files"]]
+    assert len(names) > 1 and names == sorted(p.name for p in out.glob("*.arrow"))
+    found = datasets.load_from_disk(str(out))
+    assert found["key"][:] == [f"k{i}" for i in range(9)]
+    manifest = json.loads((tmp_path / "ds.manifest.json").read_text())["files"]
+    assert sum(manifest[f"ds/{name}"]["rows"] for name in names) == 9
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_rows(make_pairs: Any, make_plan: Any, tmp_path: Path, n: int) -> None:
+    pairs = make_pairs(n, struct=True)
+    assert export_pairs(pairs, make_plan(pairs), tmp_path / "ds", format="datasets").rows == n
+    found = datasets.load_from_disk(str(tmp_path / "ds"))
+    assert len(found) == n == make_format("datasets").count(tmp_path / "ds")
+    assert isinstance(found.features["image"], datasets.Image)
+
+
+@pytest.mark.parametrize("struct", [False, True])
+@pytest.mark.parametrize("lists", [False, True])
+def test_restore_and_diff(
+    make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path, struct: bool, lists: bool
+) -> None:
+    pairs = make_pairs(7, struct=struct, lists=lists)
+    before = pq.read_table(pairs.source.paths[0])
+    actions = [*mixed, *mixed] if lists else mixed
+    out = tmp_path / "ds"
+    export_pairs(pairs, make_plan(pairs, actions), out, format="datasets")
+    assert diff_export(out).pairs == len(pairs)
+    restore_export(out, tmp_path / "back.parquet")
+    assert pq.read_table(tmp_path / "back.parquet").equals(before, check_metadata=True)
+    (out / "README.md").write_text("edited: the card is not the data")
+    restore_export(out, tmp_path / "again.parquet")
+
+
+def test_a_damaged_file_is_not_restored(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(5)
+    out = tmp_path / "ds"
+    export_pairs(pairs, make_plan(pairs), out, format="datasets")
+    file = out / "data-00000.arrow"
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(DataError, match=r"data-00000\.arrow.*SHA-256"):
+        restore_export(out, tmp_path / "back.parquet")
+    assert not (tmp_path / "back.parquet").exists()
+    file.write_bytes(raw[: len(raw) // 3])
+    with pytest.raises(DataError, match=r"data-00000\.arrow"):
+        list(iter_stored(out))
+    (out / "state.json").write_text("{}")
+    with pytest.raises(DataError, match="list of a datasets directory"):
+        list(iter_stored(out))
+
+
+def test_a_type_that_datasets_does_not_know() -> None:
+    months = pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval())
+    schema = pa.table({"caption": ["a", "b"], "odd": months}).schema
+    with pytest.raises(ConfigError, match=r"'odd'.*Parquet"):
+        features_of(schema)
+
+
+def test_a_full_disk_leaves_the_old_directory(
+    make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = make_pairs(4)
+    out = tmp_path / "ds"
+    export_pairs(pairs, make_plan(pairs), out, format="datasets")
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+
+    def full(*args: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(datasets_format, "sha256_of", full)
+    with pytest.raises(OutputError, match="No space left"):
+        export_pairs(pairs, make_plan(pairs), out, format="datasets", overwrite=True)
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    assert load_pairs(pairs.source.paths[0]).source.fingerprint == pairs.source.fingerprint

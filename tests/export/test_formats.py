@@ -1,0 +1,86 @@
+"""Which format a path asks for, outputs that would be in each other's way, and every format's promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanpairs.errors import ConfigError
+from cleanpairs.export import export_pairs
+from cleanpairs.export.formats import FORMATS, choose_format, make_format
+
+
+@pytest.mark.parametrize(
+    ("out", "name", "chosen", "where"),
+    [
+        ("out.parquet", None, "parquet", "out.parquet"),
+        ("out.pq", None, "parquet", "out.pq"),
+        ("out.npy", None, "uids", "out.npy"),
+        ("shards/{00000..00009}.tar", None, "webdataset", "shards"),
+        ("shards/{}.tar", "webdataset", "webdataset", "shards"),
+        ("shards/*.tar", None, "webdataset", "shards"),
+        ("shards", "webdataset", "webdataset", "shards"),
+        ("laion.v2", "datasets", "datasets", "laion.v2"),
+        ("odd", "parquet", "parquet", "odd"),
+    ],
+)
+def test_the_suffix_or_the_name(out: str, name: str | None, chosen: str, where: str) -> None:
+    assert choose_format(out, name) == (chosen, Path(where))
+
+
+@pytest.mark.parametrize(
+    ("out", "name", "message"),
+    [
+        ("out", None, r"out does not say.*--format \(parquet, webdataset, datasets, uids\)"),
+        ("out.csv", None, "does not say"),
+        ("out.parquet", "datasets", "named as parquet, but the format is datasets"),
+        ("out.tar", None, "one tar"),
+        ("out", "web-dataset", "did you mean 'webdataset'"),
+    ],
+)
+def test_what_is_not_clear(out: str, name: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choose_format(out, name)
+
+
+def test_a_shard_size_is_for_shards() -> None:
+    for entry in FORMATS:
+        if entry.name != "webdataset":
+            with pytest.raises(ConfigError, match=f"{entry.name} has no shards"):
+                make_format(entry.name, 10)
+    with pytest.raises(ConfigError, match="at least 1"):
+        make_format("webdataset", 0)
+
+
+def test_outputs_in_each_others_way(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(2)
+    plan = make_plan(pairs)
+    with pytest.raises(ConfigError, match=r"ledger would be .*written as a whole"):
+        export_pairs(pairs, plan, tmp_path / "ds", format="datasets", ledger=tmp_path / "ds" / "ledger.parquet")
+    with pytest.raises(ConfigError, match=r"README\.md: leave --card out"):
+        export_pairs(pairs, plan, tmp_path / "ds", format="datasets", card=tmp_path / "card.md")
+    with pytest.raises(ConfigError, match="would both be"):
+        export_pairs(pairs, plan, tmp_path / "out.parquet", card=tmp_path / "out.parquet")
+    assert [p.name for p in tmp_path.iterdir() if p.name not in ("cache", "data")] == []
+
+
+@pytest.mark.parametrize("name", FORMATS.names())
+def test_every_format_keeps_its_books(name: str, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(6)
+    plan = make_plan(pairs, ["keep", "drop", "keep", "keep", "rematch_text", "drop"])
+    out = tmp_path / f"out{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }"
+    summary = export_pairs(pairs, plan, out, format=name, dropped=tmp_path / "gone.parquet")
+    made = make_format(name)
+    assert summary.rows == made.count(out) == (3 if made.selection else 4)
+    assert summary.kept + summary.rematched_text + summary.dropped == summary.pairs == 6
+    assert out.is_dir() == made.directory == (out / "README.md").exists()
+    manifest = json.loads(out.with_name(out.name + ".manifest.json").read_text())
+    assert manifest["format"] == name and manifest["counts"]["pairs"] == 6
+    described = {tmp_path / path for path in manifest["files"]}
+    there = {
+        p for p in tmp_path.rglob("*") if p.is_file() and not {"cache", "data"} & set(p.relative_to(tmp_path).parts)
+    }
+    assert there - described == {out.with_name(out.name + ".manifest.json")}

@@ -1,0 +1,80 @@
+"""Uid lists as DataComp's resharder reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.export import diff_export, export_pairs, restore_export
+from cleanpairs.export.uids_format import uid_array
+
+
+def documented(uids: list[str]) -> np.ndarray:
+    """As DataComp's README tells to make the list."""
+    found = np.array([(int(uid[:16], 16), int(uid[16:32], 16)) for uid in uids], np.dtype("u8,u8"))
+    found.sort()
+    return found
+
+
+def test_only_what_was_kept_as_it_was(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(7)
+    uids = pq.read_table(pairs.source.paths[0])["uid"].to_pylist()
+    summary = export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "kept.npy")
+    assert (summary.format, summary.rows, summary.kept, summary.dropped) == ("uids", 4, 4, 3)
+    assert summary.rematched_text == summary.rematched_image == 0
+    found = np.load(tmp_path / "kept.npy", allow_pickle=False)
+    assert found.dtype == np.dtype("u8,u8") and found.shape == (4,)
+    assert np.array_equal(found, documented([uids[i] for i in (0, 4, 5, 6)]))
+    ledger = pq.read_table(tmp_path / "kept.npy.ledger.parquet").to_pylist()
+    assert ledger[1]["action"] == "drop" and "uid list" in ledger[1]["reason"] and ledger[1]["out_row"] is None
+    assert json.loads((tmp_path / "kept.npy.manifest.json").read_text())["format"] == "uids"
+    assert diff_export(tmp_path / "kept.npy").counts["drop"] == 3
+    with pytest.raises(ConfigError, match="uids"):
+        restore_export(tmp_path / "kept.npy", tmp_path / "back.parquet")
+
+
+@given(st.lists(st.integers(0, 2**128 - 1), max_size=20))
+def test_as_the_documented_formula(numbers: list[int]) -> None:
+    uids = [f"{n:032x}" for n in numbers]
+    found = uid_array(uids)  # type: ignore[arg-type]
+    found.sort()
+    assert np.array_equal(found, documented(uids))
+    assert [f"{int(a):016x}{int(b):016x}" for a, b in found] == sorted(uids)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_rows(make_pairs: Any, make_plan: Any, tmp_path: Path, n: int) -> None:
+    pairs = make_pairs(n)
+    export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
+    found = np.load(tmp_path / "kept.npy")
+    assert found.shape == (n,) and found.dtype == np.dtype("u8,u8")
+
+
+def test_what_gives_no_list(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(3, uid=pa.array(["0" * 32, "0" * 31, None]))
+    with pytest.raises(DataError, match=f"'{'0' * 31}' is not 32 hex"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
+    pairs = make_pairs(3, uid=pa.array(["a" * 32, "B" * 32, "A" * 32]))
+    with pytest.raises(DataError, match=rf"1 uids occur more than once, as {'a' * 32}"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
+    pairs = make_pairs(3, lists=True)
+    with pytest.raises(ConfigError, match="several captions"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
+    pairs = make_pairs(3)
+    table = pq.read_table(pairs.source.paths[0]).rename_columns(["key", "uids", "image", "caption"])
+    pq.write_table(table, pairs.source.paths[0])
+    from cleanpairs.data import load_pairs
+
+    pairs = load_pairs(pairs.source.paths[0])
+    with pytest.raises(ConfigError, match=r"'uid'.*did you mean 'uids'"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
+    assert not (tmp_path / "kept.npy").exists() and not (tmp_path / "kept.npy.ledger.parquet").exists()

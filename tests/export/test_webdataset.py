@@ -1,0 +1,290 @@
+"""WebDataset: read by ``webdataset`` and by ``datasets``, the same bytes twice, keys that are safe names."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+from PIL import Image
+
+from cleanpairs.data import load_pairs
+from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.export import diff_export, export_pairs, restore_export, webdataset_format
+from cleanpairs.export.formats import make_format
+from cleanpairs.export.webdataset_format import image_suffix, sample_key
+
+# webdataset leaves the tars that it read to the garbage collector
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def samples(folder: Path) -> list[dict[str, Any]]:
+    urls = [str(p) for p in sorted(folder.glob("*.tar"))]
+    return list(webdataset.WebDataset(urls, shardshuffle=False))
+
+
+def test_webdataset_reads_what_was_kept_and_repaired(
+    make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path
+) -> None:
+    pairs = make_pairs(7, struct=True)
+    originals = pairs.images.read(range(7))
+    out = tmp_path / "shards"
+    summary = export_pairs(pairs, make_plan(pairs, mixed), out, format="webdataset", shard_size=4)
+    assert (summary.rows, summary.kept, summary.dropped, summary.format) == (6, 4, 1, "webdataset")
+    assert sorted(p.name for p in out.iterdir()) == [
+        "00000.parquet",
+        "00000.tar",
+        "00001.parquet",
+        "00001.tar",
+        "README.md",
+    ]
+    read = samples(out)
+    assert [s["__key__"] for s in read] == ["k0", "k1", "k2", "k4", "k5", "k6"]
+    assert [s["txt"].decode() for s in read] == ["text 0", "text 2", "text 2", "text 4", "text 5", "text 6"]
+    assert [s["png"] for s in read] == [originals[i] for i in (0, 1, 3, 4, 5, 6)]
+    told = [json.loads(s["json"]) for s in read]
+    assert told[1] == {
+        "key": "k1",
+        "key_input": "k1",
+        "uid": told[1]["uid"],
+        "caption": "text 2",
+        "correspondence": 0.5,
+        "action": "rematch_text",
+        "original_caption": "text 1",
+        "source_key": "k2",
+        "repair_score": 0.75,
+    }
+    beside = pa.concat_tables(pq.read_table(out / f"0000{i}.parquet") for i in range(2))
+    assert beside.to_pylist() == told
+    assert len(pq.read_table(out / "00000.parquet")) == 4 and len(pq.read_table(out / "00001.parquet")) == 2
+
+
+def test_the_decoder_of_webdataset_and_that_of_datasets_agree(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    import datasets
+
+    pairs = make_pairs(5, kind="JPEG")
+    out = tmp_path / "shards"
+    export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=2)
+    urls = [str(p) for p in sorted(out.glob("*.tar"))]
+    decoded = list(webdataset.WebDataset(urls, shardshuffle=False).decode("pil").to_tuple("jpg", "txt", "json"))
+    loaded = datasets.load_dataset(str(out), split="train", cache_dir=str(tmp_path / "hf"))  # by the card's header
+    assert len(decoded) == len(loaded) == 5
+    for (image, text, line), row in zip(decoded, loaded, strict=True):
+        assert isinstance(image, Image.Image) and np.array_equal(np.asarray(image), np.asarray(row["jpg"]))
+        assert text == row["txt"] == line["caption"]
+    assert loaded.column_names[:1] == ["jpg"]
+
+
+def test_the_same_pairs_give_the_same_bytes(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(7)
+    for name in "ab":
+        export_pairs(pairs, make_plan(pairs, mixed), tmp_path / name / "out", format="webdataset")
+    for file in sorted((tmp_path / "a" / "out").iterdir()):
+        assert file.read_bytes() == (tmp_path / "b" / "out" / file.name).read_bytes()
+    with tarfile.open(tmp_path / "a" / "out" / "00000.tar") as tar:
+        for member in tar:
+            assert (member.mtime, member.uid, member.gid, member.uname, member.gname, member.mode) == (
+                0,
+                0,
+                0,
+                "",
+                "",
+                0o644,
+            )
+
+
+def test_keys_are_safe_names_and_new_in_their_shard(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    keys = ["../../etc/passwd", "a.b", "a_b", "A_B", "猫", "", "x" * 300, "a.b-2", "ok"]
+    pairs = make_pairs(9, key=pa.array(keys))
+    out = tmp_path / "shards"
+    export_pairs(pairs, make_plan(pairs), out, format="webdataset")
+    found = [s["__key__"] for s in samples(out)]
+    assert found == [
+        "______etc_passwd",
+        "a_b",
+        "a_b-2",
+        "A_B-3",
+        "000000004",
+        "000000005",
+        "x" * 80,
+        "a_b-2-2",
+        "ok",
+    ]
+    told = pq.read_table(out / "00000.parquet")
+    assert told["key"].to_pylist() == found and told["key_input"].to_pylist() == keys
+    with tarfile.open(out / "00000.tar") as tar:
+        names = tar.getnames()
+        assert len({n.lower() for n in names}) == len(names) == 27
+        tar.extractall(tmp_path / "unpacked", filter="data")
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_rows(make_pairs: Any, make_plan: Any, tmp_path: Path, n: int) -> None:
+    pairs = make_pairs(n)
+    out = tmp_path / "shards"
+    assert export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=1).rows == n
+    assert make_format("webdataset").count(out) == n
+    assert len(list(out.glob("*.tar"))) == max(n, 1)
+    with tarfile.open(out / "00000.tar") as tar:
+        assert len(tar.getnames()) == (3 if n else 0)
+    assert n == 0 or len(samples(out)) == n
+
+
+def test_values_that_json_does_not_have(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    import datetime
+    import decimal
+
+    pairs = make_pairs(
+        1,
+        nan=pa.array([float("nan")]),
+        blob=pa.array([b"\x00\xff"]),
+        day=pa.array([datetime.date(2024, 2, 29)]),
+        price=pa.array([decimal.Decimal("1.50")]),
+        nested=pa.array([[{"a": [1, None]}]]),
+        text=pa.array(["\u2028 <script> \U0001f600"]),
+    )
+    out = tmp_path / "shards"
+    export_pairs(pairs, make_plan(pairs), out, format="webdataset")
+    told = json.loads(samples(out)[0]["json"])
+    assert told["nan"] is None and told["blob"] == "AP8=" and told["day"] == "2024-02-29" and told["price"] == "1.50"
+    assert told["nested"] == [{"a": [1, None]}] and told["text"] == "\u2028 <script> \U0001f600"
+    assert pq.read_table(out / "00000.parquet")["blob"].to_pylist() == [b"\x00\xff"]
+
+
+def test_images_of_paths_are_embedded_and_vectors_stay_beside(tmp_path: Path, make_plan: Any) -> None:
+    folder = tmp_path / "data"
+    (folder / "img").mkdir(parents=True)
+    for i in range(3):
+        Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / "img" / f"{i}.webp", lossless=True)
+    table = pa.table(
+        {
+            "image": [f"img/{i}.webp" for i in range(3)],
+            "caption": ["a", "b", "c"],
+            "image_features": pa.array([[0.5, float(i)] for i in range(3)], pa.list_(pa.float32())),
+        }
+    )
+    pq.write_table(table, folder / "in.parquet")
+    pairs = load_pairs(folder / "in.parquet")
+    out = tmp_path / "shards"
+    export_pairs(pairs, make_plan(pairs), out, format="webdataset")
+    read = samples(out)
+    assert [s["webp"] for s in read] == [(folder / "img" / f"{i}.webp").read_bytes() for i in range(3)]
+    assert [s["__key__"] for s in read] == ["000000000", "000000001", "000000002"]
+    assert "image_features" not in json.loads(read[0]["json"])
+    assert pq.read_table(out / "00000.parquet")["image_features"].to_pylist()[2] == [0.5, 2.0]
+
+
+def test_a_row_without_its_image_is_refused_by_name(tmp_path: Path, make_plan: Any) -> None:
+    features = pa.array([[0.5, float(i)] for i in range(3)], pa.list_(pa.float32()))
+    table = pa.table({"image": ["a.png"] * 3, "caption": list("abc"), "image_features": features})
+    pq.write_table(table, tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    with pytest.raises(DataError, match=r"000000000.*a\.png.*missing.*Parquet"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "out", format="webdataset")
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["in.parquet"]
+
+
+def test_inputs_that_have_no_samples(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(2, lists=True)
+    with pytest.raises(ConfigError, match="--explode"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "out", format="webdataset")
+    assert export_pairs(pairs, make_plan(pairs), tmp_path / "out", format="webdataset", explode=True).rows == 4
+    assert [s["__key__"] for s in samples(tmp_path / "out")] == ["k0", "k0-2", "k1", "k1-2"]
+    np.save(tmp_path / "train_ims.npy", np.ones((2, 3, 4), np.float32) * np.arange(2)[:, None, None])
+    (tmp_path / "train_caps.txt").write_text("a cat\na dog\n")
+    vectors = load_pairs(tmp_path)
+    with pytest.raises(ConfigError, match="only their features"):
+        export_pairs(vectors, make_plan(vectors), tmp_path / "shards", format="webdataset")
+
+
+def test_diff_works_and_restore_says_why_not(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(7)
+    out = tmp_path / "shards"
+    export_pairs(pairs, make_plan(pairs, mixed), out, format="webdataset")
+    found = diff_export(out)
+    assert found.pairs == 7 and found.changed == 3 and found.changes[0].after == "text 2"
+    with pytest.raises(ConfigError, match=r"webdataset.*still where it was.*ledger"):
+        restore_export(out, tmp_path / "back.parquet")
+    (out / "00000.tar").write_bytes(b"")
+    with pytest.raises(DataError, match=r"00000\.tar.*bytes"):
+        diff_export(out)
+
+
+def test_the_manifest_names_every_file(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    import hashlib
+
+    pairs = make_pairs(3)
+    out = tmp_path / "shards"
+    export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=2)
+    manifest = json.loads((tmp_path / "shards.manifest.json").read_text())
+    assert manifest["format"] == "webdataset"
+    files = manifest["files"]
+    assert set(files) == {f"shards/{p.name}" for p in out.iterdir()} | {"shards.ledger.parquet"}
+    for name, entry in files.items():
+        raw = (tmp_path / name).read_bytes()
+        assert entry["sha256"] == hashlib.sha256(raw).hexdigest() and entry["bytes"] == len(raw)
+    assert files["shards/00000.tar"]["rows"] == 2 and files["shards/00001.parquet"]["rows"] == 1
+    assert files["shards/README.md"]["role"] == "card" and "rows" not in files["shards/README.md"]
+
+
+def test_a_full_disk_between_shards_leaves_the_old_directory(
+    make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = make_pairs(6)
+    out = tmp_path / "shards"
+    export_pairs(pairs, make_plan(pairs), out, format="webdataset")
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    whole, opened = tarfile.TarFile.addfile, []
+
+    def full(self: tarfile.TarFile, info: tarfile.TarInfo, stream: io.BytesIO | None = None) -> None:
+        opened.append(info.name)
+        if len(opened) == 11:  # in the second shard
+            raise OSError(28, "No space left on device")
+        whole(self, info, stream)
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
+    with pytest.raises(OutputError, match="No space left"):
+        export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=3, overwrite=True)
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+    monkeypatch.undo()
+    with pytest.raises(OutputExistsError, match="exists"):
+        export_pairs(pairs, make_plan(pairs), out, format="webdataset")
+    export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=3, overwrite=True)
+    assert len(list(out.glob("*.tar"))) == 2
+
+
+def test_a_lost_sample_is_noticed(
+    make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = make_pairs(3)
+    whole = tarfile.TarFile.addfile
+
+    def lossy(self: tarfile.TarFile, info: tarfile.TarInfo, stream: io.BytesIO | None = None) -> None:
+        if info.name != "k1.txt":
+            whole(self, info, stream)
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", lossy)
+    with pytest.raises(CleanpairsError, match="2 samples, its Parquet file 3"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
+    assert not (tmp_path / "shards").exists()
+
+
+def test_names_and_suffixes() -> None:
+    assert sample_key("a/b c.jpg") == "a_b_c_jpg" and sample_key("..") == "" and sample_key("") == ""
+    assert [image_suffix(b) for b in (b"\xff\xd8\xff\xe0", b"\x89PNG\r", b"RIFF\0\0\0\0WEBPVP8", b"GIF89a", b"?")] == [
+        "jpg",
+        "png",
+        "webp",
+        "gif",
+        "img",
+    ]
+    with pytest.raises(ConfigError, match="at least 1"):
+        webdataset_format.WebDatasetFormat(0)
