@@ -124,6 +124,7 @@ class LazyGroup(click.Group):
 def cli(ctx: click.Context, debug: bool) -> None:
     """Find the wrong pairs of image-text data, repair them, keep the rest."""
     ctx.ensure_object(dict)["debug"] = debug
+    ctx.color = _color()  # for this command and those below it
 
 
 def main() -> None:
@@ -135,7 +136,7 @@ def main() -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     try:
-        cli.main(prog_name="cleanpairs", complete_var=COMPLETE_VARIABLE, standalone_mode=False, color=color)
+        cli.main(prog_name="cleanpairs", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:

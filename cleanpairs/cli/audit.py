@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import RUN, existing_run
+from cleanpairs.cli.printing import json_option, plain, print_json
 
 __all__ = ["audit"]
 
@@ -44,7 +45,7 @@ cleanpairs audit RUN --thresholds                   without labels: expected pre
     "--threshold", type=click.FloatRange(0, 1), metavar="P", help="Pairs below are flagged.  [default: RUN's]"
 )
 @click.option("--overwrite", is_flag=True, help="Replace the forms, with the labels in them, or --probabilities.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@json_option
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     """Draw the sample, judge by labels, or say what to expect; see HELP."""
@@ -82,11 +83,7 @@ def _draw(run: Any, options: dict[str, Any]) -> None:
     title = f"Audit of {run.path.name}"
     forms = write_forms(folder, sample, pairs, title=title, overwrite=options["overwrite"])
     if options["as_json"]:
-        click.echo(
-            json.dumps(
-                {"pairs": forms.pairs, "pictures": forms.pictures, "csv": str(forms.csv), "page": str(forms.page)}
-            )
-        )
+        print_json({"pairs": forms.pairs, "pictures": forms.pictures, "csv": forms.csv, "page": forms.page})
         return
     click.echo(f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}")
     click.echo(
@@ -119,12 +116,18 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
         sink.write(table)
     figures = {"threshold": threshold, "labels": str(Path(options["labels"]).absolute()), **result.to_dict()}
     with staged_file(run.path / "audit" / "result.json", overwrite=True) as staged:
-        Path(staged).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    click.echo(json.dumps(figures) if options["as_json"] else f"{result}\n\nprobabilities: {target}")
+        Path(staged).write_text(json.dumps(plain(figures), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    if options["as_json"]:
+        print_json(figures)
+    else:
+        click.echo(f"{result}\n\nprobabilities: {target}")
 
 
 def _expect(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.audit import expected_quality
 
     expected = expected_quality(run.scores().correspondence, threshold=_threshold(run, options))
-    click.echo(json.dumps(expected.to_dict()) if options["as_json"] else str(expected))
+    if options["as_json"]:
+        print_json(expected.to_dict())
+    else:
+        click.echo(str(expected))

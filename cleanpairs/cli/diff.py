@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import unicodedata
@@ -10,6 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
+
+from cleanpairs.cli.printing import json_option, print_json
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
@@ -43,7 +44,7 @@ NAMES = {
     type=click.Choice([name for name in NAMES if name != "keep"]),
     help="Only this kind of change; may be given several times.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the counts and the changes as JSON.")
+@json_option
 @click.option("--csv", metavar="FILE", help="Write the changes to FILE, for a spreadsheet.")
 @click.option("--overwrite", is_flag=True, help="Replace --csv.")
 def diff(
@@ -56,7 +57,6 @@ def diff(
     overwrite: bool,
 ) -> None:
     """Show what the export OUT changed, out of its ledger: how many pairs, then each of them, before and after."""
-    import json
     from dataclasses import asdict
 
     from cleanpairs.export import diff_export
@@ -69,16 +69,15 @@ def diff(
     found = diff_export(out, ledger=ledger, limit=limit, actions=actions or None)
     if as_json:
         figures = {"pairs": found.pairs, "counts": dict(found.counts), "changes": [asdict(c) for c in found.changes]}
-        click.echo(json.dumps(figures))
+        print_json(figures)
         return
     if csv is not None:
         write_changes(found.changes, csv, overwrite=overwrite)
         click.echo(f"{_plural(len(found.changes), 'change')} -> {csv}")
         return
-    color = False if os.environ.get("NO_COLOR") else None  # None: by whether it is a terminal
     width = shutil.get_terminal_size((100, 24)).columns
     for line, style in _lines(out, found, actions, width):
-        click.echo(line if style is None else click.style(line, fg=style), color=color)
+        click.echo(line if style is None else click.style(line, fg=style))
 
 
 def _lines(out: str, found: ExportDiff, actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import RUN, existing_run
+from cleanpairs.cli.printing import json_option, print_json
 
 __all__ = ["report"]
 
@@ -27,6 +28,7 @@ __all__ = ["report"]
 )
 @click.option("--truth", metavar="FILE", help="True mismatches: .npy or Parquet; a column `true_mismatch` is found.")
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
+@json_option
 def report(
     run: str | None,
     out: str,
@@ -35,6 +37,7 @@ def report(
     audit_size: int | None,
     truth: str | None,
     overwrite: bool,
+    as_json: bool,
 ) -> None:
     """One self-contained page: what was done and how, scores and learning, pairs as thumbnails to sort and filter.
 
@@ -68,7 +71,10 @@ def report(
         count=count,
         overwrite=overwrite,
     )
-    click.echo(f"written: {path}")
+    if as_json:
+        print_json({"report": path})
+    else:
+        click.echo(f"written: {path}")
 
 
 def _settings(run: Any) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from cleanpairs.cli.printing import json_option, print_json
+
 __all__ = ["restore"]
 
 
@@ -12,20 +14,18 @@ __all__ = ["restore"]
 @click.option("--to", required=True, metavar="FILE", help="Parquet to write: the table that was exported.")
 @click.option("--ledger", metavar="FILE", help="Where the ledger is, if it is not where it was written.")
 @click.option("--overwrite", is_flag=True, help="Replace --to.")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@json_option
 def restore(out: str, to: str, ledger: str | None, overwrite: bool, as_json: bool) -> None:
     """Write the input of the export OUT again, out of OUT and its ledger.
 
     Dropped rows, replaced captions and images, the columns' names, types and metadata, and the order come back: the
     table equals the input's. OUT and its ledger must be as they were exported; a file edited since is refused.
     """
-    import json
-
     from cleanpairs.export import restore_export
 
     summary = restore_export(out, to, ledger=ledger, overwrite=overwrite)
     if as_json:
         fields = ("rows", "columns", "unchanged", "undone", "returned")
-        click.echo(json.dumps({"path": str(summary.path)} | {name: getattr(summary, name) for name in fields}))
+        print_json({"path": summary.path} | {name: getattr(summary, name) for name in fields})
     else:
         click.echo(str(summary))

@@ -1,0 +1,297 @@
+"""What a shell meets: the help's size, completion by click's own classes, errors on one line, JSON, quiet."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+
+from cleanpairs import errors
+from cleanpairs.cli import COMMANDS, SECTIONS, cli, main
+from cleanpairs.cli.completion import COMPLETE_VARIABLE
+from cleanpairs.cli.printing import plain, print_json
+from cleanpairs.cli.progress import Progress
+from cleanpairs.recipe import find_recipes
+from cleanpairs.registry import BACKBONES, METHODS
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Calls ``cleanpairs`` in this process, in an empty working directory: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*argv: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return code, *capfd.readouterr()
+
+    return call
+
+
+# -- help -----------------------------------------------------------------------------------------------------------
+
+
+def test_help_fits_a_screen_and_groups_the_commands(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = command("--help")
+    lines = out.splitlines()
+    assert code == 0 and len(lines) <= 30 and max(map(len, lines)) <= 80
+    at = {section: next(k for k, line in enumerate(lines) if line.split()[:1] == [section]) for section in SECTIONS}
+    assert list(at.values()) == sorted(at.values())
+    for section, commands in SECTIONS.items():
+        for k, (name, (_, summary)) in enumerate(commands.items()):
+            assert lines[at[section] + k].split(maxsplit=2 if k == 0 else 1) == (
+                [section, name, summary] if k == 0 else [name, summary]
+            )
+    assert list(COMMANDS) == [name for commands in SECTIONS.values() for name in commands]
+    for error in vars(errors).values():
+        if isinstance(error, type) and issubclass(error, errors.CleanpairsError):
+            assert f"{error.exit_code} " in out.split("Exit codes:")[1]
+
+
+def test_help_takes_no_scikit_learn() -> None:
+    code = "import sys, cleanpairs.cli, cleanpairs.cli.fit, cleanpairs.recipe\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"sklearn", "numpy", "torch", "pyarrow"} & {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_not_fitted_is_made_when_asked_for() -> None:
+    import sklearn.exceptions
+
+    kind = errors.NotFittedError
+    assert kind is errors.NotFittedError and issubclass(kind, errors.CleanpairsError)
+    assert issubclass(kind, sklearn.exceptions.NotFittedError) and (kind.exit_code, kind.kind) == (2, "unfitted")
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        errors.Nothing  # noqa: B018 - the access is the test
+
+
+# -- completion -----------------------------------------------------------------------------------------------------
+
+
+def offered(*words: str) -> list[str]:
+    """What is offered after these words, the last of which is incomplete."""
+    found = ShellComplete(cli, {}, "cleanpairs", COMPLETE_VARIABLE).get_completions(list(words[:-1]), words[-1])
+    return [item.value for item in found]
+
+
+def test_commands_and_options_are_completed() -> None:
+    assert offered("") == list(COMMANDS)
+    assert offered("re") == [name for name in COMMANDS if name.startswith("re")]
+    assert "--debug" in offered("--")
+    assert {"--method", "--backbone", "--json", "--progress"} <= set(offered("fit", "--"))
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_options_of_every_command_are_completed(name: str) -> None:
+    assert "--help" in offered(name, "--")
+
+
+def test_names_are_completed() -> None:
+    assert offered("fit", "--method", "") == METHODS.names()
+    assert offered("fit", "--method", "c") == ["crcl", "clip-score"]
+    assert offered("fit", "--backbone", "") == BACKBONES.names()
+    assert offered("fit", "--recipe", "crcl-") == [name for name in find_recipes() if name.startswith("crcl-")] != []
+    assert "efficientnet_lite0" in offered("fit", "--image-encoder", "e")
+    assert offered("fit", "--device", "c") == ["cpu", "cuda"]
+    assert offered("completion", "") == ["bash", "zsh", "fish"]
+
+
+def test_the_last_of_a_list_of_methods_is_completed() -> None:
+    assert offered("bench", "d.parquet", "--methods", "a") == ["all"]
+    assert offered("bench", "d.parquet", "--methods", "crcl,nc") == ["crcl,ncr"]
+    assert "crcl,crcl" not in offered("bench", "d.parquet", "--methods", "crcl,")
+
+
+def test_a_recipe_of_ones_own_is_a_file() -> None:
+    (item,) = ShellComplete(cli, {}, "cleanpairs", COMPLETE_VARIABLE).get_completions(["fit", "--recipe"], "./mine")
+    assert item.type == "file"
+
+
+@pytest.mark.parametrize(
+    ("shell", "kind"), [("bash", BashComplete), ("zsh", ZshComplete), ("fish", FishComplete)], ids=lambda v: str(v)
+)
+def test_the_scripts_are_clicks(command: Command, shell: str, kind: type[ShellComplete]) -> None:
+    code, out, _ = command("completion", shell)
+    assert code == 0 and out.strip() == kind(cli, {}, "cleanpairs", COMPLETE_VARIABLE).source().strip()
+    assert f"{COMPLETE_VARIABLE}={shell}_complete" in out
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=out, text=True, check=False).returncode == 0
+
+
+def test_the_shell_is_found_by_its_variable(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert "fish_complete" in command("completion")[1]
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    code, out, err = command("completion")
+    assert code == 2 and out == "" and "bash, zsh, fish" in err and "tcsh" in err
+
+
+def test_a_shell_asks_the_program_itself() -> None:
+    """End to end, as bash does it: by environment variables, with one candidate a line."""
+    env = {
+        **os.environ,
+        COMPLETE_VARIABLE: "bash_complete",
+        "COMP_WORDS": "cleanpairs fit --method rc",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run([sys.executable, "-m", "cleanpairs"], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["plain,rcl"] and done.stderr == ""
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+KINDS = [
+    (errors.ConfigError, 2, "config"), (errors.DataError, 3, "data"), (errors.OutputError, 4, "output"),
+    (errors.OutputExistsError, 5, "exists"), (errors.ResourceError, 6, "limit"), (errors.RefusedError, 7, "refused"),
+    (errors.NotFittedError, 2, "unfitted"), (errors.CleanpairsError, 1, "bug"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "code", "kind"), KINDS, ids=[kind for _, _, kind in KINDS])
+def test_an_error_says_its_kind(
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: Any, code: int, kind: str
+) -> None:
+    def fail() -> None:
+        raise error("f.parquet: no column 'caption'; name it by --text-column")
+
+    monkeypatch.setattr("cleanpairs.recipe.find_recipes", fail)
+    assert command("recipes") == (
+        code, "", f"Error [{kind}]: f.parquet: no column 'caption'; name it by --text-column\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, ["No space left", "free some space"]),
+        (errno.EACCES, ["Permission denied", "permissions"]),
+        (errno.EROFS, ["Read-only", "another path"]),
+        (errno.EXDEV, ["cross-device"]),
+    ],
+)
+def test_an_error_of_the_system_names_the_file_and_the_remedy(
+    command: Command, monkeypatch: pytest.MonkeyPatch, number: int, words: list[str]
+) -> None:
+    def fail() -> None:
+        raise OSError(number, os.strerror(number), "out.parquet")
+
+    monkeypatch.setattr("cleanpairs.recipe.find_recipes", fail)
+    code, out, err = command("recipes")
+    assert (code, out) == (4, "") and err.startswith("Error [output]: out.parquet: ")
+    assert all(word in err for word in words)
+
+
+def test_misuse_says_where_the_help_is(command: Command) -> None:
+    code, out, err = command("fit", "--epochs", "many")
+    assert (
+        (code, out) == (2, "")
+        and err.startswith("Error [usage]: ")
+        and err.endswith("'cleanpairs fit --help' for help.\n")
+    )
+
+
+def test_colours_on_request_only(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    assert "\x1b[" not in command("fitt")[2]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[31m" in command("fitt")[2]
+    monkeypatch.setenv("NO_COLOR", "1")  # the reader's word against colours counts
+    assert "\x1b[" not in command("fitt")[2]
+
+
+# -- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def strictly(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    assert len(text.splitlines()) == 1
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_every_command_that_prints_a_result_has_json() -> None:
+    without = {"completion"}
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert ("--json" in options) == (name not in without), name
+
+
+def test_lists_as_json(command: Command) -> None:
+    methods = strictly(command("methods", "--json")[1])
+    assert [m["name"] for m in methods] == METHODS.names() and all("settings" not in m for m in methods)
+    with_settings = strictly(command("methods", "--settings", "--json")[1])
+    assert with_settings[0]["settings"]["tokenizer"] == "words"
+    recipes = strictly(command("recipes", "--json")[1])
+    assert [r["name"] for r in recipes] == list(find_recipes()) and all("expected" in r for r in recipes)
+
+
+def test_corrupt_as_json(command: Command) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(80, dtype=np.float32)), 4)
+    pq.write_table(pa.table({"image_features": vectors, "caption": [f"word{k}" for k in range(20)]}), "d.parquet")
+    code, out, err = command("corrupt", "d.parquet", "--noise", "0.5", "--out", "n.parquet", "--json")
+    assert code == 0, err
+    found = strictly(out)
+    assert found["pairs"] == 20 and 0 < found["mismatched"] <= 10 and found["out"] == "n.parquet"
+
+
+def test_plain_knows_numpy_paths_and_nothing_that_is_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {
+        "a": np.float32("nan"), "b": [np.int64(3), float("inf"), np.bool_(True)], 1: Path("x/y"), "s": {"b", "a"},
+        "m": np.array([[1.5, np.nan]]), "n": None,
+    }  # fmt: skip
+    want = {"a": None, "b": [3, None, True], "1": "x/y", "s": ["a", "b"], "m": [[1.5, None]], "n": None}
+    assert plain(value) == want
+    print_json({**value, "text": "猫\ud800"})
+    assert strictly(capsys.readouterr().out) == {**want, "text": "猫\ud800"}
+    with pytest.raises(TypeError, match="object has no form"):
+        plain([object()])
+
+
+# -- progress -------------------------------------------------------------------------------------------------------
+
+
+def test_no_bar_without_a_terminal_unless_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(**options: bool) -> str:
+        progress = Progress(**options)
+        progress.started("runs/x")
+        progress.step(5, 10, 0.5)
+        progress.close()
+        return capsys.readouterr().err
+
+    monkeypatch.delenv("CLEANPAIRS_PROGRESS", raising=False)
+    assert show() == ""
+    assert "runs/x" in show(asked=True) and "training" in show(asked=True)
+    monkeypatch.setenv("CLEANPAIRS_PROGRESS", "1")
+    assert "training" in show() and show(enabled=False) == ""
+    monkeypatch.delenv("CLEANPAIRS_PROGRESS")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "training" in show()
