@@ -9,6 +9,7 @@ bank.safetensors     the trusted pairs that scores refer to
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ import cleanpairs
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.errors import DataError
-from cleanpairs.registry import BACKBONES, METHODS
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.registry import BACKBONES, HEADS, METHODS
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
@@ -38,12 +39,18 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
     from safetensors.torch import save_file
 
     bank = estimator.bank_
+    encoders = estimator.encoders_.to_dict()
+    parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
+    # By their absolute paths; a module is none of text.
+    parameters |= {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
+    name = getattr(_members(estimator.model_)[0], "registered", estimator.backbone)
     config = {
         "format": FORMAT,
         "cleanpairs": cleanpairs.__version__,
         "method": estimator.method_name,
-        "parameters": {name: _storable(value) for name, value in estimator.get_params().items()},
-        "backbone": {"name": estimator.backbone, **estimator.model_.config},
+        "parameters": parameters,
+        "backbone": {"name": name, **estimator.model_.config},
+        "encoders": encoders,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
         "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
     }
@@ -57,8 +64,9 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         save_file(weights, folder / "model.safetensors")
         save_arrays(_bank_arrays(bank), folder / "bank.safetensors")
         (folder / "config.json").write_text(json.dumps(config, indent=2, default=_plain) + "\n", encoding="utf-8")
-        vocabulary = json.dumps(estimator.tokenizer_.to_dict(), ensure_ascii=False)
-        (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
+        if isinstance(estimator.tokenizer_, Tokenizer):
+            vocabulary = json.dumps(estimator.tokenizer_.to_dict(), ensure_ascii=False)
+            (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
     return path
 
 
@@ -105,13 +113,21 @@ def parameters_of(config: dict[str, Any]) -> dict[str, Any]:
     return parameters | ({"device": "auto"} if parameters.get("device") == "cuda" else {})
 
 
-def load_estimator(path: Path) -> PairCleaner:
+def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> PairCleaner:
     """The estimator that :func:`save_estimator` wrote.
+
+    Parameters
+    ----------
+    image_encoder, image_transform
+        The torch module that it was fitted with, if it was, and its transform.
 
     Raises
     ------
     DataError
-        Not such a directory, another format, or damaged files; the message names the file.
+        Not such a directory, another format, or damaged files; the message names the file. Or a pretrained model that
+        it was made with is gone, or another one now.
+    ConfigError
+        The module is missing, or another one.
     """
     import torch
     from safetensors import SafetensorError
@@ -128,10 +144,22 @@ def load_estimator(path: Path) -> PairCleaner:
         if "from_pretrained" in vars(method):  # it keeps other things than a trained dual encoder
             own: PairCleaner = method.from_pretrained(path)
             return own
+        encoders: dict[str, Any] = config.get("encoders") or {}
+        if "image_encoder" in encoders:
+            parameters |= {"image_encoder": image_encoder, "image_transform": image_transform}
         estimator: PairCleaner = method(**parameters)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
+    if "image_encoder" in encoders and image_encoder is None:
+        raise ConfigError(
+            f"{path} was fitted with a torch module as image_encoder ({encoders['image_encoder']['name']}), which is "
+            f"not saved: give it again, from_pretrained(path, image_encoder=module)"
+        )
+    estimator._load_encoders(encoders, path)
+    try:
         backbone = dict(config["backbone"])
         with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
-            build = BACKBONES.load(backbone.pop("name"))
+            build = _builder_of(backbone.pop("name"), estimator)
             members = backbone.get("members")
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
         state = {name: config["state"][name] for name in _STATE}
@@ -155,13 +183,7 @@ def load_estimator(path: Path) -> PairCleaner:
         raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
     estimator.model_, estimator.bank_ = model, bank
     estimator.heads_ = [None if head is None else head.to(device) for head in heads]
-    estimator.tokenizer_ = Tokenizer.from_dict(_json(path / "vocabulary.json"))
-    vocabulary = (members[0] if members else backbone)["vocabulary"]
-    if len(estimator.tokenizer_) != vocabulary:
-        raise DataError(
-            f"{path / 'vocabulary.json'} makes {len(estimator.tokenizer_)} tokens, and the model takes "
-            f"{vocabulary}: the files are not of one model"
-        )
+    estimator.tokenizer_ = _texts(estimator, members[0] if members else backbone, path)
     for name in _STATE:
         value = state[name]
         setattr(estimator, name, float("nan") if name == "noise_rate_" and value is None else value)
@@ -169,6 +191,27 @@ def load_estimator(path: Path) -> PairCleaner:
     estimator.quarantined_ = {}
     estimator.history_ = []
     return estimator
+
+
+def _builder_of(name: str, estimator: PairCleaner) -> Any:
+    """The maker of a model by its name: a backbone, or one on pretrained networks."""
+    if name in HEADS:
+        return partial(HEADS.load(name), estimator.encoders_.both) if name == "tuned_clip" else HEADS.load(name)
+    return BACKBONES.load(name)
+
+
+def _texts(estimator: PairCleaner, model: dict[str, Any], path: Path) -> Any:
+    """What makes tables of captions: the vocabulary of ``path``, or a pretrained network."""
+    pretrained = estimator.encoders_.texts(dim=model.get("dim_text") or model.get("dim_image"))
+    if pretrained is not None:
+        return pretrained
+    tokenizer = Tokenizer.from_dict(_json(path / "vocabulary.json"))
+    if len(tokenizer) != model["vocabulary"]:
+        raise DataError(
+            f"{path / 'vocabulary.json'} makes {len(tokenizer)} tokens, and the model takes {model['vocabulary']}: the "
+            f"files are not of one model"
+        )
+    return tokenizer
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -36,7 +36,10 @@ HEADER_KEYS = ("command", "hardware", "minutes", "expected", "date")  # comments
 DEFAULT_METHOD = "crcl"
 _ALIASES = {"seed": "random_state"}  # the command line's name -> the constructor's
 _ESTIMATOR_SECTIONS = ("method", "backbone", "train")
-_IN_BACKBONE = {"dim", "dim_word", "image_encoder", "image_size", "standardise", "tokenizer", "min_count", "max_length"}
+_IN_BACKBONE = {
+    "encoder", "tune", "encoder_lr", "lora_rank", "gradient_checkpointing", "text_encoder", "image_encoder",
+    "image_transform", "image_size", "dim", "dim_word", "standardise", "tokenizer", "min_count", "max_length",
+}  # fmt: skip
 _IN_TRAIN = {
     "epochs", "batch_size", "lr", "lr_update", "weight_decay", "grad_clip", "exclude_duplicates", "near_duplicates",
     "device", "precision", "random_state", "cross_fit",

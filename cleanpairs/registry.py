@@ -161,6 +161,15 @@ BACKBONES = Registry(
     },
 )
 
+HEADS = Registry(  # models on, or of, pretrained networks: chosen by the encoders, not by name
+    "model",
+    {
+        "joint_head": ("cleanpairs.encoders.joint_head:JointHead", "a residual MLP on vectors of one space"),
+        "vector_towers": ("cleanpairs.encoders.joint_head:VectorTowers", "vectors of two spaces, brought into one"),
+        "tuned_clip": ("cleanpairs.encoders.tuned:TunedCLIP", "CLIP or SigLIP: LoRA, last blocks, or all of it"),
+    },
+)
+
 IMAGE_ENCODERS = Registry(
     "image encoder",
     {
@@ -182,6 +191,10 @@ READERS = Registry(
         "webdataset": (
             "cleanpairs.data.formats.webdataset:WebDatasetReader",
             "WebDataset tars, of img2dataset too: KEY.jpg, KEY.txt, KEY.json; a directory, a tar, braces, a glob",
+        ),
+        "folder": (
+            "cleanpairs.data.formats.folder:FolderReader",
+            "image files named by a CSV, TSV, JSON Lines or JSON list: the file, or its folder",
         ),
         "precomp": ("cleanpairs.data.precomp:PrecompReader", "research layout: {split}_ims.npy and {split}_caps.txt"),
         "parquet": ("cleanpairs.data.parquet:ParquetReader", "Parquet: a file, a glob or a directory"),

@@ -79,7 +79,8 @@ def score_stream(
 
 def _chunks(model: PairCleaner, source: Any, data: str | Path, columns: dict[str, Any]) -> Any:
     """(Keys, scores with NaN where quarantined, reasons by pair_id) of consecutive pairs."""
-    if source.kind != "parquet" or "features" not in source.columns or model.image_encoder_ != "features":
+    streams = source.kind == "parquet" and "features" in source.columns and model.image_encoder_ == "features"
+    if not streams or model.text_encoder == "features":
         pairs = load_pairs(data, **columns)
         pairs, images, texts, reasons = model._embed(pairs)
         scores = model._bank_scores(pairs, images, texts)

@@ -99,6 +99,7 @@ def take_state(state: State, rows: Tensor) -> State:
     return state[rows]
 
 
-def input_dim(model: DualEncoder) -> int:
-    """Dimensions D of the image vectors that a model, or each network of an ensemble, takes."""
-    return int((model.config.get("members") or [model.config])[0]["dim_image"])
+def input_dim(model: DualEncoder) -> int | None:
+    """Dimensions D of the image vectors that a model, or each network of an ensemble, takes; None: pixels alone."""
+    dim = (model.config.get("members") or [model.config])[0].get("dim_image")
+    return None if dim is None else int(dim)

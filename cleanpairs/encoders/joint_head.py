@@ -29,6 +29,7 @@ class ResidualHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Unit vectors (B, E)."""
+        x = l2_normalise(x)  # given vectors may have any length
         return l2_normalise(x + self.mlp(x))
 
 

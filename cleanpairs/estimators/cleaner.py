@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from PIL import Image
 
 from cleanpairs.correspondence.valley import Valley, find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.encoders.base import input_dim
-from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
 from cleanpairs.estimators.cross_fitting import out_of_fold_scores
+from cleanpairs.estimators.encoders import Encoders
+from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.shared import SharedParameters
 from cleanpairs.evaluate import Recall, recall, recall_of_similarity
-from cleanpairs.features import ImageMatrix, image_matrix
+from cleanpairs.features import ImageMatrix
 from cleanpairs.ops.candidates import Search
 from cleanpairs.parameters import check_choice
 from cleanpairs.registry import BACKBONES
@@ -40,7 +43,7 @@ __all__ = ["PairCleaner"]
 MAX_BAD_SHARE = 0.2  # of quarantined pairs; more are no accident, and the input is refused
 
 
-class PairCleaner(SharedParameters):
+class PairCleaner(Plots, SharedParameters):
     """Base of all methods: a dual encoder trained on noisy pairs, and what follows from it.
 
     A method (see :mod:`cleanpairs.methods`) says which pieces and which procedure; the rest is here. Attributes after
@@ -52,6 +55,8 @@ class PairCleaner(SharedParameters):
     - ``model_`` the dual encoder (the mean of two, where the method trains two), ``tokenizer_`` its vocabulary,
       ``bank_`` the trusted pairs that scores refer to.
     """
+
+    encoders_ = Encoders()  # none, until a fit or a saved model names some
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
@@ -117,26 +122,30 @@ class PairCleaner(SharedParameters):
         for name in [n for n in vars(self) if n.endswith("_")]:
             delattr(self, name)  # a fit that fails half-way must not leave the words of one with the weights of another
         pairs = load_pairs(pairs)
-        matrix = image_matrix(pairs, self.image_encoder, image_size=self.image_size, progress=on_encode)
+        self._load_encoders()
+        matrix = self.encoders_.images(pairs, self.image_encoder, self.image_size, on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
         pairs = self._grouped(pairs)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(len(pairs), len(usable))
         self.image_encoder_, self.image_size_ = matrix.encoder, matrix.image_size
-        captions = [pairs.captions[i] for i in usable]
-        self.tokenizer_ = Tokenizer.fit(
-            captions, kind=self.tokenizer, min_count=self.min_count, max_length=self.max_length
+        self.tokenizer_ = self.encoders_.texts(pairs) or Tokenizer.fit(
+            [pairs.captions[i] for i in usable],
+            kind=self.tokenizer,
+            min_count=self.min_count,
+            max_length=self.max_length,
         )
         data = TrainingData(
             images=matrix.array,
-            tokens=self.tokenizer_.encode(captions),
+            tokens=self._tokens(pairs).take(usable),
             image_index=pairs.image_index[usable],
             image_group=pairs.pair_image_group[usable],
             text_group=pairs.text_group[usable],
         )
         checkpoint = None
         if run_dir is not None:
-            key = f"{pairs.source.fingerprint}:{sorted(self.get_params().items())!r}"
+            settings = {k: v for k, v in self.get_params().items() if isinstance(v, str) or not callable(v)}
+            key = f"{pairs.source.fingerprint}:{sorted(settings.items())!r}:{self.encoders_.to_dict()!r}"
             checkpoint = Checkpoint(Path(run_dir) / "checkpoints", _digest(key))
         trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
         trained = trainer.fit(
@@ -173,6 +182,12 @@ class PairCleaner(SharedParameters):
         )
         return self
 
+    def _load_encoders(self, saved: dict[str, Any] | None = None, path: Path | None = None) -> None:
+        """The pretrained networks that the parameters name; those of a model in ``path``, where it is loaded."""
+        self.encoders_ = Encoders.load(self)
+        if saved and path is not None:
+            self.encoders_.check(saved, path)
+
     def _quarantine(self, pairs: Pairs, matrix: ImageMatrix) -> dict[int, str]:
         reasons = dict(pairs.reasons)
         for image, reason in matrix.failures.items():
@@ -190,7 +205,16 @@ class PairCleaner(SharedParameters):
                 f"the first is pair {pair}: {reason}"
             )
 
+    def _tokens(self, pairs: Pairs) -> TokenTable:
+        """The captions of all pairs, quarantined ones too."""
+        encode_pairs = getattr(self.tokenizer_, "encode_pairs", None)  # of pretrained encoders: it knows the cache
+        table: TokenTable = self.tokenizer_.encode(pairs.captions) if encode_pairs is None else encode_pairs(pairs)
+        return table
+
     def _builder(self, matrix: ImageMatrix, data: TrainingData) -> Callable[[], Any]:
+        on_pretrained = self.encoders_.builder(self, matrix, data.tokens)
+        if on_pretrained is not None:
+            return on_pretrained
         backbone = BACKBONES.load(self.backbone)
         pixels = matrix.encoder == "cnn"
         dim_image = 256 if pixels else matrix.array.shape[-1]
@@ -220,9 +244,10 @@ class PairCleaner(SharedParameters):
         if val is None:
             return None
         prepared = self._prepare(load_pairs(val))
+        tokens = self._tokens(prepared[0])
 
         def validate(model: Any) -> float:
-            return self._recall(model, *prepared).rsum
+            return self._recall(model, *prepared, tokens).rsum
 
         return validate
 
@@ -248,18 +273,21 @@ class PairCleaner(SharedParameters):
 
     def _prepare(self, pairs: Pairs) -> tuple[Pairs, ImageMatrix]:
         encoder: Any = getattr(self, "image_encoder_", self.image_encoder)
+        size = getattr(self, "image_size_", self.image_size)
+        if encoder == "pretrained":
+            return pairs, self.encoders_.images(pairs, encoder, size)
         if encoder == "features" and pairs.images.kind != "features":
             raise DataError("the model was trained on precomputed vectors, and this data has none")
         if encoder == "auto" or (encoder != "features" and pairs.images.kind == "features"):
             encoder = self.image_encoder
-        return pairs, image_matrix(pairs, encoder, image_size=getattr(self, "image_size_", self.image_size))
+        return pairs, self.encoders_.images(pairs, encoder, size)
 
     def _embed(self, pairs: Any) -> tuple[Pairs, Embeddings, Embeddings, dict[int, str]]:
         """Pairs, M images, N captions and the quarantine of any data."""
         self._fitted()
         pairs, matrix = self._prepare(load_pairs(pairs))
         images = embed_images(self.model_, self._checked(matrix.array), device=self._device())
-        texts = embed_texts(self.model_, self.tokenizer_.encode(pairs.captions), device=self._device())
+        texts = embed_texts(self.model_, self._tokens(pairs), device=self._device())
         return self._grouped(pairs), images, texts, self._quarantine(pairs, matrix)
 
     def _grouped(self, pairs: Pairs) -> Pairs:
@@ -268,6 +296,8 @@ class PairCleaner(SharedParameters):
 
     def _checked(self, array: np.ndarray, model: Any = None) -> np.ndarray:
         expected = input_dim(self.model_ if model is None else model)
+        if array.ndim == 3 and expected is None:
+            raise DataError("the model takes images, as its towers are trained on them, and these are vectors")
         if array.ndim == 3 and array.shape[-1] != expected:
             raise DataError(
                 f"the model takes image vectors of {expected} dimensions, and this data has {array.shape[-1]}"
@@ -399,6 +429,10 @@ class PairCleaner(SharedParameters):
         """
         self._fitted()
         if isinstance(images, np.ndarray):
+            if images.ndim == 4 and self.encoders_.frozen_images is not None:
+                images = self.encoders_.frozen_images.encode_images(
+                    [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
+                )
             array = images[:, None, :] if images.ndim == 2 else images
         else:
             array = self._prepare(load_pairs(images))[1].array
@@ -414,20 +448,20 @@ class PairCleaner(SharedParameters):
     def evaluate(self, pairs: Any) -> Recall:
         """Retrieval recall on ``pairs``; images that occur in several rows count once."""
         self._fitted()
-        return self._recall(self.model_, *self._prepare(load_pairs(pairs)))
+        prepared = self._prepare(load_pairs(pairs))
+        return self._recall(self.model_, *prepared, self._tokens(prepared[0]))
 
-    def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix) -> Recall:
+    def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix, tokens: TokenTable) -> Recall:
         quarantined = self._quarantine(pairs, features)
         usable = np.array([i not in quarantined for i in range(len(pairs))], dtype=bool)
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
         rows = pairs.image_index[usable][first]
-        captions = [c for c, ok in zip(pairs.captions, usable, strict=True) if ok]
         device = self._device()
         images = embed_images(model, self._checked(features.array, model)[rows], device=device)
-        texts = embed_texts(model, self.tokenizer_.encode(captions), device=device)
+        texts = embed_texts(model, tokens.take(np.flatnonzero(usable)), device=device)
         if not model.local:
             return recall(images.vectors, texts.vectors, owner)
-        S = matrix(Encoded(images, texts, model, device), np.arange(len(rows)), np.arange(len(captions)))
+        S = matrix(Encoded(images, texts, model, device), np.arange(len(rows)), np.arange(len(texts)))
         return recall_of_similarity(S, owner)
 
     # -- persistence ------------------------------------------------------------------------------------------------
@@ -440,17 +474,24 @@ class PairCleaner(SharedParameters):
         return save_estimator(self, Path(path), overwrite=overwrite)
 
     @classmethod
-    def from_pretrained(cls, path: str | Path) -> Self:
+    def from_pretrained(cls, path: str | Path, *, image_encoder: Any = None, image_transform: Any = None) -> Self:
         """A fitted estimator out of :meth:`save_pretrained`'s directory; without the training pairs' correspondence.
+
+        Parameters
+        ----------
+        image_encoder, image_transform
+            The torch module, and its transform, that the model was fitted with, if it was: they are not saved.
 
         Raises
         ------
         DataError
             The directory is not a model, is damaged, or is of another method.
+        ConfigError
+            The module is missing, or another one.
         """
         from cleanpairs.persistence import load_estimator
 
-        model = load_estimator(Path(path))
+        model = load_estimator(Path(path), image_encoder=image_encoder, image_transform=image_transform)
         if not isinstance(model, cls):
             raise DataError(f"{path} holds a {type(model).__name__}, not a {cls.__name__}")
         return model

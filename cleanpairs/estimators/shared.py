@@ -7,7 +7,8 @@ stores, is made from the fields.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from sklearn.base import BaseEstimator
 
@@ -28,11 +29,28 @@ class SharedParameters(BaseEstimator):
     ----------
     backbone : str
         Dual encoder; see ``cleanpairs.registry.BACKBONES``.
-    image_encoder : str
+    image_encoder : str or torch.nn.Module
         ``auto`` (vectors of the data where it has them, else ``efficientnet_lite0``), ``efficientnet_lite0``
-        (frozen), ``cnn`` (trained from the pixels), ``features``.
+        (frozen), ``cnn`` (trained from the pixels), ``features``; or a module, which is frozen.
     image_size : int, optional
         Side in pixels of the square that the image encoder sees; its own default when None.
+    image_transform : callable, optional
+        For a module as ``image_encoder``: a list of B RGB images of Pillow to its pixels (B, 3, H, W).
+    encoder : str or path, optional
+        Both towers of a CLIP or SigLIP model, a directory or a name on the hub, in place of ``backbone``,
+        ``image_encoder`` and the learned words.
+    tune : str
+        What of ``encoder`` is trained: ``head`` (frozen towers, whose vectors are computed once, and a small head on
+        each), ``lora`` (adapters and heads), ``blocks:N`` (the last N blocks of both towers, and heads), ``full``.
+    encoder_lr : float, optional
+        Learning rate of the weights of ``encoder`` that are trained; by ``tune`` when None (2e-4 for LoRA, else 1e-5).
+    lora_rank : int
+        Rank of LoRA's matrices.
+    gradient_checkpointing : bool
+        In the towers: more time, less memory.
+    text_encoder : str or path, optional
+        A frozen text encoder, like a sentence-transformers model, a directory or a name on the hub, in place of learned
+        words; ``features``: the captions' vectors of the data.
     dim, dim_word : int
         Joint embedding and word embedding.
     dim_sim : int
@@ -77,8 +95,15 @@ class SharedParameters(BaseEstimator):
     method_name: ClassVar[str]
 
     backbone: str = "vse_inf"
-    image_encoder: str = "auto"
+    image_encoder: Any = "auto"
     image_size: int | None = None
+    image_transform: Any = None
+    encoder: str | Path | None = None
+    tune: str = "head"
+    encoder_lr: float | None = None
+    lora_rank: int = 8
+    gradient_checkpointing: bool = False
+    text_encoder: str | Path | None = None
     dim: int = 256
     dim_word: int = 300
     dim_sim: int = 64
@@ -136,10 +161,48 @@ class SharedParameters(BaseEstimator):
         check_choice(self.method_name, "tokenizer", self.tokenizer, KINDS)
         check_choice(self.method_name, "device", self.device, ("auto", "cpu", "cuda"))
         check_choice(self.method_name, "precision", self.precision, ("auto", "fp32", "bf16"))
-        if self.image_encoder not in ("auto", "features"):
-            IMAGE_ENCODERS.entry(self.image_encoder)
         BACKBONES.entry(self.backbone)
+        self._validate_encoders()
         self._device()
+
+    def _validate_encoders(self) -> None:
+        """Those that are given, and whether they go together."""
+        from torch import nn
+
+        from cleanpairs.encoders.tuned import parse_tune
+
+        owner = self.method_name
+        check_whole(owner, "lora_rank", self.lora_rank, 1)
+        check_flag(owner, "gradient_checkpointing", self.gradient_checkpointing)
+        check_number(owner, "encoder_lr", self.encoder_lr, above=0, also=(None,))
+        for name in ("encoder", "text_encoder"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
+                raise ConfigError(f"{name} of {owner} must be a directory, a name on the hub or None, found {value!r}")
+        if parse_tune(self.tune) is None:
+            raise ConfigError(f"tune of {owner} must be head, lora, blocks:N or full, found {self.tune!r}")
+        if self.tune != "head" and self.encoder is None:
+            raise ConfigError(f"tune={self.tune!r} of {owner} needs an encoder to tune: name it, --encoder NAME")
+        if self.image_transform is not None and not callable(self.image_transform):
+            raise ConfigError(f"image_transform of {owner} must be callable or None, found {self.image_transform!r}")
+        if isinstance(self.image_encoder, str):
+            if self.image_encoder not in ("auto", "features"):
+                IMAGE_ENCODERS.entry(self.image_encoder)
+        elif not isinstance(self.image_encoder, nn.Module):
+            raise ConfigError(
+                f"image_encoder of {owner} must be a name or a torch module, found {self.image_encoder!r}"
+            )
+        if self.encoder is not None:
+            given = self.tune == "head" and self.image_encoder == "features"
+            if self.image_encoder != "auto" and not given:
+                raise ConfigError(
+                    f"encoder of {owner} looks at the images itself, found image_encoder={self.image_encoder!r} beside "
+                    f"it: leave one out ('features', with tune='head', takes vectors that it has made before)"
+                )
+            if self.text_encoder is not None:
+                raise ConfigError(f"encoder of {owner} reads the captions itself: leave text_encoder out")
+        if self.text_encoder is not None and self.image_encoder == "cnn":
+            raise ConfigError(f"text_encoder of {owner} goes with vectors or a frozen image encoder, not with 'cnn'")
 
     def _device(self) -> str:
         import torch

@@ -257,8 +257,10 @@ class ClipScore(PairCleaner):
         return Path(path)
 
     @classmethod
-    def from_pretrained(cls, path: str | Path) -> Self:
+    def from_pretrained(cls, path: str | Path, *, image_encoder: Any = None, image_transform: Any = None) -> Self:
         """A fitted estimator out of :meth:`save_pretrained`'s directory; without the training pairs' correspondence.
+
+        ``image_encoder`` and ``image_transform`` have nothing to do here.
 
         Raises
         ------

@@ -267,7 +267,7 @@ class MSCN(SplittingCleaner):
             )
         meta = TrainingData(
             images=matrix.array,
-            tokens=self.tokenizer_.encode([pairs.captions[i] for i in usable]),
+            tokens=self._tokens(pairs).take(usable),
             image_index=pairs.image_index[usable],
             image_group=pairs.pair_image_group[usable],
             text_group=pairs.text_group[usable],

@@ -164,7 +164,9 @@ class _Run:
             torch.manual_seed(step_seed(s.seed, number, *([k] if k else [])))
             model = self.build()
             network = Network(model, self.procedure.head(model))
-            groups: list[dict[str, Any]] = [{"params": list(network.model.parameters())}]
+            # A pretrained network has weights that stay, and others that want a rate of their own.
+            own = getattr(model, "parameter_groups", None)
+            groups: list[dict[str, Any]] = [{"params": list(network.model.parameters())}] if own is None else own()
             if network.head is not None:
                 groups.append({"params": list(network.head.parameters()), "lr": self.procedure.head_lr() or s.lr})
             optimizer = torch.optim.AdamW(groups, lr=s.lr, weight_decay=s.weight_decay, fused=True)

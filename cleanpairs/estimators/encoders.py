@@ -1,0 +1,213 @@
+"""The pretrained networks of an estimator: what stands before the trained model, or within it.
+
+By the parameters ``encoder`` (both towers of CLIP or SigLIP), ``text_encoder`` (text alone), ``image_encoder`` (a torch
+module) and ``tune``. Without them an estimator learns its own words, and nothing here is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cleanpairs.data import Pairs
+from cleanpairs.encoders.tokenizer import TokenTable
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.features import (
+    FrozenTexts,
+    GivenTexts,
+    ImageMatrix,
+    TokenNumbers,
+    encoded_matrix,
+    image_matrix,
+    pixel_matrix,
+)
+
+if TYPE_CHECKING:
+    from cleanpairs.encoders.module_encoder import ModuleEncoder
+    from cleanpairs.encoders.pretrained import PretrainedCLIP
+    from cleanpairs.encoders.sentences import SentenceEncoder
+    from cleanpairs.estimators.shared import SharedParameters
+
+__all__ = ["Encoders"]
+
+GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
+
+
+@dataclass(frozen=True)
+class Encoders:
+    """Pretrained networks, loaded; each may be None.
+
+    ``both``: CLIP or SigLIP, with ``tuned`` whether its towers are trained too; ``text``: captions to vectors, or
+    "features" for those of the data; ``image``: a module that makes vectors of images.
+    """
+
+    both: PretrainedCLIP | None = None
+    tuned: bool = False
+    text: SentenceEncoder | str | None = None
+    image: ModuleEncoder | None = None
+
+    @classmethod
+    def load(cls, estimator: SharedParameters) -> Encoders:
+        """Those that the parameters of ``estimator`` name.
+
+        Raises
+        ------
+        ConfigError, DataError
+            See :class:`cleanpairs.encoders.pretrained.PretrainedCLIP` and its like.
+        """
+        both: PretrainedCLIP | None = None
+        text: SentenceEncoder | str | None = None
+        image: ModuleEncoder | None = None
+        device = estimator._device()
+        if estimator.encoder is not None:
+            from cleanpairs.encoders.pretrained import PretrainedCLIP
+
+            both = PretrainedCLIP.load(_resolved(estimator.encoder), device)
+        if estimator.text_encoder == GIVEN:
+            text = GIVEN
+        elif estimator.text_encoder is not None:
+            from cleanpairs.encoders.sentences import SentenceEncoder
+
+            text = SentenceEncoder.load(_resolved(estimator.text_encoder), device)
+        if not isinstance(estimator.image_encoder, str):
+            from cleanpairs.encoders.module_encoder import ModuleEncoder
+
+            image = ModuleEncoder(estimator.image_encoder, estimator.image_transform, device)
+        return cls(both, both is not None and estimator.tune != "head", text, image)
+
+    @property
+    def frozen_images(self) -> PretrainedCLIP | ModuleEncoder | None:
+        """What makes vectors of images, if anything here does."""
+        return self.image if self.both is None or self.tuned else self.both
+
+    # -- what they make of pairs ------------------------------------------------------------------------------------
+
+    def images(
+        self, pairs: Pairs, encoder: str, image_size: int | None, progress: Callable[[int, int], None] | None = None
+    ) -> ImageMatrix:
+        """The images as the trained model takes them: vectors, regions or pixels.
+
+        ``encoder``: a name for :func:`cleanpairs.features.image_matrix`, where no pretrained network is in its place.
+        """
+        if self.both is not None:
+            if self.tuned:
+                return pixel_matrix(pairs, self.both.transform, progress=progress)
+            if encoder != GIVEN:
+                return encoded_matrix(pairs, self.both, progress=progress)
+            matrix = image_matrix(pairs, GIVEN)
+            if matrix.array.shape[1:] != (1, self.both.dim):
+                found = " x ".join(map(str, matrix.array.shape[1:]))
+                raise DataError(
+                    f"the model {self.both.name} makes one vector of {self.both.dim} dimensions of an image, and this "
+                    f"data has vectors of {found}: give the images themselves, or vectors of this model"
+                )
+            return matrix
+        if self.image is not None:
+            return encoded_matrix(pairs, self.image, progress=progress)
+        return image_matrix(pairs, encoder, image_size=image_size, progress=progress)
+
+    def texts(self, pairs: Pairs | None = None, dim: int | None = None) -> Any:
+        """What makes tables of captions, in place of a :class:`cleanpairs.encoders.tokenizer.Tokenizer`; None: nothing.
+
+        For given vectors ``pairs``, or the dimensions ``dim`` when they are known.
+        """
+        if self.both is not None:
+            return TokenNumbers(self.both) if self.tuned else FrozenTexts(self.both)
+        if isinstance(self.text, str):
+            if dim is None:
+                from cleanpairs.features.texts import given_text_vectors
+
+                assert pairs is not None
+                dim = int(given_text_vectors(pairs).shape[1])
+            return GivenTexts(dim)
+        return None if self.text is None else FrozenTexts(self.text)
+
+    # -- the model --------------------------------------------------------------------------------------------------
+
+    def builder(self, estimator: SharedParameters, matrix: ImageMatrix, tokens: TokenTable) -> Callable[[], Any] | None:
+        """A maker of fresh models on these inputs; None: the estimator's backbone is the model."""
+        if self.both is not None and self.tuned:
+            from cleanpairs.encoders.tuned import TunedCLIP
+
+            both, settings = self.both, _tuning(estimator)
+            return lambda: TunedCLIP(both, **settings)
+        if self.both is None and self.text is None:
+            return None
+        from cleanpairs.encoders.joint_head import JointHead, VectorTowers
+
+        assert tokens.vectors is not None
+        regions, dim_image = matrix.array.shape[1:]
+        dim_text = int(tokens.vectors.shape[1])
+        given = self.text == GIVEN and matrix.encoder == GIVEN
+        if self.both is not None or (given and regions == 1 and dim_image == dim_text):
+            return lambda: JointHead(dim_image)
+        images = _moments(matrix.array.reshape(-1, dim_image))
+        texts = _moments(tokens.vectors)
+
+        def build() -> Any:
+            model = VectorTowers(dim_image, dim_text, dim=estimator.dim, image_drop=estimator.image_drop)
+            if estimator.standardise:
+                model.fit_input(*images)
+                model.fit_text(*texts)
+            return model
+
+        return build
+
+    # -- on disk ----------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names and fingerprints, for JSON: of networks that are not saved."""
+        found = {"encoder": self.both, "text_encoder": self.text, "image_encoder": self.image}
+        return {
+            role: {"name": part.name, "fingerprint": part.fingerprint}
+            for role, part in found.items()
+            if part is not None and not isinstance(part, str)
+        }
+
+    def check(self, saved: dict[str, Any], path: Path) -> None:
+        """Whether these are the networks that the model in ``path`` was made with.
+
+        Raises
+        ------
+        DataError
+            The files of a pretrained model have changed.
+        ConfigError
+            The module is another one, or has other weights or another transform.
+        """
+        found = self.to_dict()
+        for role, network in saved.items():
+            if found.get(role, {}).get("fingerprint") == network["fingerprint"]:
+                continue
+            if role == "image_encoder":
+                raise ConfigError(
+                    f"image_encoder is not the module that {path} was made with ({network['name']}; class, weights and "
+                    f"transform count): give the same one"
+                )
+            raise DataError(
+                f"{network['name']} is not the model that {path} was made with (its files have changed): fit again, or "
+                f"put the former files back"
+            )
+
+
+def _resolved(name: str | Path) -> str:
+    """A directory by its absolute path, for a model that is loaded elsewhere; a name of the hub as it is."""
+    return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
+
+
+def _tuning(estimator: SharedParameters) -> dict[str, Any]:
+    return {
+        "tune": estimator.tune, "rank": estimator.lora_rank, "encoder_lr": estimator.encoder_lr,
+        "checkpointing": estimator.gradient_checkpointing,
+    }  # fmt: skip
+
+
+def _moments(vectors: np.ndarray, sample: int = 16_384) -> tuple[Any, Any]:
+    """Mean and standard deviation (D,) of vectors (n, D), of so many at even distances."""
+    import torch
+
+    x = np.asarray(vectors[:: max(1, len(vectors) // sample)], dtype=np.float32)
+    return torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0))
