@@ -13,11 +13,14 @@ from cleanpairs.registry import nearest
 __all__ = ["SCORE", "USUAL_NAMES", "check_truth", "find_columns", "is_list", "score_columns"]
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
-    "text": ("caption", "text", "title", "captions", "texts"),
-    "image": ("image", "image_path", "filepath", "file_name", "jpg", "jpeg", "png", "webp", "img"),
+    "text": ("caption", "text", "title", "captions", "texts", "sentence", "sentences", "description", "comment"),
+    "image": (
+        "image", "image_path", "filepath", "file_name", "jpg", "jpeg", "png", "webp", "img",
+        "filename", "image_name", "image_file", "img_path", "file", "path",
+    ),
     "key": ("key", "__key__", "uid", "id", "image_id"),
     "features": ("image_features", "features"),
-}
+}  # fmt: skip
 
 # A score that the data brings has the role "score:<column>"; there may be several.
 SCORE = "score:"

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import Source, cache_dir
 from cleanpairs.errors import ConfigError, DataError
@@ -39,9 +40,11 @@ def sniff(data: str) -> str:
     if not there:
         hub = f"; a dataset on the Hugging Face hub is named hf://{data}" if _HUB_LIKE.fullmatch(data) else ""
         raise DataError(f"no such input: {data}{hub}")
-    raise DataError(
-        f"{data} is a directory without *.parquet and without {{split}}_ims.npy + {{split}}_caps.txt: not a known input"
-    )
+    names = [p.name for p in annotation_files(Path(data))]
+    if len(names) > 1:
+        raise DataError(f"{data} has several files of captions ({', '.join(names[:10])}): give one of them")
+    known = "; ".join(f"{entry.name}: {entry.summary}" for entry in READERS)
+    raise DataError(f"{data} is a directory without any known input ({known})")
 
 
 def open_source(

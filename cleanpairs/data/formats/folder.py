@@ -1,0 +1,168 @@
+"""A file of captions beside the images that it names: CSV, TSV, JSON Lines or a JSON list.
+
+Given is the file, or a folder that holds just one such; ``metadata.csv`` and ``metadata.jsonl`` (the image folders of
+`datasets`) and ``captions.txt`` (Flickr8k) are looked for first. Image paths are relative to the file's folder, or to
+``image_root``, and never leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+
+from cleanpairs.data.formats.record_table import JSON_ENDINGS, column, iter_records, table_of
+from cleanpairs.data.formats.records import Record
+from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, read_files, record_batch
+from cleanpairs.data.images import ImageSource, cell_bytes
+from cleanpairs.data.source import Source, fingerprint_files, settings_text
+from cleanpairs.data.table_reader import Rows, TableReader
+from cleanpairs.errors import DataError
+
+__all__ = ["FolderReader", "annotation_files", "find_root"]
+
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
+FIRST = ("metadata.csv", "metadata.jsonl", "captions.txt")
+SUBFOLDERS = ("", "images", "Images", "image", "img", "imgs")
+LOOK_AT = 100  # images of which one at least must be there
+
+
+def annotation_files(folder: Path) -> list[Path]:
+    """The files of a folder that may hold its captions: one where it is clear which."""
+    for name in FIRST:
+        if (folder / name).is_file():
+            return [folder / name]
+    return sorted(p for p in folder.glob("[!.]*") if p.suffix in ENDINGS and p.is_file())
+
+
+class FolderReader(TableReader):
+    """Reads a file of records, and the images that it names; ``image`` holds their bytes."""
+
+    kind = "folder"
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` is such a file, or a folder with just one and no Parquet."""
+        path = Path(data)
+        if path.is_dir():
+            return len(annotation_files(path)) == 1 and not any(path.glob("[!.]*.parquet"))
+        return path.is_file() and (path.suffix in ENDINGS or path.name in FIRST or _is_list(path))
+
+    def open(
+        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
+    ) -> Source:
+        """The file, its columns, and the folder of the images."""
+        if split is not None:
+            raise DataError(f"{data} has no splits: it is one file of captions; leave --split (split) out")
+        path = Path(data).absolute()
+        path = annotation_files(path)[0] if path.is_dir() else path
+        schema, n_rows = table_of(str(path))
+        source = self.described(
+            str(path), [str(path)], schema, n_rows, columns=columns, image_root=image_root, limit=limit
+        )
+        name = source.columns.get("image")
+        if name is not None and pa.types.is_string(schema.field(name).type):
+            first = [_path(r, name) for r in islice(iter_records(str(path)), LOOK_AT)]
+            root = find_root([p for p in first if p], path, image_root)
+            source = replace(source, image_root=str(root))
+            source = replace(source, fingerprint=fingerprint_files(source.paths, settings_text(source)))
+        return source
+
+    def schema(self, source: Source) -> pa.Schema:
+        """The columns of the file; that of the images holds their bytes."""
+        schema, _ = table_of(source.paths[0])
+        name = source.columns.get("image")
+        if name is None or not pa.types.is_string(schema.field(name).type):
+            return schema
+        return schema.set(schema.get_field_index(name), pa.field(name, IMAGE_TYPE))
+
+    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """See :class:`TableReader`."""
+        path, schema = source.paths[0], self.schema(source)
+        wanted = schema.names if columns is None else list(columns)
+        name = source.columns.get("image")
+        paths_only = name is not None and name in wanted and schema.field(name).type == IMAGE_TYPE
+        root = Path(source.image_root or Path(path).parent)
+
+        def read() -> Iterator[tuple[Record, bytes | None, str | None]]:
+            for record in islice(iter_records(path), source.n_rows):
+                content = fault = None
+                if paths_only and record.fault is None:
+                    contents, faults = read_files([_path(record, str(name))], root)
+                    content, fault = contents[0], faults.get(0)
+                yield record, content, record.fault or fault
+
+        for batch in bounded(read(), batch_rows, lambda item: len(item[1] or b"")):
+            records = [record for record, _, _ in batch]
+            values = {
+                n: column(n, schema.field(n).type, records, path) for n in wanted if not (paths_only and n == name)
+            }
+            if paths_only:
+                values[str(name)] = image_array([c for _, c, _ in batch], [_path(r, str(name)) for r in records])
+            faults = {i: why for i, (_, _, why) in enumerate(batch) if why}
+            yield Rows(path, record_batch(schema, values, columns), faults)
+
+    def encoded(self, source: Source) -> ImageSource | None:
+        """The image files."""
+        name = source.columns.get("image")
+        if name is None:
+            return None
+        root = Path(source.image_root or Path(source.paths[0]).parent)
+        cells = [record.values.get(name) for record in islice(iter_records(source.paths[0]), source.n_rows)]
+
+        def read(rows: Sequence[int]) -> list[bytes | None]:
+            found: list[bytes | None] = []
+            for row in rows:
+                try:
+                    found.append(cell_bytes(cells[row] or None, root))
+                except DataError:
+                    found.append(None)
+            return found
+
+        return StoredImages(len(cells), read)
+
+
+def _path(record: Record, name: str) -> str | None:
+    value = record.values.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _is_list(path: Path) -> bool:
+    """Whether a ``.json`` file is a list."""
+    if path.suffix not in JSON_ENDINGS:
+        return False
+    with open(path, "rb") as file:
+        return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+
+
+def find_root(paths: Sequence[str], file: Path, given: str | None) -> Path:
+    """The folder that image ``paths`` are relative to: the one given, the file's own, or one of the usual names in it.
+
+    Raises
+    ------
+    DataError
+        None of the images is there: it is the wrong folder.
+    """
+    if given is not None:
+        candidates = [Path(given).absolute()]
+    else:
+        candidates = [p for name in SUBFOLDERS if (p := file.parent / name).is_dir()]
+    if not paths:
+        return candidates[0]
+    for folder in candidates:
+        if any(_is_there(path, folder) for path in paths):
+            return folder
+    raise DataError(
+        f"none of the first {len(paths)} images that {file} names is in {candidates[0]} (the first: "
+        f"{paths[0][:200]!r}); name their folder with --image-root"
+    )
+
+
+def _is_there(path: str, folder: Path) -> bool:
+    try:
+        return (folder / path).is_file()
+    except (OSError, ValueError):
+        return False

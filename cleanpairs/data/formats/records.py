@@ -1,0 +1,166 @@
+"""Lines of CSV, TSV and JSON Lines as records, with the number of their line and what is wrong with them.
+
+One bad line costs one row: it is set aside with its reason. What makes the rest of the file doubtful, as a quote that
+is never closed, is an error that names file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from cleanpairs.errors import DataError
+
+__all__ = ["Record", "csv_header", "iter_csv", "iter_json"]
+
+MAX_FIELD = 16 * 2**20  # characters of a field of CSV, bytes of a line of JSON
+DELIMITERS = ",\t;|"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line: its number from 1 on, its values by column, and why it cannot be used."""
+
+    line: int
+    values: dict[str, Any] = field(default_factory=dict)
+    fault: str | None = None
+
+
+def csv_header(path: str) -> tuple[list[str], str]:
+    """The names of the columns and the delimiter: the tab of a ``.tsv``, else the commonest one of the header.
+
+    Raises
+    ------
+    DataError
+        The file has no header, or not one that can be used.
+    """
+    try:
+        with _opened(path) as file:
+            line = file.readline(MAX_FIELD)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    if line.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+        raise DataError(f"{path} is UTF-16; save it as UTF-8")
+    delimiter = "\t" if path.endswith(".tsv") else max(DELIMITERS, key=line.count)
+    names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
+    if not any(names) or not _is_text(line) or "\0" in line:
+        raise DataError(f"{path} has no header of column names in line 1; found {line[:100]!r}")
+    names = [name or ("unnamed" if i == 0 else f"unnamed_{i + 1}") for i, name in enumerate(names)]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise DataError(f"{path} has the column {twice[0]!r} more than once in its header")
+    return names, delimiter
+
+
+def iter_csv(path: str) -> Iterator[Record]:
+    """The rows below the header; empty lines are none."""
+    names, delimiter = csv_header(path)
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))  # the module's own is 128 KiB for all of the process
+    with _opened(path) as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        next(reader)
+        while True:
+            line = reader.line_num + 1
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                if "unexpected end" in str(error) or "field limit" in str(error):
+                    raise DataError(
+                        f"{path}, line {line}: a quoted field is not closed, or is longer than {MAX_FIELD} characters"
+                    ) from error
+                yield Record(line, fault=f"line {line} cannot be read: {error}")
+                continue
+            if fields is None:
+                return
+            if not fields:
+                continue
+            fault = None
+            if len(fields) != len(names):
+                fault = f"line {line} has {len(fields)} fields, the header {len(names)}"
+            elif not all(map(_is_text, fields)):
+                fault = f"line {line} is not UTF-8"
+                fields = [f.encode("utf-8", "replace").decode() for f in fields]
+            yield Record(line, dict(zip(names, fields, strict=False)), fault)
+
+
+def _opened(path: str) -> TextIO:
+    return open(path, encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it holds no bytes that were not UTF-8."""
+    if value.isascii():
+        return True
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def iter_json(path: str) -> Iterator[Record]:
+    """The objects of JSON Lines, or of a ``.json`` file that is one list of objects.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or does not begin with an object.
+    """
+    try:
+        if path.endswith(".json"):
+            yield from _listed(path)
+            return
+        with open(path, "rb") as file:
+            for number, raw in enumerate(iter(lambda: file.readline(MAX_FIELD + 1), b""), 1):
+                if len(raw) > MAX_FIELD:
+                    raise DataError(f"{path}, line {number}: it is longer than {MAX_FIELD} bytes")
+                raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+                if not raw.strip():
+                    continue
+                record = _parsed(raw, number)
+                if number == 1 and record.fault:
+                    raise DataError(f"{path}, {record.fault}: it is no JSON Lines")
+                yield record
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _parsed(raw: bytes, number: int) -> Record:
+    try:
+        value = json.loads(raw)
+    except UnicodeDecodeError:
+        return Record(number, fault=f"line {number} is not UTF-8")
+    except (ValueError, RecursionError) as error:
+        return Record(number, fault=f"line {number} is no JSON: {error}")
+    if not isinstance(value, dict):
+        return Record(number, fault=f"line {number} is no JSON object")
+    return Record(number, _clean(value) if b"\\u" in raw else value)
+
+
+def _listed(path: str) -> Iterator[Record]:
+    try:
+        values = json.loads(Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is no JSON: {error}") from error
+    if not isinstance(values, list):
+        raise DataError(f"{path} must be a list of objects, found {type(values).__name__}")
+    for number, value in enumerate(values, 1):
+        if isinstance(value, dict):
+            yield Record(number, _clean(value))
+        else:
+            yield Record(number, fault=f"entry {number} is no JSON object")
+
+
+def _clean(value: Any) -> Any:
+    """Without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_clean(v) for v in value]
+    if isinstance(value, dict):
+        return {_clean(k): _clean(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,225 @@
+"""Image files named by a CSV, a TSV, JSON Lines or a JSON list, as other tools leave them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from cleanpairs.data import iter_tables, load_pairs
+from cleanpairs.errors import DataError
+
+
+def picture(number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (number * 37 % 256, number * 91 % 256, number % 256)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the images 0.png to 5.png."""
+    path = tmp_path / "data"
+    path.mkdir()
+    for i in range(6):
+        (path / f"{i}.png").write_bytes(picture(i))
+    return path
+
+
+def table_of(pairs: Any) -> pa.Table:
+    return pa.Table.from_batches(iter_tables(pairs.source, 2))
+
+
+def test_a_csv_of_pandas(folder: Path) -> None:
+    captions = ["plain", 'a "quoted" one', "with, comma", "two\nlines", "日本語", "é"]
+    frame = pd.DataFrame(
+        {"filepath": [f"{i}.png" for i in range(6)], "title": captions, "similarity": np.arange(6) / 10}
+    )
+    frame.to_csv(folder / "pairs.csv")
+    for data in (folder, folder / "pairs.csv"):
+        pairs = load_pairs(data)
+        assert pairs.source.kind == "folder" and pairs.reasons == {}
+        assert pairs.captions == captions
+        np.testing.assert_allclose(pairs.given_scores["similarity"], np.arange(6, dtype=np.float32) / 10)
+    assert pairs.images.read([5, 0]) == [picture(5), picture(0)]
+    assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == [picture(i) for i in range(6)]
+    table = table_of(pairs)
+    assert table.column_names == ["unnamed", "filepath", "title", "similarity"]
+    assert table["filepath"].to_pylist() == [{"bytes": picture(i), "path": f"{i}.png"} for i in range(6)]
+    assert load_pairs(folder, limit=2).captions == captions[:2]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "semicolon.csv"])
+def test_any_column_and_any_delimiter(folder: Path, ending: str) -> None:
+    delimiter = {"csv": ",", "tsv": "\t"}.get(ending, ";")
+    with open(folder / f"in.{ending}", "w", newline="", encoding="utf-8-sig") as file:
+        rows = csv.writer(file, delimiter=delimiter)
+        rows.writerow(["picture", "words", "uid"])
+        rows.writerows([f"{i}.png", f"words, {i}; more\tof them", f"k{i}"] for i in range(3))
+    pairs = load_pairs(folder, text_column="words", image_column="picture")
+    assert pairs.captions == [f"words, {i}; more\tof them" for i in range(3)] and pairs.keys == ["k0", "k1", "k2"]
+    with pytest.raises(DataError, match=r"no column of captions; name one with --text-column \(columns: picture"):
+        load_pairs(folder)
+
+
+def test_flickr8k(folder: Path) -> None:
+    root = folder.parent
+    folder.rename(root / "Images")
+    lines = [f"{i}.png,a caption of {i}, number {k} ." for i in range(2) for k in range(2)]
+    (root / "captions.txt").write_text("image,caption\n" + "\n".join(lines).replace(" number", "number") + "\n")
+    pairs = load_pairs(root)
+    assert set(pairs.reasons.values()) == {f"line {k} has 3 fields, the header 2" for k in range(2, 6)}
+    text = "".join(f'{i}.png,"a caption of {i}, number {k} ."\n' for i in range(2) for k in range(2))
+    (root / "captions.txt").write_text("image,caption\n" + text)
+    pairs = load_pairs(root)
+    assert pairs.reasons == {} and pairs.captions[1] == "a caption of 0, number 1 ."
+    assert pairs.source.image_root == str(root / "Images")
+    assert pairs.image_group[0] == pairs.image_group[1] != pairs.image_group[2]
+
+
+def test_the_image_folder_of_datasets(folder: Path) -> None:
+    lines = [{"file_name": f"{i}.png", "text": f"caption {i}"} for i in range(6)]
+    (folder / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "other.csv").write_text("of no use\n")
+    pairs = load_pairs(folder)
+    theirs = datasets.load_dataset(
+        "imagefolder", data_dir=str(folder), split="train", cache_dir=str(folder.parent / "c")
+    )
+    assert pairs.captions == theirs["text"][:] == [f"caption {i}" for i in range(6)]
+    for found, image in zip(pairs.images.read(range(6)), theirs["image"], strict=True):
+        assert found is not None
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(found))), np.asarray(image))
+
+
+def test_json_lines_keep_their_types(folder: Path) -> None:
+    lines = [
+        {"image": "0.png", "captions": ["a", "b"], "clip_score": 0.5, "n": 1, "mixed": 1},
+        {"image": "1.png", "captions": [], "clip_score": None, "n": 2, "mixed": "x", "new": {"deep": [1]}},
+        {"image": "2.png", "captions": ["c\ud800"], "clip_score": 1, "mixed": [1, 2]},
+    ]
+    (folder / "in.jsonl").write_text("\ufeff" + "".join(json.dumps(line) + "\n\n" for line in lines), encoding="utf-8")
+    pairs = load_pairs(folder)
+    assert pairs.source.explicit_lists and pairs.row.tolist() == [0, 0, 1, 2]
+    assert pairs.captions == ["a", "b", "", "c?"] and list(pairs.reasons) == [2]
+    np.testing.assert_array_equal(pairs.given_scores["clip_score"], np.array([0.5, 0.5, np.nan, 1], np.float32))
+    table = table_of(pairs)
+    assert table["n"].to_pylist() == [1, 2, None] and table["mixed"].to_pylist() == ["1", "x", "[1, 2]"]
+    assert table["new"].to_pylist() == [None, {"deep": [1]}, None]
+
+
+def test_a_json_list(folder: Path) -> None:
+    entries: list[Any] = [{"image": f"{i}.png", "caption": f"caption {i}", "image_id": i} for i in range(3)]
+    (folder / "train.json").write_text(json.dumps([*entries, "what"]))
+    pairs = load_pairs(folder / "train.json")
+    assert pairs.captions[:3] == [f"caption {i}" for i in range(3)] and pairs.keys[:3] == ["0", "1", "2"]
+    assert pairs.reasons == {3: "entry 4 is no JSON object"}
+
+
+def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path) -> None:
+    lines = [
+        b"image,caption", b"0.png,fine", b"1.png", b"2.png,a,b", b"", b"3.png,caf\xe9", b'4.png,"a" b', b"9.png,gone",
+        b"../secret.png,out", b"/etc/passwd,out", b"https://example.org/a.png,far", b",none", b"5.png,last",
+    ]  # fmt: skip
+    (folder.parent / "secret.png").write_bytes(picture(9))
+    (folder / "in.csv").write_bytes(b"\r\n".join(lines) + b"\r\n")
+    pairs = load_pairs(folder)
+    reasons = {pairs.captions[i]: why for i, why in pairs.reasons.items()}
+    assert len(pairs) == 11 and [i for i in range(11) if i not in pairs.reasons] == [0, 10]
+    assert (
+        pairs.reasons[1] == "line 3 has 1 fields, the header 2"
+        and pairs.reasons[2] == "line 4 has 3 fields, the header 2"
+    )
+    assert pairs.reasons[3] == "line 6 is not UTF-8" and pairs.reasons[4].startswith("line 7 cannot be read")
+    assert "missing" in reasons["gone"] and "leaves the image root" in reasons["out"] and "URL" in reasons["far"]
+    assert all("leaves the image root" in pairs.reasons[i] for i in (6, 7)) and reasons["none"] == "there is no image"
+    assert pairs.images.read(range(5, 11)) == [None] * 5 + [picture(5)]
+    assert table_of(pairs)["image"][6].as_py()["bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no header"),
+        (b"\n", "no header"),
+        (b"image,image\n", "'image' more than once"),
+        ("image,caption\n".encode("utf-16"), "UTF-16"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "no header"),
+        (
+            b'image,caption\n0.png,fine\n1.png,"never closed\n2.png,b\n',
+            r"in\.csv, line 3: a quoted field is not closed",
+        ),
+        (b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
+        (b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
+        (b"image,caption,true_mismatch\n0.png,a,maybe\n", "line 2: true_mismatch must be true or false, found 'maybe'"),
+    ],
+)
+def test_files_that_are_no_csv(folder: Path, content: bytes, words: str) -> None:
+    (folder / "in.csv").write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        load_pairs(folder / "in.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{\n", "line 1 is no JSON"),
+        (b"[1]\n", "line 1 is no JSON object"),
+        (b"\xff\xfe{}\n", "line 1 is not UTF-8"),
+        (b'{"image": "0.png", "caption": "' + b"x" * 2**25 + b'"}\n', "line 1: it is longer than"),
+        (b"", "no column of captions"),
+    ],
+)
+def test_files_that_are_no_json_lines(folder: Path, content: bytes, words: str) -> None:
+    (folder / "in.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        load_pairs(folder / "in.jsonl")
+
+
+def test_a_large_caption_is_set_aside(folder: Path) -> None:
+    (folder / "in.csv").write_text(f"image,caption\n0.png,{'x' * 200_000}\n1.png,b\n")
+    assert load_pairs(folder).reasons == {0: "the caption is longer than 65536 bytes"}
+
+
+def test_the_truth_may_be_in_the_csv(folder: Path) -> None:
+    (folder / "in.csv").write_text(
+        "image,caption,true_mismatch,true_key\n0.png,a,True,1\n1.png,b,False,0\n2.png,c,,2\n"
+    )
+    pairs = load_pairs(folder)
+    assert pairs.true_mismatch is not None and pairs.true_mismatch.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_few_rows(folder: Path, n: int, ending: str) -> None:
+    if ending == "csv":
+        (folder / "in.csv").write_text("image,caption\n" + "".join(f"{i}.png,c\n" for i in range(n)))
+    else:
+        (folder / "in.jsonl").write_text("".join(f'{{"image": "{i}.png", "caption": "c"}}\n' for i in range(n)))
+        if not n:
+            return  # such a file has no columns: see above
+    pairs = load_pairs(folder)
+    assert len(pairs) == len(pairs.images) == n and sum(map(len, iter_tables(pairs.source))) == n
+
+
+def test_vectors_in_json_lines(folder: Path) -> None:
+    lines = [{"caption": f"c{i}", "features": [i, i + 0.5]} for i in range(3)]
+    (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    array = load_pairs(folder).images.array()
+    assert array is not None and array[:, 0, 1].tolist() == [0.5, 1.5, 2.5]
+
+
+def test_a_folder_with_several_files_is_not_guessed_at(folder: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (folder / name).write_text("image,caption\n0.png,a\n")
+    with pytest.raises(DataError, match=r"a\.csv, b\.csv.*give one of them"):
+        load_pairs(folder)
+    assert len(load_pairs(folder / "a.csv")) == 1
