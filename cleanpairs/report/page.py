@@ -111,7 +111,7 @@ def write_report(
     if pairs is None and (slice_by or audit is not None):
         raise DataError("slices and the audit sheet need the pairs: give pairs=")
     known = {k: visible(number(v)) for k, v in flattened(info or {}).items()}
-    fixed = {
+    fixed: dict[str, Any] = {
         "title": visible(title),
         "info": [(visible(k), v) for k, v in known.items()],
         "story": [(name, visible(text, 600)) for name, text in story(info or {}, settings or {}, outcome, plan)],

@@ -243,8 +243,8 @@ def _draw_pair(ax: Axes, data: bytes | None, caption: str, score: float, thresho
     colour = COLOURS["flagged"] if flagged else COLOURS["kept"]
     for spine in ax.spines.values():
         spine.set(color=colour, linewidth=2, visible=True)
-    # a caption with dollar signs is no formula
-    text = "\n".join(textwrap.wrap(caption, 30)[:3]).replace("$", r"\$")
+    lines = textwrap.wrap(caption, 30, max_lines=3, placeholder=" …")
+    text = "\n".join(lines).replace("$", r"\$")  # a caption with dollar signs is no formula
     ax.set_title(f"{score:.3f}, {'flagged' if flagged else 'kept'}", fontsize=8, color=colour, loc="left")
     ax.set_xlabel(text, fontsize=8)
 

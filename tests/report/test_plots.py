@@ -1,0 +1,144 @@
+"""The plots of a fit: what is on the axes, where they are drawn, what is refused."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from cleanpairs import CRCL
+from cleanpairs.audit.expected import expected_parts
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.errors import ConfigError, DataError, NotFittedError
+from cleanpairs.report import plot_pairs, plot_scores, plot_training
+from cleanpairs.report.plots import choose_pairs, plot_flagged
+
+
+@pytest.fixture(autouse=True)
+def no_screen() -> Iterator[None]:
+    import matplotlib.pyplot as plt
+
+    before = mpl.get_backend()
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+    plt.switch_backend(before)
+
+
+def heaps(n: int = 2_000) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    wrong = rng.random(n) < 0.4
+    return np.where(wrong, rng.beta(0.5, 9, n), rng.beta(6, 2, n)), wrong
+
+
+def pictures(n: int) -> Pairs:
+    images: list[bytes | None] = []
+    for i in range(n):
+        buffer = io.BytesIO()
+        Image.new("RGB", (8, 6), (20 * i % 256, 90, 90)).save(buffer, format="PNG")
+        images.append(buffer.getvalue())
+    return Pairs.from_arrays([f"caption {i} for 5$ or $x^2" for i in range(n)], images=images)
+
+
+def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> None:
+    y, wrong = heaps()
+    with_gaps = np.concatenate([y, [np.nan, np.nan]])
+    ax = plot_scores(with_gaps, 0.25)
+    assert sum(p.get_height() for p in ax.patches) == len(y)
+    assert 0.25 in [line.get_xdata()[0] for line in ax.lines]
+    labels = {t.get_text() for t in ax.get_legend().get_texts()}
+    assert labels == {"pairs", "threshold 0.25", "estimated mismatched", "estimated matched"}
+    split = plot_scores(with_gaps, 0.25, truth=np.concatenate([wrong, [True, False]]))
+    assert sum(p.get_height() for p in split.patches) == len(y)
+    assert "mismatched pairs" in {t.get_text() for t in split.get_legend().get_texts()}
+
+
+def test_the_division_adds_up_and_is_near_the_truth() -> None:
+    y, wrong = heaps(20_000)
+    parts = expected_parts(y)
+    assert parts is not None
+    np.testing.assert_allclose(parts.mismatched + parts.matched, np.histogram(y, parts.edges)[0])
+    assert (parts.mismatched >= 0).all() and (parts.matched >= -1e-9).all()
+    assert parts.mismatched.sum() == pytest.approx(wrong.sum(), rel=0.08)
+    assert expected_parts(np.linspace(0.4, 0.6, 500)) is None
+    assert expected_parts([]) is None
+
+
+@pytest.mark.parametrize("y", [[], [0.5], [np.nan], [0.0, 1.0], np.zeros(100)])
+def test_scores_of_hardly_any_pair(y: list[float]) -> None:
+    ax = plot_scores(y, 0.5)
+    assert ax.get_xlim() == (0, 1)
+    ax.figure.canvas.draw()
+
+
+def test_truth_of_other_pairs_is_refused() -> None:
+    with pytest.raises(DataError, match="the truth is about"):
+        plot_scores([0.1, 0.2], 0.5, truth=np.array([True]))
+
+
+def test_pieces_of_the_training_are_not_joined() -> None:
+    metrics = [{"piece": p, "loss": float(e), "val_rsum": None, "flagged": 0.3} for p in (1, 2) for e in (3, 2, 1)]
+    ax = plot_training(metrics)
+    curves = [line for line in ax.lines if len(line.get_xdata()) == 3]
+    assert [list(c.get_ydata()) for c in curves] == [[3, 2, 1], [3, 2, 1]]
+    assert len(ax.figure.axes) == 1
+    validated = plot_training([{"loss": 1.0, "val_rsum": 200.0}])
+    assert [a.get_ylabel() for a in validated.figure.axes] == ["loss", "validation rSum"]
+    assert plot_training([]).lines[:] == []
+    assert len(plot_flagged(metrics).lines) == 3  # two pieces and the line between them
+
+
+@pytest.mark.parametrize(("which", "ids"), [("worst", [1, 3, 0]), ("best", [4, 2, 0]), ("borderline", [0, 2, 3])])
+def test_which_pairs(which: str, ids: list[int]) -> None:
+    y = np.array([0.5, 0.0, 0.6, 0.3, 1.0, np.nan])
+    assert choose_pairs(y, 0.5, which, 3).tolist() == ids
+    assert len(choose_pairs(y, 0.5, "random", 99)) == 5
+    assert choose_pairs(np.array([np.nan]), 0.5, which, 3).tolist() == []
+
+
+def test_pairs_are_drawn_with_caption_and_score() -> None:
+    pairs, y = pictures(6), np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.3])
+    axes = plot_pairs(pairs, y, 0.5, count=5)
+    assert [ax.get_title(loc="left") for ax in axes] == [
+        "0.100, flagged", "0.200, flagged", "0.300, flagged", "0.700, kept", "0.800, kept",
+    ]  # fmt: skip
+    assert axes[0].get_xlabel().replace("\n", " ").startswith("caption 1 for 5")
+    assert all(len(ax.images) == 1 for ax in axes)
+    axes[0].figure.canvas.draw()  # dollar signs are no formula
+    own = Figure().subplots(1, 2)
+    assert plot_pairs(pairs, y, 0.5, which=[4, 0], axes=own)[1] is own[1]
+    with pytest.raises(ConfigError, match="needs 3 axes"):
+        plot_pairs(pairs, y, 0.5, which=[4, 0, 1], axes=own)
+    with pytest.raises(ConfigError, match="one of worst, borderline"):
+        plot_pairs(pairs, y, 0.5, which="ugliest")
+    with pytest.raises(ConfigError, match="0 to 5, found 6"):
+        plot_pairs(pairs, y, 0.5, which=[6])
+    with pytest.raises(DataError, match="about 2 pairs"):
+        plot_pairs(pairs, y[:2], 0.5)
+    assert len(plot_pairs(pairs, np.full(6, np.nan), 0.5)) == 0
+
+
+def test_vectors_have_captions_alone() -> None:
+    pairs = Pairs.from_arrays(["a cat"], features=np.ones((1, 3)))
+    (ax,) = plot_pairs(pairs, np.array([0.2]), 0.5)
+    assert len(ax.images) == 0 and ax.texts[0].get_text() == "no picture"
+
+
+def test_an_estimator_plots_itself() -> None:
+    rng = np.random.default_rng(0)
+    pairs = Pairs.from_arrays([f"word{i % 4} thing" for i in range(24)], features=rng.normal(size=(24, 8)))
+    model = CRCL(backbone="mlp", epochs=1, refine_epochs=(), batch_size=8, dim=8, dim_word=8)
+    for plot in (model.plot_scores, model.plot_training, lambda: model.plot_pairs(pairs)):
+        with pytest.raises(NotFittedError, match="call fit"):
+            plot()
+    model.fit(pairs)
+    ax = Figure().subplots()
+    assert model.plot_scores(ax=ax) is ax and model.plot_training().get_xlabel() == "epoch"
+    assert len(model.plot_pairs(pairs, "best", count=3)) == 3
+    titles = [a.get_title(loc="left") for a in model.plot_pairs(pairs.select([3, 5]), [1])]
+    assert len(titles) == 1
