@@ -192,6 +192,10 @@ READERS = Registry(
             "cleanpairs.data.formats.webdataset:WebDatasetReader",
             "WebDataset tars, of img2dataset too: KEY.jpg, KEY.txt, KEY.json; a directory, a tar, braces, a glob",
         ),
+        "clip-retrieval": (
+            "cleanpairs.data.formats.clip_retrieval:ClipRetrievalReader",
+            "embedding folder of clip-retrieval: img_emb/*.npy, text_emb/*.npy, metadata/*.parquet",
+        ),
         "folder": (
             "cleanpairs.data.formats.folder:FolderReader",
             "image files named by a CSV, TSV, JSON Lines or JSON list: the file, or its folder",

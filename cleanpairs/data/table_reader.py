@@ -142,8 +142,13 @@ class TableReader(ABC):
         return replace(source, fingerprint=fingerprint_files(paths, settings_text(source)))
 
 
-def load_rows(batches: Iterator[RowBatch], source: Source, encoded: ImageSource | None) -> Pairs:
-    """Pairs out of converted batches of rows."""
+def load_rows(
+    batches: Iterator[RowBatch], source: Source, encoded: ImageSource | None, vectors: np.ndarray | None = None
+) -> Pairs:
+    """Pairs out of converted batches of rows.
+
+    ``vectors`` (n_rows, R, D): those of the features column, where they lie in one array already and need no copy.
+    """
     captions: list[str] = []
     keys: list[str] = []
     row: list[int] = []
@@ -172,7 +177,7 @@ def load_rows(batches: Iterator[RowBatch], source: Source, encoded: ImageSource 
                 true_key += batch.true_key
             for name, values in batch.given_scores.items():
                 scores[name].append(values)
-            if batch.vectors is not None:
+            if batch.vectors is not None and vectors is None:
                 size = source.n_rows * batch.vectors[0].nbytes if len(batch.vectors) else 0
                 if writer is None and size > IN_MEMORY:
                     # written, not mapped: pages of a map that are dirty count as this process's memory
@@ -185,10 +190,10 @@ def load_rows(batches: Iterator[RowBatch], source: Source, encoded: ImageSource 
                 else:
                     blocks.append(batch.vectors)
             first += batch.n_rows
-    array: np.ndarray | None = None
+    array = vectors
     if writer is not None:
         array = np.load(cached, mmap_mode="r", allow_pickle=False)
-    elif "features" in source.columns:
+    elif "features" in source.columns and array is None:
         array = _stack(blocks)
     images: ImageSource | None = encoded if array is None else FeatureImages(array, encoded)
     if images is None:
