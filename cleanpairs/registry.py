@@ -196,6 +196,10 @@ READERS = Registry(
             "cleanpairs.data.formats.clip_retrieval:ClipRetrievalReader",
             "embedding folder of clip-retrieval: img_emb/*.npy, text_emb/*.npy, metadata/*.parquet",
         ),
+        "coco": (
+            "cleanpairs.data.formats.caption_json:CaptionJsonReader",
+            "COCO's captions_*.json, Karpathy's dataset_*.json",
+        ),
         "folder": (
             "cleanpairs.data.formats.folder:FolderReader",
             "image files named by a CSV, TSV, JSON Lines or JSON list: the file, or its folder",

@@ -178,7 +178,7 @@ def corrupt(
 def _write_research(wronged: Pairs, images: Path, folder: Path) -> None:
     split = images.name.removesuffix("_ims.npy")
     for file in sorted(images.parent.iterdir()):
-        if file.name.endswith(("_ims.npy", "_caps.txt")) and file.name != f"{split}_caps.txt":
+        if file.match("*_ims.npy") or (file.match("*_caps*.txt") and not file.name.startswith(f"{split}_caps")):
             shutil.copyfile(file, folder / file.name)
     text = "".join(c + "\n" for c in wronged.captions)
     (folder / f"{split}_caps.txt").write_text(text, encoding="utf-8")

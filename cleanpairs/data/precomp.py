@@ -1,11 +1,16 @@
 """The research layout: ``{split}_ims.npy``, (n, D) or (n, R, D), and ``{split}_caps.txt``, one caption a line.
 
+NoW (Noise of Web) has ``{split}_caps_{bpe,bert,jieba}.txt`` instead: its captions are published as the numbers of their
+tokens, ``17,5,230``, which are read as words, ``17 5 230``.
+
 Every image has the same number of captions (1 or 5 as a rule), in order. Some research files repeat an image's vectors
 for each of its captions; equal vectors make one image group, so nothing is lost by that.
 """
 
 from __future__ import annotations
 
+import glob
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +33,30 @@ __all__ = ["PrecompReader", "splits_of"]
 _FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
 
 
+_NUMBERS = re.compile(r"[\d,\s]*")
+
+
 def splits_of(folder: Path) -> list[str]:
     """The splits that a directory holds, images and captions."""
     names = [p.name.removesuffix("_ims.npy") for p in folder.glob("*_ims.npy")]
-    return sorted(n for n in names if (folder / f"{n}_caps.txt").exists())
+    return sorted(n for n in names if (folder / f"{n}_caps.txt").exists() or _tokenised(folder, n))
+
+
+def _tokenised(folder: Path, split: str) -> list[str]:
+    """The tokenisers by which the captions of a split are given."""
+    found = [p.stem.removeprefix(f"{split}_caps_") for p in folder.glob(f"{glob.escape(split)}_caps_*.txt")]
+    return sorted(found, key=lambda name: (name != "bert", name))  # that of the paper's own command first
+
+
+def _caption_file(folder: Path, split: str, asked: str | None) -> Path:
+    """The file of captions: the plain one, else the tokenised one that was ``asked`` for, else the first."""
+    plain, known = folder / f"{split}_caps.txt", _tokenised(folder, split)
+    if asked is None:
+        return plain if plain.exists() else folder / f"{split}_caps_{known[0]}.txt"
+    if asked not in known:
+        there = f"captions tokenised by {', '.join(known)}" if known else "no columns"
+        raise DataError(f"{folder} is in the research layout and has {there}: {asked!r} cannot be chosen")
+    return folder / f"{split}_caps_{asked}.txt"
 
 
 class PrecompReader:
@@ -48,7 +73,7 @@ class PrecompReader:
         self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
     ) -> Source:
         """The files of one split (``train`` where none is named)."""
-        asked = [c for c in (*columns.values(), image_root) if c is not None]
+        asked = [c for c in (columns.get("image"), columns.get("key"), image_root) if c is not None]
         if asked:
             raise DataError(f"{data} is in the research layout, without columns or an image root: {asked[0]!r}")
         folder = Path(data).absolute()
@@ -56,7 +81,7 @@ class PrecompReader:
         name = split or ("train" if "train" in known else known[0])
         if name not in known:
             raise DataError(f"{data} has no split {name!r} (splits: {', '.join(known)})")
-        paths = [str(folder / f"{name}_ims.npy"), str(folder / f"{name}_caps.txt")]
+        paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, columns.get("text")))]
         truth = folder / f"{name}_truth.parquet"
         if truth.exists():
             paths.append(str(truth))
@@ -174,7 +199,10 @@ def _lines(path: str) -> list[str]:
     lines = text.split("\n")
     if lines and lines[-1] == "":
         lines.pop()
-    return [line.rstrip("\r") for line in lines]
+    lines = [line.rstrip("\r") for line in lines]
+    if Path(path).name.endswith("_caps.txt") or not all(map(_NUMBERS.fullmatch, lines)):
+        return lines
+    return [" ".join(line.replace(",", " ").split()) for line in lines]
 
 
 def _per_image(images: int, captions: int, paths: Sequence[str]) -> int:

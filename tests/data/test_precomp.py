@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs
+from cleanpairs.data.noise import corrupt
 from cleanpairs.errors import ConfigError, DataError
 
 
@@ -151,3 +152,36 @@ def test_truth_that_does_not_fit(tmp_path: Path) -> None:
     truth.write_text("<html>")
     with pytest.raises(DataError, match=r"train_truth\.parquet"):
         load_pairs(folder)
+
+
+TOKENS = {"bert": ["5,17", "9,", ""], "bpe": ["1,2", "3", "4"], "jieba": ["7", "8", "9"]}
+
+
+def now(folder: Path, splits: tuple[str, ...] = ("train", "dev")) -> Path:
+    """The layout that NoW is published in: captions as the numbers of their tokens, by three tokenisers."""
+    for split in splits:
+        research(folder, np.arange(6, dtype=np.float32).reshape(3, 2), split=split)
+        (folder / f"{split}_caps.txt").unlink()
+        (folder / f"{split}_ids.txt").write_text("11\n12\n13\n")
+        for name, lines in TOKENS.items():
+            (folder / f"{split}_caps_{name}.txt").write_text("".join(line + "\n" for line in lines))
+    return folder
+
+
+def test_tokenised_captions_are_words(tmp_path: Path) -> None:
+    folder = now(tmp_path / "now")
+    pairs = load_pairs(folder)
+    assert pairs.captions == ["5 17", "9", ""] and pairs.reasons == {2: "the caption is empty"}
+    assert load_pairs(folder, split="dev", text_column="jieba").captions == ["7", "8", "9"]
+    table = pa.Table.from_batches(iter_tables(load_pairs(folder, text_column="bpe").source))
+    assert table["caption"].to_pylist() == ["1 2", "3", "4"]
+    with pytest.raises(DataError, match="tokenised by bert, bpe, jieba: 'words' cannot be chosen"):
+        load_pairs(folder, text_column="words")
+
+
+def test_a_wronged_copy_of_tokenised_captions_is_plain(tmp_path: Path) -> None:
+    folder = now(tmp_path / "now")
+    corrupt(folder, 1.0, out=tmp_path / "out", text_column="bpe")
+    assert sorted(load_pairs(tmp_path / "out").captions) == ["1 2", "3", "4"]
+    assert load_pairs(tmp_path / "out", split="dev", text_column="bpe").captions == ["1 2", "3", "4"]
+    assert not list((tmp_path / "out").glob("train_caps_*"))

@@ -138,8 +138,10 @@ def _is_list(path: Path) -> bool:
         return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
-def find_root(paths: Sequence[str], file: Path, given: str | None) -> Path:
+def find_root(paths: Sequence[str], file: Path, given: str | None, also: Sequence[Path] = ()) -> Path:
     """The folder that image ``paths`` are relative to: the one given, the file's own, or one of the usual names in it.
+
+    ``also`` are more folders to look into, in this order, after those.
 
     Raises
     ------
@@ -149,7 +151,7 @@ def find_root(paths: Sequence[str], file: Path, given: str | None) -> Path:
     if given is not None:
         candidates = [Path(given).absolute()]
     else:
-        candidates = [p for name in SUBFOLDERS if (p := file.parent / name).is_dir()]
+        candidates = [p for p in [*(file.parent / name for name in SUBFOLDERS), *also] if p.is_dir()]
     if not paths:
         return candidates[0]
     for folder in candidates:

@@ -22,12 +22,13 @@ from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, record_batch
 from cleanpairs.data.formats.tar_index import Member, Sample, read_index
-from cleanpairs.data.images import MAX_IMAGE_BYTES, ImageSource
+from cleanpairs.data.images import ImageSource
 from cleanpairs.data.parquet_io import common_schema
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
-from cleanpairs.data.text import MAX_CAPTION_BYTES, NOT_UTF8
+from cleanpairs.data.text import NOT_UTF8
 from cleanpairs.errors import DataError
+from cleanpairs.limits import whole
 
 __all__ = ["WebDatasetReader"]
 
@@ -100,7 +101,7 @@ class WebDatasetReader(TableReader):
                         file.close()
                     file = open(tar, "rb")  # noqa: SIM115  # one tar after the other
                 member = None if place is None else place[1]
-                fits = member is not None and 0 < member.size <= MAX_IMAGE_BYTES
+                fits = member is not None and 0 < member.size <= whole("image_bytes")
                 found[row] = _bytes(file, tar, member) if fits and member is not None else None
             if file is not None:
                 file.close()
@@ -220,8 +221,8 @@ def _content(
 ) -> tuple[bytes | None, str | None]:
     if image is None:
         return None, f"the sample {sample.key!r} has no image (it has: {', '.join(sample.members)})"
-    if image[1].size > MAX_IMAGE_BYTES:
-        return None, f"the image of sample {sample.key!r} is larger than {MAX_IMAGE_BYTES} bytes"
+    if image[1].size > (most := whole("image_bytes")):
+        return None, f"the image of sample {sample.key!r} is larger than {most} bytes"
     return _bytes(file, tar, image[1]), None
 
 
@@ -230,8 +231,8 @@ def _text(sample: Sample, record: dict[str, Any], file: BinaryIO, tar: str) -> t
     member = sample.members.get("txt")
     if member is None:
         return _string(record.get("caption")), None
-    if member.size > 4 * MAX_CAPTION_BYTES:
-        return None, f"the caption is longer than {MAX_CAPTION_BYTES} bytes"
+    if member.size > 4 * (most := whole("caption_bytes")):
+        return None, f"the caption is longer than {most} bytes"
     raw = _bytes(file, tar, member)
     try:
         return raw.decode("utf-8-sig"), None
