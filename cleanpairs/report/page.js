@@ -28,7 +28,7 @@
       pair: Number(card.dataset.pair),
       score: "score" in card.dataset ? Number(card.dataset.score) : NaN,
       repair: "repair" in card.dataset ? Number(card.dataset.repair) : NaN,
-      text: card.querySelector(".words").textContent.toLocaleLowerCase(),
+      text: Array.from(card.querySelectorAll(".caption, .key, .verdict"), (p) => p.textContent).join(" ").toLocaleLowerCase(),
       caption: card.querySelector(".caption").textContent.trim(),
     })),
   }));

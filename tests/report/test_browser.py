@@ -1,0 +1,314 @@
+"""The page in a real browser: it renders, filters, sorts, labels, and runs nothing that a caption says."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs.audit import draw_sample, evaluate_audit, read_labels, write_forms
+from cleanpairs.data import load_pairs
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.report import write_report
+
+N = 40
+EVIL = [
+    "<script>window.hacked = 1</script>",
+    '"><img src=x onerror="window.hacked = 2">',
+    "</script><script>window.hacked = 3</script>",
+    "</style><svg onload='window.hacked = 4'>",
+    "<!-- {{ 7 * 7 }} --><a href='javascript:window.hacked=5'>x</a>",
+]
+
+pytestmark = pytest.mark.slow
+
+
+def _png(i: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (60, 40), (6 * i % 256, 200 - 4 * i, 120)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """40 pairs with evil captions, keys and slice values; three repairs of one donor; a quarantined row."""
+    folder = tmp_path_factory.mktemp("report")
+    captions = [f"caption number {i}" for i in range(N)]
+    captions[:5], captions[20], captions[21] = EVIL, "zebra crossing", "caption number 22"
+    keys = [f"k{i}" for i in range(N)]
+    keys[6] = EVIL[1]
+    images = [_png(i) for i in range(N)]
+    images[30] = images[31]
+    table = pa.table(
+        {
+            "key": keys,
+            "image": images,
+            "caption": captions,
+            "source": [("web", "shop", EVIL[2])[i % 3] for i in range(N)],
+            "width": [float(i) for i in range(N)],
+        }
+    )
+    pq.write_table(table, folder / "data.parquet")
+    pairs = load_pairs(folder / "data.parquet")
+    y = np.linspace(0.01, 0.99, N)
+    y[39] = np.nan
+    actions = ["drop" if v < 0.4 else "keep" for v in y[:39]] + ["quarantine"]
+    donor: list[int | None] = [None] * N
+    for i in (7, 8, 9):
+        actions[i], donor[i] = "rematch_text", 20
+    plan = pa.table(
+        {
+            "pair_id": pa.array(range(N), pa.int64()),
+            "action": actions,
+            "donor_pair_id": pa.array(donor, pa.int64()),
+            "caption": [captions[20] if a == "rematch_text" else c for a, c in zip(actions, captions, strict=True)],
+            "repair_score": pa.array([0.9 if d else None for d in donor], pa.float32()),
+            "reason": ["it fits nowhere" if a in ("drop", "quarantine") else None for a in actions],
+        }
+    )
+    scores = pa.table(
+        {
+            "pair_id": range(N),
+            "correspondence": pa.array(y, pa.float32(), from_pandas=True),
+            "reason": pa.array([None] * 39 + [EVIL[0]]),
+            f"clip {EVIL[1]}": pa.array(np.random.default_rng(0).random(N)),
+        }
+    )
+    y32 = scores["correspondence"].to_numpy(zero_copy_only=False)
+    sample = draw_sample(y32, 12, threshold=0.4)
+    labels = replace(sample, matched=(y32[sample.pair_id] > 0.3).astype(float))
+    result = evaluate_audit(labels, y32, threshold=0.4).to_dict()
+    page = write_report(
+        folder / "report.html",
+        title=EVIL[0],
+        scores=scores,
+        threshold=0.4,
+        info={"method": "crcl", "seed": 0, "input": {"data": EVIL[1], "rows": N, "pairs": N, "columns": {}}},
+        settings={"threshold": None, "backbone": "mlp"},
+        metrics=[{"piece": 1, "loss": 2.0, "flagged": 0.2}, {"piece": 1, "loss": 1.0, "flagged": 0.3}],
+        pairs=pairs,
+        plan=type("Plan", (), {"table": plan})(),
+        slice_by=["source", "width"],
+        audit=sample,
+        audit_result=result,
+        count=8,
+    )
+    return {"page": page, "pairs": pairs, "scores": y32, "sample": sample, "folder": folder}
+
+
+@pytest.fixture
+def tab(chromium: Any, case: dict[str, Any], tmp_path: Path) -> Iterator[Any]:
+    tab = chromium.open(case["page"], tmp_path)
+    tab.run("localStorage.clear()")
+    tab.go(case["page"])
+    yield tab
+    assert tab.errors() == []
+    assert tab.run("window.hacked") is None
+    tab.run("localStorage.clear()")
+    tab.close()
+
+
+def shown(tab: Any) -> list[int]:
+    return list(
+        tab.run("[...document.querySelectorAll('.gallery .card')].filter(c => !c.hidden).map(c => +c.dataset.pair)")
+    )
+
+
+def test_it_renders_with_its_pictures_and_no_caption_runs(tab: Any) -> None:
+    assert tab.run("document.title").startswith("<script>")
+    assert tab.run("document.querySelectorAll('script').length") == 1
+    assert tab.run("document.querySelectorAll('main a').length") == tab.run("document.querySelectorAll('nav a').length")
+    for number in ("1", "2", "3", "4"):
+        assert f"window.hacked = {number}" in tab.run("document.body.textContent")  # shown, as it was written
+    tab.run("Promise.all([...document.images].map(i => i.decode()))")
+    assert tab.run("[...document.images].every(i => i.naturalWidth > 0)")
+    sections = tab.run("[...document.querySelectorAll('main section[id]')].map(s => s.id)")
+    assert sections == [
+        "counts", "how", "scores", "pairs", "given", "donors", "duplicates", "quarantined", "slices", "audited",
+        "audit", "run",
+    ]  # fmt: skip
+    links = tab.run("[...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))")
+    assert links == sections
+    light = np.asarray(tab.screenshot())
+    assert light.shape == (900, 1200, 3) and light.std() > 10 and len(np.unique(light.reshape(-1, 3), axis=0)) > 50
+
+
+def test_filters(tab: Any) -> None:
+    everything = shown(tab)
+    assert len(everything) > 20 and tab.run("document.getElementById('shown').textContent").startswith("all ")
+    tab.fill("query", "ZEBRA")
+    assert set(shown(tab)) >= {7, 8, 9} and len(shown(tab)) < len(everything)
+    assert tab.run("[...document.querySelectorAll('.none')].some(n => !n.hidden)")
+    tab.fill("query", "number zebra k8")
+    assert set(shown(tab)) == {8}
+    tab.run("document.getElementById('reset').click()")
+    assert shown(tab) == everything
+    tab.fill("kind", "repaired")
+    assert set(shown(tab)) == {7, 8, 9}
+    tab.fill("kind", "")
+    tab.fill("least", "0.38")
+    tab.fill("most", "0.42")
+    y = np.linspace(0.01, 0.99, N)
+    assert shown(tab) and all(0.38 <= y[i] <= 0.42 for i in shown(tab))
+    tab.fill("query", "no such words anywhere")
+    assert shown(tab) == []
+
+
+def test_sorts_cards_and_tables(tab: Any) -> None:
+    worst = "[...document.querySelectorAll('.gallery')].find(g => g.textContent.includes('Dropped: the worst'))"
+    pairs = f"[...{worst}.querySelectorAll('.card')].map(c => +c.dataset.pair)"
+    before = tab.run(pairs)
+    tab.fill("order", "-score")
+    assert tab.run(pairs) == sorted(before, reverse=True) != before
+    tab.fill("order", "")
+    assert tab.run(pairs) == before
+    table = "document.querySelector('#slices table')"
+    click = f"{table}.tHead.rows[0].cells[1].querySelector('button').click()"
+    values = f"[...{table}.tBodies[0].rows].map(r => +r.cells[1].dataset.v)"
+    first = tab.run(values)
+    tab.run(click)
+    assert tab.run(values) == sorted(first, reverse=True)
+    assert tab.run(f"{table}.tHead.rows[0].cells[1].getAttribute('aria-sort')") == "descending"
+    tab.run(click)
+    assert tab.run(values) == sorted(first)
+
+
+def test_keys(tab: Any) -> None:
+    focused = "document.activeElement.dataset.pair"
+    order = shown(tab)
+    tab.key("j")
+    assert tab.run(focused) == str(order[0])
+    tab.key("j")
+    assert tab.run(focused) == str(order[1])
+    tab.key("k")
+    assert tab.run(focused) == str(order[0])
+    tab.key("/")
+    assert tab.run("document.activeElement.id") == "query"
+    tab.key("j")  # is a letter there
+    assert tab.run("document.activeElement.id") == "query" and tab.run("document.activeElement.value") == "j"
+    tab.key("Escape")
+    tab.key("?")
+    assert tab.run("document.getElementById('keys').open")
+    tab.run("document.getElementById('close').click()")
+    assert not tab.run("document.getElementById('keys').open")
+
+
+def test_dark_by_the_system_and_by_choice(tab: Any) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert tab.run(background) == "rgb(255, 255, 255)"
+    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    dark = tab.run(background)
+    assert dark == "rgb(20, 23, 27)"
+    assert np.asarray(tab.screenshot()).mean() < 90
+    tab.key("t")
+    assert tab.run(background) == "rgb(255, 255, 255)"
+    tab.key("t")
+    assert tab.run(background) == dark
+    tab.call("Emulation.setEmulatedMedia", media="print", features=[])
+    assert tab.run(background) == "rgb(255, 255, 255)"  # paper is white whatever was chosen
+    assert tab.run("getComputedStyle(document.querySelector('.tools')).display") == "none"
+
+
+def _luminance(colour: np.ndarray) -> float:
+    linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_from_its_background(tab: Any, theme: str) -> None:
+    """WCAG 2.1, 1.4.3: a contrast of 4.5 at least."""
+    tab.run(f"document.documentElement.dataset.theme = '{theme}'")
+    paint = (
+        "(() => { const s = getComputedStyle(document.documentElement), c = document.createElement('canvas')"
+        ".getContext('2d', { willReadFrequently: true }); return Object.fromEntries(['--page', '--paper', '--soft', "
+        "'--ink', '--faint', '--accent', '--gone', '--new'].map(n => { c.fillStyle = s.getPropertyValue(n); "
+        "c.fillRect(0, 0, 1, 1); return [n, [...c.getImageData(0, 0, 1, 1).data].slice(0, 3)]; })); })()"
+    )
+    light = {name: _luminance(np.array(rgb) / 255) for name, rgb in tab.run(paint).items()}
+    for back in ("--page", "--paper", "--soft"):
+        for text in ("--ink", "--faint", "--accent", "--gone", "--new"):
+            a, b = sorted((light[back], light[text]))
+            assert (b + 0.05) / (a + 0.05) >= 4.5, (text, back)
+
+
+def test_pictures_have_words_and_tables_have_headings(tab: Any) -> None:
+    assert tab.run("[...document.images].every(i => i.alt.length > 5)")
+    assert tab.run("[...document.querySelectorAll('table thead th')].every(t => t.scope === 'col')")
+    assert tab.run("[...document.querySelectorAll('input, select')].every(i => i.labels.length === 1)")
+    assert tab.run("[...document.querySelectorAll('button')].every(b => b.textContent.trim())")
+
+
+def saved(folder: Path) -> Path:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if (folder / "labels.csv").exists() and not list(folder.glob("*.crdownload")):
+            return folder / "labels.csv"
+        time.sleep(0.05)
+    raise AssertionError(f"no labels.csv was saved, but {[p.name for p in folder.iterdir()]}")
+
+
+def _labels_back(tab: Any, case: dict[str, Any], tmp_path: Path) -> None:
+    """Label four cards by keys, one by mouse; save; read."""
+    for key in ("m", "n", "u", "m"):
+        tab.key(key)
+    tab.run("document.querySelectorAll('.audit article')[5].querySelector('[data-value=\"0\"]').click()")
+    assert tab.run("document.querySelector('.audit output').textContent") == "5"
+    tab.run("document.querySelector('.audit .save').click()")
+    back = read_labels(saved(tmp_path), keys=case["pairs"].keys, correspondence=case["scores"])
+    assert back.pair_id.tolist() == case["sample"].pair_id.tolist()
+    np.testing.assert_array_equal(back.matched[:7], [1, 0, np.nan, 1, np.nan, 0, np.nan])
+    np.testing.assert_allclose(back.weight, case["sample"].weight)
+
+
+def test_the_audit_is_filled_in_and_saved(tab: Any, case: dict[str, Any], tmp_path: Path) -> None:
+    tab.key("m")  # no card has the focus: nothing is labelled
+    assert tab.run("document.querySelector('.audit output').textContent") == "0"
+    tab.run("document.querySelector('.audit article').focus()")
+    _labels_back(tab, case, tmp_path)
+    tab.go(case["page"])  # what was labelled is found again
+    assert tab.run("document.querySelector('.audit output').textContent") == "5"
+
+
+def test_the_audits_own_page(chromium: Any, case: dict[str, Any], tmp_path: Path) -> None:
+    pairs: Pairs = case["pairs"]
+    forms = write_forms(tmp_path / "audit", case["sample"], pairs, title=EVIL[2])
+    (tmp_path / "out").mkdir()
+    tab = chromium.open(forms.page, tmp_path / "out")
+    tab.run("localStorage.clear()")
+    tab.go(forms.page)
+    _labels_back(tab, case, tmp_path / "out")
+    assert tab.errors() == [] and tab.run("window.hacked") is None
+    tab.run("localStorage.clear()")
+    tab.close()
+
+
+def test_without_script_all_of_it_is_there_but_the_tools(tab: Any, case: dict[str, Any]) -> None:
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    tab.go(case["page"])
+    root = tab.call("DOM.getDocument", depth=1)["root"]["nodeId"]
+
+    def boxes(selector: str) -> list[bool]:
+        nodes = tab.call("DOM.querySelectorAll", nodeId=root, selector=selector)["nodeIds"]
+        found = []
+        for node in nodes:
+            try:
+                tab.call("DOM.getBoxModel", nodeId=node)
+                found.append(True)
+            except AssertionError:
+                found.append(False)
+        return found
+
+    assert boxes(".tools, nav .script") == [False, False]
+    for selector, least in ((".gallery .card", 20), ("#slices tbody tr", 6), ("figure img", 4), (".audit noscript", 1)):
+        drawn = boxes(selector)
+        assert len(drawn) >= least and all(drawn), selector
+    tab.call("Emulation.setScriptExecutionDisabled", value=False)
