@@ -34,6 +34,11 @@ __all__ = ["fit"]
 @click.option("--val", metavar="DATA", help="Clean validation pairs: the best epoch on them is kept.")
 @click.option("--out", metavar="DIR", help="Run directory.  [default: runs/<date>-<method>-<data>]")
 @click.option("--backbone", metavar="NAME", help="Dual encoder.", shell_complete=complete_backbone)
+@click.option("--encoder", metavar="NAME", help="CLIP or SigLIP for both sides: a directory, or a name on the hub.")
+@click.option(
+    "--tune", metavar="WHAT", help="Of --encoder: head (towers frozen), lora, blocks:N, full.  [default: head]"
+)
+@click.option("--text-encoder", metavar="NAME", help="Frozen text encoder; features: the data's caption vectors.")
 @click.option(
     "--image-encoder",
     metavar="NAME",
@@ -76,6 +81,7 @@ def fit(**options: Any) -> None:
         "out": options["out"], "epochs": options["epochs"], "batch_size": options["batch_size"],
         "device": options["device"], "precision": options["precision"], "seed": options["seed"],
         "cross_fit": options["cross_fit"],
+        "encoder": options["encoder"], "tune": options["tune"], "text_encoder": options["text_encoder"],
         "image_encoder": options["image_encoder"], "image_size": options["image_size"], "limit": options["limit"],
         "overwrite": True if options["overwrite"] else None, "quiet": True if quiet else None,
         **pick_columns(options),

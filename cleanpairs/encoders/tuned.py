@@ -91,7 +91,9 @@ class TunedCLIP(_VectorEncoder):
             if hasattr(self.network, name):
                 getattr(self.network, name).requires_grad_(False)
         if checkpointing:
-            self.network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            # renamed in transformers 5.20; the old name warns
+            old = self.network.gradient_checkpointing_enable
+            getattr(self.network, "activation_checkpointing_enable", old)({"use_reentrant": False})
         self.image = ResidualHead(self.dim, self.dim, dropout)
         self.text = ResidualHead(self.dim, self.dim, dropout)
         learned = {name for name, p in self.named_parameters() if p.requires_grad}

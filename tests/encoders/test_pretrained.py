@@ -44,72 +44,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def save_clip(folder: Path) -> None:
-    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
-    letters = [chr(k) for k in range(97, 123)] + list(".!")
-    vocabulary = [*letters, *(letter + "</w>" for letter in letters), "ca", "cat</w>"]
-    ids = {token: k for k, token in enumerate([*vocabulary, "<|startoftext|>", "<|endoftext|>"])}
-    CLIPTokenizer(vocab=ids, merges=MERGES).save_pretrained(folder)
-    end = ids["<|endoftext|>"]
-    text = {"vocab_size": len(ids), "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
-    CLIPModel(
-        CLIPConfig(
-            text_config={**tower(), **text, "max_position_embeddings": LENGTH},
-            vision_config={**tower(), "image_size": 32, "patch_size": 8},
-            projection_dim=24,
-        )
-    ).save_pretrained(folder)
-    size = {"height": 32, "width": 32}
-    CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size).save_pretrained(folder)
+KINDS = ["clip", "siglip"]
 
 
-def save_siglip(folder: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast, SiglipConfig, SiglipModel
-    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
-
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.BpeTrainer(vocab_size=80, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False)
-    tokenizer.train_from_iterator([" ".join(WORDS)] * 4, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    text = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-    model = SiglipModel(
-        SiglipConfig(
-            text_config={**tower(), **text, "max_position_embeddings": LENGTH, "projection_size": 32},
-            vision_config={**tower(), "image_size": 32, "patch_size": 8},
-        )
-    )
-    model.logit_scale.data.fill_(2.3)
-    model.logit_bias.data.fill_(-3.0)
-    model.save_pretrained(folder)
-    SiglipImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+@pytest.fixture
+def folders(tiny_models: dict[str, Path]) -> dict[str, Path]:
+    return tiny_models
 
 
-def tower() -> dict[str, int]:
-    return {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-
-
-SAVE = {"clip": save_clip, "siglip": save_siglip}
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = {}
-    with torch.random.fork_rng(devices=[]):
-        for kind, save in SAVE.items():
-            torch.manual_seed(0)
-            made[kind] = tmp_path_factory.mktemp(kind)
-            save(made[kind])
-    return made
-
-
-@pytest.fixture(params=list(SAVE))
+@pytest.fixture(params=KINDS)
 def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
     return folders[request.param]
 

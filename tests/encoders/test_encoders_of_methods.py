@@ -1,0 +1,451 @@
+"""Methods on pretrained networks: frozen with a head, tuned; text alone; any module; vectors of both sides."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cleanpairs import CRCL, Pairs, load_pairs
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.features import rows as rows_module
+from cleanpairs.methods.clip_score import ClipScore
+from cleanpairs.registry import METHODS
+
+TINY = {
+    "epochs": 1,
+    "refine_epochs": (),
+    "freeze": 1,
+    "warmup": 1,
+    "batch_size": 16,
+    "label_group": 16,
+    "device": "cpu",
+}
+CORE = ("crcl", "repair", "pc2", "l2rm", "infonce")
+TRAINED = [
+    name if name in CORE else pytest.param(name, marks=pytest.mark.slow)
+    for name in METHODS.names()
+    if name != "clip-score"
+]
+
+
+def tiny(method: Any, **changes: Any) -> Any:
+    """A method at a size that trains in a moment."""
+    known = method().get_params()
+    return method(**{k: v for k, v in {**TINY, **changes}.items() if k in known})
+
+
+class Count:
+    """How many images and captions have gone through a pretrained model."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.images = self.texts = 0
+        images, texts = PretrainedCLIP.encode_images, PretrainedCLIP.encode_texts
+
+        def count_images(model: Any, batch: Any, *rest: Any) -> Any:
+            self.images += len(batch)
+            return images(model, batch, *rest)
+
+        def count_texts(model: Any, batch: Any, *rest: Any) -> Any:
+            self.texts += len(batch)
+            return texts(model, batch, *rest)
+
+        monkeypatch.setattr(PretrainedCLIP, "encode_images", count_images)
+        monkeypatch.setattr(PretrainedCLIP, "encode_texts", count_texts)
+
+
+# -- tune=head ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_before_any_step_a_head_is_the_models_cosine(tiny_models: dict[str, Path], colored: Path, kind: str) -> None:
+    pairs = load_pairs(colored)
+    own = ClipScore(model=tiny_models[kind], device="cpu").fit(pairs)
+    model = tiny(CRCL, encoder=tiny_models[kind], lr=1e-12, weight_decay=0.0).fit(pairs)
+    whole = np.flatnonzero(np.isfinite(own.correspondence_))
+    assert model.quarantined_ == own.quarantined_ and list(model.quarantined_) == [60]
+    images, texts = model.encode_images(pairs), model.encode_texts(pairs.captions)
+    cosine = np.einsum("ij,ij->i", images[pairs.image_index], texts)[whole]
+    np.testing.assert_allclose(cosine, own.correspondence_[whole] * 2 - 1, atol=2e-6)
+    ranks = np.argsort(np.round(cosine, 4), kind="stable")
+    assert (ranks == np.argsort(np.round(own.correspondence_[whole] * 2 - 1, 4), kind="stable")).all()
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_method_trains_a_head_and_comes_back_from_disk(
+    name: str, tiny_clip: Path, colored: Path, tmp_path: Path, meta: Path
+) -> None:
+    pairs = load_pairs(colored)
+    model = tiny(METHODS.load(name), encoder=str(tiny_clip), meta=str(meta), meta_batch=8).fit(pairs, val=pairs)
+    scores = model.score_pairs(pairs)
+    assert np.flatnonzero(np.isnan(scores)).tolist() == np.flatnonzero(np.isnan(model.correspondence_)).tolist() == [60]
+    assert len(model.rematch(pairs).to_pandas()) == len(pairs)
+    unseen = Pairs.from_arrays(["red red", "nothing like it"], images=pairs.images.read([3, 4]))
+    assert np.isfinite(model.score_pairs(unseen)).all()
+    model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model" / "vocabulary.json").exists()
+    again = type(model).from_pretrained(tmp_path / "model")
+    np.testing.assert_array_equal(again.score_pairs(pairs), scores)
+    assert model.evaluate(pairs) == again.evaluate(pairs)
+
+
+@pytest.fixture(scope="session")
+def meta(colored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean meta set of the same kind."""
+    import pyarrow.parquet as pq
+
+    path = tmp_path_factory.mktemp("meta") / "meta.parquet"
+    pq.write_table(pq.read_table(colored).slice(0, 20), path)
+    return path
+
+
+def test_a_head_learns(tiny_clip: Path, colored: Path) -> None:
+    pairs = load_pairs(colored)
+    before = tiny(CRCL, encoder=tiny_clip, lr=1e-12).fit(pairs).evaluate(pairs).rsum
+    after = tiny(CRCL, encoder=tiny_clip, lr=3e-3, epochs=30).fit(pairs).evaluate(pairs).rsum
+    assert after > before + 100
+
+
+def test_towers_run_once_for_fit_scores_and_the_next_run(
+    tiny_clip: Path, colored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = Count(monkeypatch)
+    first = tiny(CRCL, encoder=tiny_clip).fit(load_pairs(colored))
+    assert (count.images, count.texts) == (55, 66)
+    first.score_pairs(load_pairs(colored))
+    second = tiny(METHODS.load("infonce"), encoder=tiny_clip).fit(load_pairs(colored), val=load_pairs(colored))
+    second.evaluate(load_pairs(colored))
+    assert (count.images, count.texts) == (55, 66)
+    again = tiny(CRCL, encoder=tiny_clip).fit(load_pairs(colored))
+    np.testing.assert_array_equal(again.correspondence_, first.correspondence_)
+
+
+def test_cached_equals_fresh_to_the_bit(tiny_clip: Path, colored: Path) -> None:
+    on_disk = load_pairs(colored)
+    in_memory = on_disk.take(np.arange(len(on_disk)))
+    assert in_memory.source.kind == "memory"
+    models = [tiny(CRCL, encoder=tiny_clip).fit(pairs) for pairs in (on_disk, on_disk, in_memory)]
+    for model in models[1:]:
+        np.testing.assert_array_equal(model.correspondence_, models[0].correspondence_)
+        np.testing.assert_array_equal(model.score_pairs(in_memory), models[0].score_pairs(on_disk))
+
+
+def test_a_killed_encoding_goes_on_where_it_was(
+    tiny_clip: Path, colored: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from cleanpairs.features import images as images_module
+
+    monkeypatch.setattr(rows_module, "SYNC_SECONDS", -1.0)
+    monkeypatch.setattr(images_module, "BATCH", 8)
+    whole = tiny(CRCL, encoder=tiny_clip).fit(load_pairs(colored))
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "other"))
+
+    def kill(done: int, total: int) -> None:
+        if done >= 24:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tiny(CRCL, encoder=tiny_clip).fit(load_pairs(colored), on_encode=kill)
+    count = Count(monkeypatch)
+    resumed = tiny(CRCL, encoder=tiny_clip).fit(load_pairs(colored))
+    assert count.images == 56 - 16 - 1  # the third batch was not synced yet; one image cannot be decoded
+    np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
+
+
+def test_vectors_that_the_model_has_made_before(tiny_clip: Path, colored: Path) -> None:
+    pairs = load_pairs(colored).take(np.arange(40))
+    z = ClipScore(model=tiny_clip, device="cpu").fit(pairs).encode_images(pairs)
+    given = Pairs.from_arrays(pairs.captions, features=z, image_index=pairs.image_index)
+    given = given.take(np.arange(40))
+    model = tiny(CRCL, encoder=tiny_clip, image_encoder="features").fit(given)
+    looked = tiny(CRCL, encoder=tiny_clip).fit(pairs)
+    np.testing.assert_allclose(model.score_pairs(given), looked.score_pairs(pairs), atol=1e-4)
+    other = Pairs.from_arrays(pairs.captions, features=z[:, :5], image_index=pairs.image_index)
+    with pytest.raises(DataError, match="one vector of 24 dimensions"):
+        tiny(CRCL, encoder=tiny_clip, image_encoder="features").fit(other)
+    with pytest.raises(ConfigError, match="the data has vectors only"):
+        tiny(CRCL, encoder=tiny_clip).fit(given)
+
+
+# -- towers that are trained ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("tune", ["lora", "blocks:1", "full"])
+def test_tuned_towers_begin_as_the_model_learn_and_come_back(
+    tiny_models: dict[str, Path], colored: Path, tmp_path: Path, kind: str, tune: str
+) -> None:
+    pairs = load_pairs(colored).take(np.arange(40))
+    own = PretrainedCLIP.load(tiny_models[kind])
+    still = tiny(CRCL, encoder=tiny_models[kind], tune=tune, lr=1e-12, encoder_lr=1e-12, weight_decay=0.0).fit(pairs)
+    np.testing.assert_allclose(still.encode_texts(pairs.captions), own.encode_texts(pairs.captions), atol=2e-5)
+
+    model = tiny(CRCL, encoder=tiny_models[kind], tune=tune, encoder_lr=1e-3, epochs=2).fit(pairs)
+    assert np.abs(model.encode_texts(pairs.captions) - own.encode_texts(pairs.captions)).max() > 1e-3
+    trained = model.model_.state_dict()
+    before = dict(own.model.named_parameters())
+    changed = [n for n in trained if n.startswith("network.") and n[8:] in before]
+    if tune == "lora":
+        assert changed == [] and any("lora_A" in name for name in trained)
+    else:
+        assert any(bool((trained[n] != before[n[8:]]).any()) for n in changed)
+        layers = {n.split("layers.")[1][0] for n in changed if "layers." in n}
+        assert layers == ({"1"} if tune == "blocks:1" else {"0", "1"})
+    scores = model.score_pairs(pairs)
+    model.save_pretrained(tmp_path / "model")
+    np.testing.assert_array_equal(CRCL.from_pretrained(tmp_path / "model").score_pairs(pairs), scores)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["repair", "pc2", "l2rm", "ncr", "decl", "bicro", "rcl", "mscn", "infonce", "triplet"])
+def test_other_methods_tune_too(name: str, tiny_clip: Path, colored: Path, meta: Path, tmp_path: Path) -> None:
+    pairs = load_pairs(colored).take(np.arange(40))
+    settings = {"encoder": tiny_clip, "tune": "lora", "meta": str(meta), "meta_batch": 8, "meta_every": 1}
+    model = tiny(METHODS.load(name), **settings).fit(pairs)
+    model.save_pretrained(tmp_path / "model")
+    scores = type(model).from_pretrained(tmp_path / "model").score_pairs(pairs)
+    np.testing.assert_array_equal(scores, model.score_pairs(pairs))
+
+
+def test_an_interrupted_lora_goes_on_to_the_same(tiny_clip: Path, colored: Path, tmp_path: Path) -> None:
+    pairs = load_pairs(colored).take(np.arange(40))
+    whole = tiny(CRCL, encoder=tiny_clip, tune="lora", epochs=2).fit(pairs)
+
+    def stop(done: int, total: int, loss: float) -> None:
+        import os
+        import signal
+
+        if done == 40 + 16 and not stopped:
+            stopped.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped: list[bool] = []
+    model = tiny(CRCL, encoder=tiny_clip, tune="lora", epochs=2)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(pairs, run_dir=tmp_path, on_step=stop)
+    model.fit(pairs, run_dir=tmp_path, resume=True)
+    np.testing.assert_array_equal(model.correspondence_, whole.correspondence_)
+    file = tmp_path / "checkpoints" / "last.safetensors"
+    assert file.stat().st_size < 400_000  # adapters, heads and moments; the frozen towers are not in it
+
+
+def test_checkpointing_changes_no_value(tiny_clip: Path, colored: Path) -> None:
+    pairs = load_pairs(colored).take(np.arange(40))
+    plain, saving = (
+        tiny(CRCL, encoder=tiny_clip, tune="full", gradient_checkpointing=flag).fit(pairs) for flag in (False, True)
+    )
+    np.testing.assert_allclose(saving.correspondence_, plain.correspondence_, atol=1e-5)
+
+
+def test_more_blocks_than_there_are(tiny_clip: Path, colored: Path) -> None:
+    with pytest.raises(ConfigError, match="2 blocks only"):
+        tiny(CRCL, encoder=tiny_clip, tune="blocks:3").fit(load_pairs(colored))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tune", ["head", "lora", "full"])
+def test_on_a_gpu_in_bf16(tiny_clip: Path, colored: Path, tune: str) -> None:
+    pairs = load_pairs(colored)
+    model = tiny(CRCL, encoder=tiny_clip, tune=tune, epochs=2, device="cuda", precision="bf16").fit(pairs)
+    assert np.isfinite(np.delete(model.score_pairs(pairs), 60)).all()
+
+
+# -- what does not go together, and what has gone -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_encoder": "cnn"}, "looks at the images itself"),
+        ({"image_encoder": "features", "tune": "full"}, "looks at the images itself"),
+        ({"text_encoder": "features"}, "leave text_encoder out"),
+    ],
+)
+def test_encoders_that_exclude_each_other(tiny_clip: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tiny(CRCL, encoder=tiny_clip, **changes).fit(Pairs.from_arrays([], features=np.zeros((0, 2), np.float32)))
+
+
+def test_a_model_that_has_changed_or_gone_is_noticed(tiny_clip: Path, colored: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_clip, tmp_path / "clip"))
+    tiny(CRCL, encoder=folder).fit(load_pairs(colored)).save_pretrained(tmp_path / "model")
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "x": 1}), encoding="utf-8")
+    with pytest.raises(DataError, match="its files have changed"):
+        CRCL.from_pretrained(tmp_path / "model")
+    shutil.rmtree(folder)
+    with pytest.raises(DataError, match="there is no directory"):
+        CRCL.from_pretrained(tmp_path / "model")
+
+
+# -- text alone -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT as sentence-transformers keeps one."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    path = tmp_path_factory.mktemp("bert")
+    letters = [chr(k) for k in range(97, 123)]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *("##" + a for a in letters)]
+    vocabulary = {token: k for k, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(path)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        BertModel(
+            BertConfig(
+                vocab_size=len(tokens), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                intermediate_size=48, max_position_embeddings=40,
+            )
+        ).save_pretrained(path)  # fmt: skip
+    (path / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
+    (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12}), encoding="utf-8")
+    return path
+
+
+def test_a_sentence_encoder_is_the_mean_over_the_tokens(sentence_model: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    from cleanpairs.encoders.sentences import SentenceEncoder
+
+    texts = ["red over blue", "", "a", "letters " * 20, "Red over blue!"]
+    encoder = SentenceEncoder.load(sentence_model)
+    z = encoder.encode_texts(texts)
+    tokenizer, model = AutoTokenizer.from_pretrained(sentence_model), AutoModel.from_pretrained(sentence_model).eval()
+    assert encoder.max_length == 12 and z.shape == (5, 32) and z.dtype == np.float32
+    for text, found in zip(texts, z, strict=True):
+        given = tokenizer(text, return_tensors="pt", truncation=True, max_length=12)
+        with torch.no_grad():
+            expected = model(**given).last_hidden_state[0].mean(dim=0)
+        np.testing.assert_allclose(found, expected / expected.norm(), atol=1e-6)
+    assert encoder.encode_texts([]).shape == (0, 32)
+
+
+def test_a_text_encoder_in_place_of_learned_words(sentence_model: Path, colored: Path, tmp_path: Path) -> None:
+    pairs = load_pairs(colored)
+    model = tiny(CRCL, text_encoder=sentence_model, image_size=32, dim=16, epochs=30, lr=2e-3).fit(pairs)
+    assert model.evaluate(pairs).rsum > 150  # 56 images: 16 by chance for each direction of R@1, 5, 10
+    scores = model.score_pairs(pairs)
+    model.save_pretrained(tmp_path / "model")
+    np.testing.assert_array_equal(CRCL.from_pretrained(tmp_path / "model").score_pairs(pairs), scores)
+
+
+def test_models_that_are_no_text_encoders(tiny_clip: Path, sentence_model: Path, tmp_path: Path) -> None:
+    from cleanpairs.encoders.sentences import SentenceEncoder
+
+    with pytest.raises(ConfigError, match="name it as the encoder"):
+        SentenceEncoder.load(tiny_clip)
+    with pytest.raises(ConfigError, match="only clip, siglip can be used"):
+        PretrainedCLIP.load(sentence_model)
+    folder = Path(shutil.copytree(sentence_model, tmp_path / "bert"))
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}', encoding="utf-8")
+    with pytest.raises(ConfigError, match="pools by pooling_mode_max_tokens"):
+        SentenceEncoder.load(folder)
+
+
+# -- vectors of both sides, made elsewhere --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim_text", [8, 5])
+def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(60, 8)).astype(np.float32)
+    texts = (z @ rng.normal(size=(8, dim_text)).astype(np.float32)) if dim_text != 8 else z + 0.1
+    captions = [f"caption {i}" for i in range(60)]
+    pairs = Pairs.from_arrays(captions, features=z, text_vectors=texts)
+    model = tiny(CRCL, text_encoder="features", dim=16, epochs=20, lr=3e-3).fit(pairs)
+    assert type(model.model_).__name__ == ("JointHead" if dim_text == 8 else "VectorTowers")
+    assert model.evaluate(pairs).rsum > 400
+    scores = model.score_pairs(pairs)
+    model.save_pretrained(tmp_path / "model")
+    again = CRCL.from_pretrained(tmp_path / "model")
+    np.testing.assert_array_equal(again.score_pairs(pairs), scores)
+    with pytest.raises(ConfigError, match="vectors of both sides"):
+        again.encode_texts(["a caption"])
+    with pytest.raises(DataError, match="the data has none"):
+        again.score_pairs(Pairs.from_arrays(captions, features=z))
+    with pytest.raises(DataError, match="and this data has 2"):
+        again.score_pairs(Pairs.from_arrays(captions, features=z, text_vectors=texts[:, :2]))
+
+
+# -- any module -----------------------------------------------------------------------------------------------------
+
+
+class Means(nn.Module):
+    """Mean colors of a grid: regions, or one vector."""
+
+    def __init__(self, grid: int = 2, flat: bool = False) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.pool, self.flat = nn.AdaptiveAvgPool2d(grid), flat
+
+    def forward(self, x: Tensor) -> Tensor:
+        cells = self.pool(x) * self.scale[:, None, None]
+        return cells.flatten(1) if self.flat else cells.flatten(2).transpose(1, 2)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_any_module_as_image_encoder(colored: Path, tmp_path: Path, flat: bool) -> None:
+    pairs, module = load_pairs(colored), Means(flat=flat)
+    model = tiny(CRCL, image_encoder=module, dim=32, dim_word=16, epochs=30, lr=3e-3).fit(pairs)
+    assert module.training and module.scale.requires_grad  # as it was given
+    assert model.evaluate(pairs).rsum > 200 and list(model.quarantined_) == [60]
+    scores = model.score_pairs(pairs)
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(ConfigError, match="give it again"):
+        CRCL.from_pretrained(tmp_path / "model")
+    again = CRCL.from_pretrained(tmp_path / "model", image_encoder=Means(flat=flat))
+    np.testing.assert_array_equal(again.score_pairs(pairs), scores)
+    other = Means(flat=flat)
+    nn.init.constant_(other.scale, 2.0)
+    with pytest.raises(ConfigError, match="not the module"):
+        CRCL.from_pretrained(tmp_path / "model", image_encoder=other)
+    with pytest.raises(ConfigError, match="not the module"):
+        CRCL.from_pretrained(tmp_path / "model", image_encoder=module, image_transform=small)
+
+
+def small(images: Any) -> Tensor:
+    pixels = [np.asarray(image.resize((16, 16)), dtype=np.float32) / 255 for image in images]
+    return torch.from_numpy(np.stack(pixels).transpose(0, 3, 1, 2))
+
+
+def test_a_module_with_a_transform_of_its_own(colored: Path) -> None:
+    pairs = load_pairs(colored).take(np.arange(30))
+    seen: list[torch.Size] = []
+
+    class Watching(Means):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.shape[1:])
+            return super().forward(x)
+
+    model = tiny(CRCL, image_encoder=Watching(), image_transform=small, dim=8, dim_word=4).fit(pairs)
+    assert set(seen) == {(3, 16, 16)}
+    runs = len(seen)
+    model.score_pairs(pairs)
+    assert len(seen) == runs  # of the same images: not again
+    vectors = model.encode_images(np.zeros((2, 3, 20, 20), np.uint8))
+    assert vectors.shape == (2, 8)
+
+
+def test_modules_that_make_something_else() -> None:
+    pairs = Pairs.from_arrays(["a"], images=[None])
+    for module in (nn.Identity(), nn.Linear(3, 3)):
+        with pytest.raises(ConfigError, match="image_encoder"):
+            tiny(CRCL, image_encoder=module).fit(pairs)
