@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.folder import annotation_files
+from cleanpairs.data.formats.remote import fetch
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import Source, cache_dir
 from cleanpairs.errors import ConfigError, DataError
@@ -56,14 +57,16 @@ def open_source(
     key_column: str | None = None,
     image_root: str | Path | None = None,
     limit: int | None = None,
+    allow_urls: bool = False,
 ) -> Source:
     """Where ``data`` is and what its columns are, without reading it; parameters as in :func:`load_pairs`."""
     if limit is not None and limit < 0:
         raise ConfigError(f"limit is a number of rows, 0 or more; found {limit}")
     columns = {"image": image_column, "text": text_column, "key": key_column}
     root = None if image_root is None else str(image_root)
-    reader = READERS.load(sniff(str(data)))()
-    source: Source = reader.open(str(data), split=split, columns=columns, image_root=root, limit=limit)
+    path = fetch(str(data), allow_urls)
+    reader = READERS.load(sniff(path))()
+    source: Source = reader.open(path, split=split, columns=columns, image_root=root, limit=limit)
     return source
 
 
@@ -76,22 +79,28 @@ def load_pairs(
     key_column: str | None = None,
     image_root: str | Path | None = None,
     limit: int | None = None,
+    allow_urls: bool = False,
 ) -> Pairs:
     """Read image-caption pairs.
 
     Parameters
     ----------
     data : path, glob, directory, pandas DataFrame, pyarrow Table or Pairs
-        Parquet, or a directory in the research layout. A table is written to the cache directory first, so that it can
-        be read again like any input.
+        Whatever one of :data:`cleanpairs.registry.READERS` recognises: Parquet, `datasets` directories, WebDataset
+        tars, image files with a CSV, TSV or JSON Lines, embedding folders of clip-retrieval, COCO's captions, the
+        research layout; or ``hf://owner/name`` for a dataset on the hub. A table is written to the cache directory
+        first, so that it can be read again like any input.
     split : str, optional
-        Of a research directory; ``train`` by default.
+        Where the input has splits; ``train`` by default.
     image_column, text_column, key_column : str, optional
         Found by their usual names if not given. A text column of lists makes one pair of each caption.
     image_root : path, optional
-        Image paths are relative to it (else to the Parquet file's folder) and may not leave it.
+        Image paths are relative to it (else to the folder of the file that names them) and may not leave it.
     limit : int, optional
         Only the first rows.
+    allow_urls : bool
+        Fetch ``data`` where it is a URL (s3, gs, https and what else fsspec knows) into the cache directory. Images
+        that the data itself names by URLs are never fetched.
 
     Returns
     -------
@@ -100,6 +109,8 @@ def load_pairs(
 
     Raises
     ------
+    ConfigError
+        The input is a URL, and these are not allowed.
     DataError
         The input cannot be read, or has no column of captions or images; the message names file and columns.
     """
@@ -115,6 +126,7 @@ def load_pairs(
         key_column=key_column,
         image_root=image_root,
         limit=limit,
+        allow_urls=allow_urls,
     )
     pairs: Pairs = READERS.load(source.kind)().load(source)
     return pairs

@@ -1,0 +1,235 @@
+"""Inputs behind a URL: fetched into the cache directory, where their reader finds them.
+
+``s3://``, ``gs://``, ``memory://`` and whatever else fsspec knows, and ``http(s)://``. Nothing is fetched unless
+``allow_urls`` says so. For HTTP the addresses are looked at when the connection is made, behind every redirect,
+whatever the name resolved to before: this machine, the local network and a cloud's metadata service are never asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import ipaddress
+import json
+import shutil
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote, urlsplit
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.formats.file_names import expand_braces
+from cleanpairs.data.source import cache_dir
+from cleanpairs.errors import ConfigError, DataError
+
+__all__ = ["fetch", "is_url"]
+
+ENDINGS = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
+TIMEOUT = 60.0  # seconds without an answer
+HUB = "hf://"  # the reader of `datasets` asks the hub itself
+
+
+def is_url(data: str) -> bool:
+    """Whether ``data`` is the URL of files, and no path, and not the name of a dataset on the hub."""
+    return "://" in data and not data.startswith(HUB)
+
+
+def fetch(data: str, allow_urls: bool) -> str:
+    """The local path of what ``data`` names; as it is where that is no URL.
+
+    A URL names one file, several by braces or (but for HTTP) a glob, or a folder. What was fetched before is fetched
+    again only if its size or its mark (ETag, time of change) is another one now.
+
+    Raises
+    ------
+    ConfigError
+        URLs are not allowed, or the protocol's package is not installed.
+    DataError
+        It cannot be fetched, or its address is private.
+    """
+    if not is_url(data):
+        return data
+    scheme = data.split("://", 1)[0].lower()
+    if scheme == "file":
+        raise ConfigError(f"{data} is on this machine: give its path")
+    if not allow_urls:
+        raise ConfigError(f"{data} is a URL, and nothing is fetched unless you allow it: add --allow-urls (allow_urls)")
+    folder = cache_dir() / "remote" / hashlib.sha256(data.encode()).hexdigest()[:32]
+    names = [n for url in expand_braces(data) for n in (_http(url) if scheme in ("http", "https") else _others(url))]
+    if not names:
+        raise DataError(f"no such input: {data} names no file")
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {}
+    for name in names:
+        target = folder / name.file
+        if target in wanted:
+            raise DataError(f"{data} names two files {name.file!r}")
+        wanted[target] = name
+        _update(target, name)
+    for old in folder.glob("[!.]*"):  # what the URL no longer names must not be read with the rest
+        if old not in wanted and old.with_suffix("") not in wanted:
+            old.unlink()
+    return str(next(iter(wanted))) if len(wanted) == 1 and not data.endswith("/") else str(folder)
+
+
+class _Remote:
+    """One file: its name, its mark, and how it is copied into an open file."""
+
+    def __init__(self, url: str, mark: str, copy: Callable[[BinaryIO], None]) -> None:
+        self.url, self.mark, self.copy = url, mark, copy
+        self.file = Path(unquote(urlsplit(url).path)).name
+        if not self.file or self.file.startswith("."):
+            raise DataError(f"{url} does not end in the name of a file")
+
+
+def _update(target: Path, remote: _Remote) -> None:
+    """Fetch a file unless it is there already as it is now."""
+    note = target.with_name(target.name + ".source")
+    mark = json.dumps({"url": remote.url, "mark": remote.mark})
+    if target.exists() and note.exists() and note.read_text(encoding="utf-8") == mark and remote.mark:
+        return
+    note.unlink(missing_ok=True)
+    with staged_file(target, overwrite=True) as staged, open(staged, "wb") as out:
+        try:
+            remote.copy(out)
+        except (OSError, http.client.HTTPException) as error:
+            raise DataError(f"{remote.url} cannot be fetched: {error}") from error
+    note.write_text(mark, encoding="utf-8")
+
+
+# -- fsspec -----------------------------------------------------------------------------------------------------------
+
+
+def _others(url: str) -> list[_Remote]:
+    """The files of a URL that fsspec knows: itself, a glob, or those of a folder."""
+    import fsspec
+
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise ConfigError(f"{url} needs a package that is not installed: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{url} has a protocol that is not known: {error}") from error
+    try:
+        if any(c in path for c in "*?["):
+            found = sorted(system.glob(path))
+        elif system.isdir(path):
+            found = sorted(p for p in system.ls(path, detail=False) if p.endswith(ENDINGS))
+        else:
+            found = [path]
+        return [_of_fsspec(system, p, url.split("://", 1)[0]) for p in found]
+    except FileNotFoundError as error:
+        raise DataError(f"no such input: {url}") from error
+    except DataError:
+        raise
+    except Exception as error:  # each of these file systems raises its own
+        raise DataError(f"{url} cannot be reached: {' '.join(str(error).split())[:300]}") from error
+
+
+def _of_fsspec(system: Any, path: str, scheme: str) -> _Remote:
+    about = system.info(path)
+    mark = "|".join(str(about.get(k)) for k in ("size", "ETag", "etag", "LastModified", "mtime", "created", "updated"))
+
+    def copy(out: BinaryIO) -> None:
+        try:
+            with system.open(path, "rb") as file:
+                shutil.copyfileobj(file, out, 1 << 20)
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(str(error)) from error
+
+    return _Remote(f"{scheme}://{path.lstrip('/')}", mark, copy)
+
+
+# -- HTTP -------------------------------------------------------------------------------------------------------------
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the internet, not of this machine, a local network or a cloud's inside."""
+    ip = ipaddress.ip_address(address.split("%")[0])
+    mapped = getattr(ip, "ipv4_mapped", None)
+    ip = mapped or ip
+    return ip.is_global and not ip.is_multicast
+
+
+def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
+    """``socket.create_connection``, to public addresses only: looked at here, nothing can change in between."""
+    host, port = address
+    refused, failed = None, OSError(f"{host} has no address")
+    for *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        if not is_public(str(where[0])):
+            refused = str(where[0])
+            continue
+        try:
+            return socket.create_connection((str(where[0]), port), *args, **kwargs)
+        except OSError as error:
+            failed = error
+    if refused is not None:
+        raise _PrivateAddressError(f"{host} is at {refused}, a private address: these are never fetched from")
+    raise failed
+
+
+class _PrivateAddressError(OSError):
+    """The address is not one of the internet."""
+
+
+class _HTTPConnection(http.client.HTTPConnection):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._create_connection = _connect
+
+
+class _HTTPSConnection(http.client.HTTPSConnection):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._create_connection = _connect
+
+
+class _HTTPHandler(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(cast(Any, _HTTPConnection), req)
+
+
+class _HTTPSHandler(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(cast(Any, _HTTPSConnection), req)
+
+
+def _http(url: str) -> list[_Remote]:
+    """The file of an ``http(s)://`` URL. No proxy is used: it would be the one to connect."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.UnknownHandler, _HTTPHandler, _HTTPSHandler, urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPRedirectHandler, urllib.request.HTTPErrorProcessor,
+    ):  # fmt: skip
+        opener.add_handler(handler())
+
+    def asked(method: str) -> Any:
+        request = urllib.request.Request(url, method=method, headers={"User-Agent": "cleanpairs"})
+        try:
+            return opener.open(request, timeout=TIMEOUT)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise DataError(f"{url} cannot be fetched: HTTP {error.code} {error.reason}") from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise DataError(f"{url} cannot be fetched: {reason}") from error
+
+    def copy(out: BinaryIO) -> None:
+        with asked("GET") as answer:
+            shutil.copyfileobj(answer, out, 1 << 20)
+            length = answer.headers.get("Content-Length")
+        if length is not None and out.tell() != int(length):
+            raise OSError(f"it was cut short: {out.tell()} of {length} bytes came")
+
+    told: list[str | None] = [None, None]
+    try:
+        with asked("HEAD") as answer:
+            told = [answer.headers.get(name) for name in ("ETag", "Last-Modified", "Content-Length")]
+    except DataError:  # some servers know no HEAD: what is wrong otherwise, GET will say
+        pass
+    return [_Remote(url, "|".join(map(str, told)) if any(told[:2]) else "", copy)]

@@ -1,0 +1,167 @@
+"""Inputs behind URLs: memory:// for fsspec, a server of our own for HTTP; addresses that are refused."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.data import load_pairs
+from cleanpairs.data.formats import remote
+from cleanpairs.data.formats.remote import fetch, is_public, is_url
+from cleanpairs.errors import ConfigError, DataError
+
+
+def parquet(*captions: str) -> bytes:
+    sink = io.BytesIO()
+    vectors = pa.array([[float(i), 1.0] for i in range(len(captions))], pa.list_(pa.float32()))
+    pq.write_table(pa.table({"caption": list(captions), "image_features": vectors}), sink)
+    return sink.getvalue()
+
+
+@pytest.fixture
+def bucket() -> Iterator[fsspec.AbstractFileSystem]:
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()
+
+
+def test_nothing_is_fetched_unless_it_is_allowed(bucket: fsspec.AbstractFileSystem) -> None:
+    bucket.pipe("/bucket/a.parquet", parquet("a"))
+    with pytest.raises(ConfigError, match=r"memory://bucket/a.parquet is a URL, and nothing is fetched.*--allow-urls"):
+        load_pairs("memory://bucket/a.parquet")
+    assert load_pairs("memory://bucket/a.parquet", allow_urls=True).captions == ["a"]
+
+
+def test_one_file_a_folder_a_glob_and_braces(bucket: fsspec.AbstractFileSystem) -> None:
+    for name in "abc":
+        bucket.pipe(f"/bucket/{name}.parquet", parquet(name))
+    bucket.pipe("/bucket/notes.txt", b"of no use")
+    for url, captions in {
+        "memory://bucket/": "abc",
+        "memory://bucket": "abc",
+        "memory://bucket/*.parquet": "abc",
+        "memory://bucket/{a,c}.parquet": "ac",
+        "memory://bucket/b.parquet": "b",
+    }.items():
+        assert load_pairs(url, allow_urls=True).captions == list(captions), url
+    with pytest.raises(DataError, match="no such input"):
+        load_pairs("memory://bucket/nothing.parquet", allow_urls=True)
+    with pytest.raises(DataError, match="names no file"):
+        load_pairs("memory://bucket/*.tar", allow_urls=True)
+
+
+def test_what_is_there_already_is_fetched_again_only_if_it_changed(bucket: fsspec.AbstractFileSystem) -> None:
+    bucket.pipe("/bucket/a.parquet", parquet("old"))
+    path = Path(fetch("memory://bucket/a.parquet", True))
+    before = path.stat()
+    assert Path(fetch("memory://bucket/a.parquet", True)).stat().st_ino == before.st_ino
+    bucket.pipe("/bucket/a.parquet", parquet("new one"))
+    assert load_pairs("memory://bucket/a.parquet", allow_urls=True).captions == ["new one"]
+    bucket.pipe("/bucket/b.parquet", parquet("b"))
+    assert load_pairs("memory://bucket/", allow_urls=True).captions == ["new one", "b"]
+    bucket.rm("/bucket/a.parquet")
+    assert load_pairs("memory://bucket/", allow_urls=True).captions == ["b"]
+
+
+def test_protocols_that_are_not_there() -> None:
+    with pytest.raises(ConfigError, match="not known"):
+        fetch("nonsense://a/b.parquet", True)
+    with pytest.raises(ConfigError, match="give its path"):
+        fetch("file:///etc/passwd", True)
+    assert not is_url("hf://owner/name") and not is_url("a/b.parquet") and fetch("a/b.parquet", False) == "a/b.parquet"
+
+
+# -- HTTP -------------------------------------------------------------------------------------------------------------
+
+
+class _Server(BaseHTTPRequestHandler):
+    asked: list[str] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        self.asked.append(f"{self.command} {self.path}")
+        if self.path.startswith("/to/"):
+            self.send_response(302)
+            self.send_header("Location", self.path.removeprefix("/to/"))
+            self.end_headers()
+        elif self.path == "/a.parquet" or self.path == "/short.parquet":
+            body = parquet("a")
+            self.send_response(200)
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", str(len(body) + (self.path == "/short.parquet") * 9))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+        else:
+            self.send_error(404)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    _Server.asked = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "0.0.0.0", "127.1", "2130706433", "[::1]", "[::ffff:127.0.0.1]"]
+)
+def test_this_machine_is_never_asked(server: str, host: str) -> None:
+    url = server.replace("127.0.0.1", host) + "/a.parquet"
+    with pytest.raises(DataError, match=r"private address|cannot be fetched"):
+        load_pairs(url, allow_urls=True)
+    assert _Server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True), ("2606:4700::1111", True), ("127.0.0.1", False), ("10.1.2.3", False), ("192.168.0.1", False),
+        ("172.16.0.1", False), ("169.254.169.254", False), ("100.64.0.1", False), ("0.0.0.0", False), ("::1", False),
+        ("fe80::1%eth0", False), ("fd00:ec2::254", False), ("::ffff:10.0.0.1", False), ("224.0.0.1", False),
+    ],
+)  # fmt: skip
+def test_addresses(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+def test_a_public_server_is_read_but_not_its_redirect_inside(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    public = server.replace("127.0.0.1", "localhost")  # stands for a server on the internet; 127.0.0.2 for one inside
+    monkeypatch.setattr(remote, "is_public", lambda address: address in ("127.0.0.1", "::1"))
+    assert load_pairs(f"{public}/a.parquet", allow_urls=True).captions == ["a"]
+    assert load_pairs(f"{public}/a.parquet", allow_urls=True).captions == ["a"]
+    assert _Server.asked == ["HEAD /a.parquet", "GET /a.parquet", "HEAD /a.parquet"]  # not fetched a second time
+    assert load_pairs(f"{public}/to//a.parquet", allow_urls=True).captions == ["a"]
+    _Server.asked = []
+    inside = server.replace("127.0.0.1", "127.0.0.2") + "/a.parquet"
+    with pytest.raises(DataError, match=r"127\.0\.0\.2, a private address"):
+        load_pairs(f"{public}/to/{inside}", allow_urls=True)
+    assert all(line.endswith(inside) for line in _Server.asked)  # our server was asked, the one inside was not
+    with pytest.raises(DataError, match="HTTP 404"):
+        load_pairs(f"{public}/nothing.parquet", allow_urls=True)
+    with pytest.raises(DataError, match="cannot be fetched"):
+        load_pairs(f"{public}/to/file:///etc/passwd.parquet", allow_urls=True)
+
+
+def test_an_answer_cut_short_is_noticed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "is_public", lambda address: True)
+    with pytest.raises(DataError, match=r"cut short|cannot be fetched"):
+        load_pairs(f"{server}/short.parquet", allow_urls=True)
