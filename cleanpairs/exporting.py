@@ -11,12 +11,13 @@ from cleanpairs.audit import expected_quality
 from cleanpairs.correspondence.valley import find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
-from cleanpairs.export import CardFacts, ExportSummary, export_pairs
+from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
 from cleanpairs.export.formats import choose_format, make_format
+from cleanpairs.export.pushing import push_model
 from cleanpairs.plan import RepairPlan
 from cleanpairs.run import Run
 
-__all__ = ["card_facts", "expected_at", "export_plan", "export_run", "plan_run", "resolve_threshold"]
+__all__ = ["card_facts", "expected_at", "export_plan", "export_run", "plan_run", "push_run", "resolve_threshold"]
 
 
 def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
@@ -198,3 +199,36 @@ def export_run(
         explode=explode,
         overwrite=overwrite,
     )
+
+
+def push_run(
+    path: str | Path, repo: str, *, license: str | None = None, private: bool = True, endpoint: str | None = None
+) -> Pushed:
+    """Upload the model of a run to the Hugging Face hub, with a model card.
+
+    Parameters
+    ----------
+    path : path
+        Of the run.
+    repo : str
+        OWNER/NAME.
+    license : str, optional
+        An identifier of the hub, such as apache-2.0.
+    private : bool
+        Of a repository that is made; one that exists stays as it is.
+    endpoint : str, optional
+        Of the hub; huggingface_hub's own when None.
+
+    Raises
+    ------
+    DataError
+        There is no such run, or it has no model.
+    ConfigError, OutputError
+        As :func:`cleanpairs.export.hub.push_files`.
+    """
+    run = Run.open(path)
+    if not (run.path / "model").is_dir():
+        raise DataError(
+            f"{path} has no model: the run did not finish; go on with `cleanpairs fit --resume --out {path}`"
+        )
+    return push_model(run.path / "model", repo, about=card_facts(run, license), private=private, endpoint=endpoint)

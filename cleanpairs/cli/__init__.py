@@ -36,12 +36,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "score": ("cleanpairs.cli.score", "Score any pairs with a fitted model."),
         "rematch": ("cleanpairs.cli.rematch", "Plan the repairs, to be reviewed before they are made."),
         "export": ("cleanpairs.cli.export", "Write the cleaned, repaired dataset and its ledger."),
+        "push": ("cleanpairs.cli.push", "Upload a model or an export to the Hugging Face hub."),
     },
     "Review": {
         "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
         "audit": ("cleanpairs.cli.audit", "Label a sample by hand; precision and recall from it."),
         "diff": ("cleanpairs.cli.diff", "Show what an export changed, pair by pair."),
         "restore": ("cleanpairs.cli.restore", "Undo an export: write its input again."),
+        "verify": ("cleanpairs.cli.verify", "Check that an export, a run or a file is whole."),
     },
     "Measure": {
         "evaluate": ("cleanpairs.cli.evaluate", "Retrieval recall; detection where the truth is known."),
@@ -49,6 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("cleanpairs.cli.bench", "Methods against noise: the table that papers print."),
     },
     "Shell": {
+        "doctor": ("cleanpairs.cli.doctor", "Check the installation, and say what mends it."),
         "completion": ("cleanpairs.cli.completion", "Print the completion script of a shell."),
     },
 }

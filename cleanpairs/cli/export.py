@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import existing_run
+from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
 
 __all__ = ["export"]
@@ -34,18 +35,23 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 )
 @click.option("--card", metavar="FILE", help="Write a dataset card there; a directory has one as its README.md.")
 @click.option("--license", metavar="ID", help="Of the data, for the card, such as cc-by-4.0.  [default: unknown]")
+@click.option("--push-to-hub", "repo", metavar="OWNER/NAME", help="Upload OUT with its card; private unless --public.")
+@click.option("--public", is_flag=True, help="Make the repository of --push-to-hub public.")
 @repair_options
 @click.option("--explode", is_flag=True, help="One row a pair where a row holds a list of captions.")
 @click.option("--overwrite", is_flag=True, help="Replace the outputs.")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@json_option
 @click.pass_context
-def export(ctx: click.Context, out: str, as_json: bool, **options: Any) -> None:
+def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json: bool, **options: Any) -> None:
     """Keep the pairs at or above the threshold, repair the rest by rematching, drop what cannot be repaired."""
-    import json
-
+    from cleanpairs.export import push_export
     from cleanpairs.exporting import expected_at, export_plan, export_run
 
     written = {name: options[name] for name in WRITTEN}
+    if public and repo is None:
+        raise click.UsageError("--public is of --push-to-hub OWNER/NAME, which is not given")
+    if repo is not None:
+        written["card"] = card_to_push(out, repo, options)
     if options["plan"] is not None:
         decided = [n for n in ("run", "threshold", *REPAIR_NAMES) if ctx.get_parameter_source(n) is COMMANDLINE]
         if decided:
@@ -64,8 +70,29 @@ def export(ctx: click.Context, out: str, as_json: bool, **options: Any) -> None:
             **{name: options[name] for name in REPAIR_NAMES},
             **written,
         )
+    if not as_json:
+        click.echo(str(summary))
+    pushed = None
+    if repo is not None:
+        pushed = push_export(
+            summary.files["out"], repo, private=not public, card=written["card"], ledger=summary.files["ledger"]
+        )
     if as_json:
         fields = ("pairs", "kept", "rematched_text", "rematched_image", "recaptioned", "dropped", "quarantined", "rows")
-        click.echo(json.dumps({name: getattr(summary, name) for name in fields}))
-    else:
-        click.echo(str(summary))
+        counts = {name: getattr(summary, name) for name in fields}
+        print_json(counts if pushed is None else {**counts, "pushed": pushed})
+    elif pushed is not None:
+        click.echo(str(pushed))
+
+
+def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
+    """The dataset card of an export that is to be pushed; None for a directory. Finds out first that it can be."""
+    from cleanpairs.export.formats import choose_format, make_format
+    from cleanpairs.export.hub import check_push
+    from cleanpairs.export.pushing import beside_card
+
+    check_push(repo)
+    name, path = choose_format(out, options["format"])
+    if make_format(name).directory:
+        return options["card"]
+    return str(options["card"] or beside_card(path))

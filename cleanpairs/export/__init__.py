@@ -2,6 +2,8 @@
 
 from cleanpairs.export.card import CardFacts
 from cleanpairs.export.diff import Change, ExportDiff, diff_export, iter_changes
+from cleanpairs.export.hub import Pushed
+from cleanpairs.export.pushing import push_export
 from cleanpairs.export.restore import RestoreSummary, restore_export
 from cleanpairs.export.writing import ExportSummary, export_pairs
 
@@ -10,9 +12,11 @@ __all__ = [
     "Change",
     "ExportDiff",
     "ExportSummary",
+    "Pushed",
     "RestoreSummary",
     "diff_export",
     "export_pairs",
     "iter_changes",
+    "push_export",
     "restore_export",
 ]

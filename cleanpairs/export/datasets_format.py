@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.data.formats.arrow_io import count_arrow_rows, iter_arrow
+from cleanpairs.data.formats.stored import IMAGE_TYPE
 from cleanpairs.data.writing import with_image_feature
 from cleanpairs.errors import DataError, OutputError
 from cleanpairs.export.features import card_features, features_of
-from cleanpairs.export.files import sha256_of
+from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import one_array
 
@@ -45,8 +47,8 @@ class DatasetsFormat:
         return _DatasetsSink(path, table)
 
     def count(self, path: Path) -> int:
-        """Rows of the streams, read to their ends."""
-        return sum(len(batch) for batch in iter_stored(path))
+        """Rows of the streams, to their ends."""
+        return sum(count_arrow_rows(name) for name in _stored_files(path))
 
     def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
         """One split, ``train``: ``load_dataset`` reads the Arrow files of a hub repository."""
@@ -57,8 +59,7 @@ class DatasetsFormat:
 def with_structs(schema: pa.Schema, image: str | None) -> pa.Schema:
     """``schema`` with the column ``image`` as struct<bytes, path> where it is of bytes, and its features noted."""
     if image is not None and _is_binary(schema.field(image).type):
-        struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-        schema = schema.set(schema.get_field_index(image), pa.field(image, struct))
+        schema = schema.set(schema.get_field_index(image), pa.field(image, IMAGE_TYPE))
     return with_image_feature(schema)
 
 
@@ -86,7 +87,7 @@ class _DatasetsSink:
             column = one_array(table[self._image])
             struct = pa.StructArray.from_arrays(
                 [column.cast(pa.binary()), pa.nulls(len(column), pa.string())],
-                names=["bytes", "path"],
+                fields=list(IMAGE_TYPE),
                 mask=pc.is_null(column),
             )
             table = table.set_column(table.schema.get_field_index(self._image), self._image, struct)
@@ -145,25 +146,21 @@ class _DatasetsSink:
                 self._stack.close()
 
 
-def iter_stored(folder: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a directory that :class:`DatasetsFormat` wrote, checked, batch by batch.
+def iter_stored(folder: Path, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """The rows of a directory that :class:`DatasetsFormat` wrote, checked, in batches of at most ``batch_rows``.
 
     Raises
     ------
     DataError
         A file is missing or damaged; the message names it.
     """
+    for path in _stored_files(folder):
+        yield from iter_arrow(path, None, batch_rows)
+
+
+def _stored_files(folder: Path) -> list[str]:
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        names = [str(entry["filename"]) for entry in state["_data_files"]]
+        return [str(folder / Path(str(entry["filename"])).name) for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / STATE} cannot be read as the list of a datasets directory: {error}") from error
-    for name in names:
-        path = folder / Path(name).name
-        try:
-            with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-                for batch in stream:
-                    batch.validate(full=True)  # a damaged offset would end the process
-                    yield batch
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path} cannot be read as Arrow: {error}") from error

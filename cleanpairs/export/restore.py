@@ -107,9 +107,10 @@ def restore_export(
     note = LedgerNote.read(export.ledger)
     if note.kind != RESTORABLE:
         raise ConfigError(
-            f"{export.out} was exported from {_called(note.kind)}, and only Parquet can be restored: features and "
-            f"images of that input are not in the export, and it is still where it was, for an export only reads it. "
-            f"Its captions are in the column original_caption of {export.ledger}, one line a pair, in order"
+            f"{export.out} was exported from {_called(note.kind)}, and only what came from Parquet can be "
+            f"restored: the ledger keeps no images or features of other inputs. That one is still where it was, for an "
+            f"export only reads it, and its captions are in the column original_caption of {export.ledger}, one line "
+            "a pair, in order"
         )
     export.check_out()
     rows = _Rows.read(export.ledger, note.rows)
@@ -135,7 +136,12 @@ def restore_export(
 
 
 def _called(kind: str) -> str:
-    return {"precomp": "the research layout (_ims.npy and _caps.txt)"}.get(kind, f"the format {kind!r}")
+    named = {
+        "datasets": "a `datasets` directory",
+        "precomp": "the research layout (_ims.npy and _caps.txt)",
+        "webdataset": "WebDataset tars",
+    }
+    return named.get(kind, f"the format {kind!r}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,143 @@
+"""Upload to the Hugging Face hub: only when asked, private unless told otherwise, in one commit.
+
+The token is found by huggingface_hub itself (``HF_TOKEN``, or ``hf auth login``) and never read here. One commit holds
+the new files and takes away the shards of an earlier upload, so that a reader finds the old data or the new.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cleanpairs.errors import ConfigError, OutputError
+
+__all__ = ["Pushed", "check_push", "push_files"]
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """An upload: the repository's address, whether it was made private, the files in it, those that it replaced."""
+
+    url: str
+    private: bool
+    files: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        gone = f", {len(self.removed):,} of an earlier upload removed" if self.removed else ""
+        return f"{len(self.files):,} files pushed{gone}: {self.url}"
+
+
+def check_push(repo: str, endpoint: str | None = None) -> None:
+    """Find out, without the network, that a push could not work: before the work whose result is to be pushed.
+
+    Raises
+    ------
+    ConfigError
+        ``repo`` is no OWNER/NAME, or there is no token.
+    OutputError
+        huggingface_hub is told to stay offline.
+    """
+    from huggingface_hub import constants, get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ConfigError(f"{repo!r} is no name of a repository on the hub, which is OWNER/NAME: {error}") from error
+    if repo.count("/") != 1:
+        raise ConfigError(f"{repo!r} is no name of a repository on the hub: give OWNER/NAME")
+    if constants.HF_HUB_OFFLINE:
+        raise OutputError(f"{repo} cannot be pushed: HF_HUB_OFFLINE is set; unset it where there is a network")
+    if get_token() is None:
+        raise ConfigError(
+            f"{repo} cannot be pushed: there is no token. Make one with the right to write at "
+            f"{endpoint or constants.ENDPOINT}/settings/tokens, then `hf auth login` or set HF_TOKEN"
+        )
+
+
+def push_files(
+    repo: str,
+    files: Mapping[str, Path | bytes],
+    *,
+    kind: Literal["dataset", "model"],
+    message: str,
+    private: bool = True,
+    stale: str | None = None,
+    endpoint: str | None = None,
+) -> Pushed:
+    """Commit files to a repository of the hub, which is made where there is none.
+
+    Parameters
+    ----------
+    repo : str
+        OWNER/NAME.
+    files : mapping
+        Name in the repository -> a file, or its contents.
+    kind : {"dataset", "model"}
+    message : str
+        Of the commit.
+    private : bool
+        Of a repository that is made; one that exists stays as public as it is.
+    stale : str, optional
+        A regular expression: files of the repository that it matches whole, and that are not among ``files``, go in
+        the same commit. Without it shards of a longer, earlier upload would mix with the new ones.
+    endpoint : str, optional
+        Of the hub; huggingface_hub's own (``HF_ENDPOINT``) when None.
+
+    Returns
+    -------
+    Pushed
+
+    Raises
+    ------
+    ConfigError
+        No OWNER/NAME, no token, or one without the right to write.
+    OutputError
+        The hub cannot be reached or refuses.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    check_push(repo, endpoint)
+    api = HfApi(endpoint=endpoint, library_name="cleanpairs")
+    with _explained(repo, str(api.endpoint)):
+        url = str(api.create_repo(repo, repo_type=kind, private=private, exist_ok=True))
+        there = api.list_repo_files(repo, repo_type=kind) if stale is not None else []
+        old = [name for name in there if name not in files and re.fullmatch(str(stale), name)]
+        adds = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=held) for name, held in files.items()]
+        removed = [CommitOperationDelete(path_in_repo=name) for name in old]
+        api.create_commit(repo, [*adds, *removed], commit_message=message, repo_type=kind)
+    return Pushed(url, private, tuple(files), tuple(old))
+
+
+@contextmanager
+def _explained(repo: str, endpoint: str) -> Iterator[None]:
+    """The hub's errors as ours, with what to do."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except LocalTokenNotFoundError as error:
+        raise ConfigError(f"{repo} cannot be pushed: there is no token; `hf auth login` or set HF_TOKEN") from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        text = " ".join(str(error).split())[:300]
+        if status in (401, 403):
+            raise ConfigError(
+                f"{repo} cannot be pushed: {endpoint} refuses the token ({status}): it needs the right to write there, "
+                f"and OWNER must be you or your organisation ({text})"
+            ) from error
+        raise OutputError(f"{repo} cannot be pushed: {endpoint} answers {status}: {text}") from error
+    except (HTTPError, OfflineModeIsEnabled, ConnectionError) as error:
+        raise OutputError(
+            f"{repo} cannot be pushed: {endpoint} cannot be reached ({' '.join(str(error).split())[:200]}). What was "
+            "to be pushed is whole on disk: push it where there is a network by `cleanpairs push`, or upload it "
+            "yourself"
+        ) from error
+    except ValueError as error:  # the hub's judgement of the card
+        raise ConfigError(f"{repo} cannot be pushed: {' '.join(str(error).split())[:400]}") from error

@@ -1,0 +1,149 @@
+"""An export as a dataset of the hub, a model directory as a model: which files go, under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.export.card import CardFacts
+from cleanpairs.export.files import CARD
+from cleanpairs.export.hub import Pushed, check_push, push_files
+from cleanpairs.export.opening import open_export
+
+__all__ = ["beside_card", "model_card", "push_export", "push_model"]
+
+PARQUET_NAME = "data/train-00000-of-00001.parquet"  # as the hub's own uploads are named
+# Of an earlier upload, in any of the formats: they would be read together with the new ones.
+STALE = r"\d{5,}\.(tar|parquet)|data-\d{5}\.arrow|data/train-\d+-of-\d+\.parquet|uids\.npy"
+# load_dataset refuses a repository with the first two; they are for load_from_disk
+_LOCAL_ONLY = ("state.json", "dataset_info.json")
+_SINGLE = {"parquet": PARQUET_NAME, "uids": "uids.npy"}
+
+
+def beside_card(out: Path) -> Path:
+    """Where the dataset card of a single file goes that is to be pushed: ``<out>.card.md``."""
+    return out.with_name(out.name + ".card.md")
+
+
+def push_export(
+    out: str | Path,
+    repo: str,
+    *,
+    private: bool = True,
+    card: str | Path | None = None,
+    ledger: str | Path | None = None,
+    endpoint: str | None = None,
+) -> Pushed:
+    """Upload an export as a dataset; the ledger and the dropped pairs stay where they are.
+
+    Parameters
+    ----------
+    out : path
+        The cleaned data; its manifest is beside it, and its files are compared with that first.
+    repo : str
+        OWNER/NAME. Data files of an earlier upload go in the same commit.
+    private : bool
+        Of a repository that is made.
+    card : path, optional
+        The dataset card; README.md of a directory, else ``<out>.card.md``, when None.
+    ledger : path, optional
+        Where the ledger is now; where the manifest says when None.
+    endpoint : str, optional
+        Of the hub.
+
+    Raises
+    ------
+    DataError
+        ``out`` is no export, or not as it was exported.
+    ConfigError, OutputError
+        As :func:`cleanpairs.export.hub.push_files`; or there is no card.
+    """
+    check_push(repo, endpoint)
+    export = open_export(out, ledger)
+    export.check_out()
+    chosen = Path(card) if card is not None else export.out / CARD if export.out.is_dir() else beside_card(export.out)
+    if not chosen.is_file():
+        raise ConfigError(
+            f"there is no dataset card {chosen}: name it by --card, or export again with "
+            f"--card {beside_card(export.out)}"
+        )
+    files: dict[str, Path | bytes] = {CARD: chosen}
+    for part in export.parts:
+        name = _SINGLE.get(export.format) or part.path.relative_to(export.out).as_posix()
+        if name not in _LOCAL_ONLY:
+            files[name] = part.path
+    return push_files(
+        repo, files, kind="dataset", message="Cleaned by cleanpairs", private=private, stale=STALE, endpoint=endpoint
+    )
+
+
+def push_model(
+    folder: str | Path,
+    repo: str,
+    *,
+    about: CardFacts,
+    private: bool = True,
+    endpoint: str | None = None,
+) -> Pushed:
+    """Upload a model directory (``save_pretrained``) with a model card.
+
+    Raises
+    ------
+    DataError
+        ``folder`` holds no model.
+    ConfigError, OutputError
+        As :func:`cleanpairs.export.hub.push_files`.
+    """
+    check_push(repo, endpoint)
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{folder} is no model directory: it holds no config.json")
+    files: dict[str, Path | bytes] = {CARD: model_card(repo, about).encode()}
+    files |= {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != CARD}
+    return push_files(
+        repo, files, kind="model", message="A model fitted by cleanpairs", private=private, endpoint=endpoint
+    )
+
+
+def model_card(repo: str, about: CardFacts) -> str:
+    """The text of a model's README.md."""
+    from huggingface_hub import ModelCardData
+
+    header: dict[str, Any] = {"license": about.license or "unknown", "library_name": "cleanpairs"}
+    header["tags"] = ["image-text-matching", "noisy-correspondence", "cleanpairs"]
+    sections = [
+        f"---\n{ModelCardData(**header).to_yaml()}\n---",
+        f"# {repo.partition('/')[2]}",
+        "A retrieval model for images and captions, trained on pairs of which some are wrong by "
+        "[cleanpairs](https://pypi.org/project/cleanpairs/). It gives a pair its *correspondence*: the probability in "
+        "[0, 1] that image and caption belong together.",
+        "" if about.license is not None else "The licence is not known. Put it into the header above.",
+        _facts(about),
+        "## Loading",
+        "```python\nfrom cleanpairs import PairCleaner\nfrom huggingface_hub import snapshot_download\n\n"
+        f'model = PairCleaner.from_pretrained(snapshot_download("{repo}"))\n```',
+        "Safetensors and JSON: loading it runs no code. `bank.safetensors` holds embeddings of the training pairs that "
+        "scores refer to.",
+        "## Versions",
+        _numbers(about.versions),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _facts(about: CardFacts) -> str:
+    lines = []
+    if about.method is not None:
+        lines.append(f"- method: {about.method} (`cleanpairs methods {about.method}`)")
+    if about.fitted is not None:
+        lines.append(f"- fitted on {about.fitted:,} pairs")
+    if about.flagged is not None and about.fitted:
+        lines.append(f"- took {about.flagged:,} of them for wrong ({100 * about.flagged / about.fitted:.1f} %)")
+    if about.noise_rate is not None:
+        lines.append(f"- estimated share of wrong pairs: {100 * about.noise_rate:.1f} %")
+    return "\n".join(lines)
+
+
+def _numbers(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in sorted(versions.items())) or "not known"

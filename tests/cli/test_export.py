@@ -1,0 +1,117 @@
+"""``cleanpairs export`` in every format, and ``cleanpairs push``, by a plan: no model is needed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from cleanpairs.cli import cli
+from cleanpairs.data import load_pairs
+from cleanpairs.errors import ConfigError, OutputError
+from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+
+
+def png(number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4), (number, 0, 7)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """In a directory with in.parquet of five pairs, and plan.parquet that keeps three."""
+    monkeypatch.chdir(tmp_path)
+    n = 5
+    table = {"uid": [f"{i:032x}" for i in range(n)], "image": [png(i) for i in range(n)]}
+    pq.write_table(pa.table({**table, "caption": [f"text {i}" for i in range(n)]}), "in.parquet")
+    pairs = load_pairs("in.parquet")
+    actions = ["drop" if i % 2 else "keep" for i in range(n)]
+    lines: dict[str, Any] = {"pair_id": range(n), "key": pairs.keys, "action": actions, "correspondence": [0.5] * n}
+    lines |= {"caption": [None if i % 2 else c for i, c in enumerate(pairs.captions)]}
+    lines |= {"original_caption": pairs.captions}
+    columns = {f.name: pa.array(list(lines.get(f.name, [None] * n)), f.type) for f in PLAN_SCHEMA}
+    settings = {"data": str(tmp_path / "in.parquet"), "columns": {}}
+    RepairPlan(pa.table(columns), 0.1, 0.5, pairs.source.fingerprint, settings).save("plan.parquet")
+
+    def run(*argv: str) -> Result:
+        return CliRunner().invoke(cli, ["export", "--plan", "plan.parquet", *argv])
+
+    return run
+
+
+def test_every_format(command: Callable[..., Result]) -> None:
+    for argv in (
+        ["--repaired", "out.parquet"],
+        ["--repaired", "ds", "--format", "datasets"],
+        ["--repaired", "shards/{00000..}.tar", "--shard-size", "2"],
+        ["--repaired", "kept.npy", "--license", "cc0-1.0", "--card", "kept.md"],
+    ):
+        done = command(*argv, "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.output)["rows"] == 3
+    assert pq.read_table("out.parquet")["caption"].to_pylist() == ["text 0", "text 2", "text 4"]
+    assert len(datasets.load_from_disk("ds")) == 3
+    assert sorted(p for p in os.listdir("shards") if p.endswith(".tar")) == ["00000.tar", "00001.tar"]
+    assert len(np.load("kept.npy")) == 3 and "license: cc0-1.0" in Path("kept.md").read_text()
+    for name in ("out.parquet", "ds", "shards", "kept.npy"):
+        assert Path(f"{name}.ledger.parquet").exists() and Path(f"{name}.manifest.json").exists()
+
+
+def test_what_cannot_be(command: Callable[..., Result]) -> None:
+    for argv, words in (
+        (["--repaired", "out"], "--format (parquet"),
+        (["--repaired", "out.parquet", "--shard-size", "3"], "is for webdataset"),
+        (["--repaired", "out.parquet", "--format", "uids"], "named as parquet"),
+    ):
+        done = command(*argv)
+        assert isinstance(done.exception, ConfigError) and words in str(done.exception)
+    done = command("--repaired", "out.parquet", "--format", "csv")
+    assert done.exit_code == 2 and "webdataset" in done.output
+    done = command("--repaired", "out.parquet", "--public")
+    assert done.exit_code == 2 and "--push-to-hub" in done.output
+    assert not Path("out.parquet").exists()
+
+
+def test_the_help_names_the_defaults(command: Callable[..., Result]) -> None:
+    text = " ".join(command("--help").output.split())
+    assert "[default: OUT.ledger.parquet]" in text and "[default: 10000]" in text
+
+
+def test_a_push_that_cannot_be_is_refused_before_the_work(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent/token")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    done = command("--repaired", "out.parquet", "--push-to-hub", "me/clean")
+    assert isinstance(done.exception, ConfigError) and "no token" in str(done.exception)
+    done = command("--repaired", "out.parquet", "--push-to-hub", "clean")
+    assert isinstance(done.exception, ConfigError) and "OWNER/NAME" in str(done.exception)
+    assert not Path("out.parquet").exists()
+
+
+def test_a_push_that_fails_leaves_the_export(command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_TOKEN", "hf_ours")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # discard: nobody listens
+    done = command("--repaired", "out.parquet", "--push-to-hub", "me/clean")
+    assert isinstance(done.exception, OutputError) and "cannot be reached" in str(done.exception)
+    assert len(pq.read_table("out.parquet")) == 3 and Path("out.parquet.card.md").exists()
+    done = CliRunner().invoke(cli, ["push", "out.parquet", "me/clean"])
+    assert isinstance(done.exception, OutputError) and "cannot be reached" in str(done.exception)
+    done = CliRunner().invoke(cli, ["push", "out.parquet", "me/clean", "--license", "mit"])
+    assert done.exit_code == 2 and "--license is for a model" in done.output

@@ -1,0 +1,95 @@
+"""The dataset card: a header that the hub takes, the counts, and nothing about whose machine it was made on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import DatasetCard
+
+from cleanpairs.export import CardFacts, export_pairs
+from cleanpairs.export.card import size_category
+from cleanpairs.export.formats import FORMATS
+
+FACTS = CardFacts(
+    license="cc-by-4.0", method="crcl", flagged=3, fitted=7, noise_rate=0.25, versions={"torch": "2.13.0"}
+)
+
+
+@pytest.mark.parametrize("name", FORMATS.names())
+def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(7, struct=True)
+    out = tmp_path / f"photos{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }"
+    card = out / "README.md" if name in ("webdataset", "datasets") else tmp_path / "card.md"
+    given = None if card.parent == out else card
+    summary = export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=given, about=FACTS)
+    text = card.read_text()
+    loaded = DatasetCard(text)
+    assert loaded.data.license == "cc-by-4.0" and loaded.data.size_categories == "n<1K"
+    assert loaded.data.task_categories == ["image-to-text", "text-to-image"] and "cleanpairs" in loaded.data.tags
+    assert "| pairs in the input | 7 | 100.0 % |" in text and f"{summary.rows:,} rows are here" in text
+    assert f"| dropped | {summary.dropped} |" in text and "quarantined" in text
+    for words in (
+        "method: crcl",
+        "3 of 7 pairs (42.9 %)",
+        "25.0 %",
+        "threshold of correspondence",
+        ": 0.25",
+        "strategy ot",
+    ):
+        assert words in text
+    assert "torch 2.13.0" in text and "cleanpairs diff" in text
+    assert ("cleanpairs restore" in text) == (name in ("parquet", "datasets"))
+    assert "/secret" not in text and str(tmp_path) not in text
+    assert text.startswith("---\n") and "# photos" in text
+    header = yaml.safe_load(text.split("---\n")[1])
+    assert ("configs" in header) == (name != "uids")
+    if name in ("parquet", "datasets"):
+        names = {f["name"]: f.get("dtype") for f in header["dataset_info"]["features"]}
+        assert names["image"] == "image" and names["correspondence"] == "float32"
+        assert header["dataset_info"]["splits"][0]["num_examples"] == summary.rows == 6
+
+
+# webdataset leaves the tars that it read to the garbage collector
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_code_for_loading_runs(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    pairs = make_pairs(3, struct=True)
+    cards = {}
+    for name in FORMATS.names():
+        out = Path(f"out-{name}{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }")
+        given = None if name in ("webdataset", "datasets") else Path(f"{name}.md")
+        export_pairs(pairs, make_plan(pairs), out, format=name, card=given)
+        cards[name] = (given or out / "README.md").read_text()
+    for name in ("webdataset", "datasets", "uids"):  # that of parquet writes to a cache that was chosen at import
+        code = cards[name].split("```python\n")[1].split("```")[0]
+        found: dict[str, Any] = {}
+        exec(code, found)
+        assert len(list(found.get("data", found.get("uids")))) == 3
+    assert 'data_files="out-parquet.parquet"' in cards["parquet"]
+
+
+def test_what_is_not_known_is_said_so(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(0)
+    export_pairs(pairs, make_plan(pairs), tmp_path / "out.parquet", card=tmp_path / "card.md")
+    text = (tmp_path / "card.md").read_text()
+    assert DatasetCard(text).data.license == "unknown" and "licence is not known" in text
+    assert "| pairs in the input | 0 |  |" in text and "method" not in text.split("## What was done")[1].split("##")[0]
+
+
+def test_a_type_that_datasets_does_not_know_costs_the_features_only() -> None:
+    import pyarrow as pa
+
+    from cleanpairs.export.features import card_features
+
+    assert card_features(pa.schema([("odd", pa.month_day_nano_interval())]), 1) == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (12_800_000, "10M<n<100M"), (10**13, "n>1T")]
+)
+def test_sizes(rows: int, text: str) -> None:
+    assert size_category(rows) == text

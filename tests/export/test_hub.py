@@ -1,0 +1,251 @@
+"""Pushing: what huggingface_hub really sends, to a small hub of the test's own on 127.0.0.1."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cleanpairs.errors import ConfigError, DataError, OutputError
+from cleanpairs.export import CardFacts, export_pairs, push_export
+from cleanpairs.export.hub import check_push, push_files
+from cleanpairs.export.pushing import model_card, push_model
+from cleanpairs.exporting import push_run
+
+
+class Hub(ThreadingHTTPServer):
+    """A hub: repositories as {(kind, name): {path: bytes}}; ``refuse`` is a status to answer everything with."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.repos: dict[tuple[str, str], dict[str, bytes]] = {}
+        self.private: dict[str, bool] = {}
+        self.tokens: set[str | None] = set()
+        self.commits: list[list[str]] = []
+        self.refuse = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+def home(kind: str) -> str:
+    return "/datasets" if kind == "dataset" else ""
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def answer(self, value: Any, status: int = 200) -> None:
+        raw = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def do_GET(self) -> None:
+        _, _, kinds, owner, name, *_ = self.path.split("?")[0].split("/")
+        files = self.server.repos.get((kinds[:-1], f"{owner}/{name}"))
+        if self.server.refuse or files is None:
+            return self.answer({"error": "no"}, self.server.refuse or 404)
+        return self.answer([{"type": "file", "path": p, "size": len(b), "oid": "0" * 40} for p, b in files.items()])
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.tokens.add(self.headers.get("Authorization"))
+        if self.server.refuse:
+            return self.answer({"error": "no"}, self.server.refuse)
+        if self.path == "/api/repos/create":
+            asked = json.loads(body)
+            kind, name = asked.get("type") or "model", f"{asked['organization']}/{asked['name']}"
+            if (kind, name) in self.server.repos:
+                return self.answer({"error": "exists", "url": f"{self.server.url}{home(kind)}/{name}"}, 409)
+            self.server.repos[kind, name] = {".gitattributes": b""}
+            self.server.private[name] = asked.get("private", asked.get("visibility") == "private")
+            return self.answer({"url": f"{self.server.url}{home(kind)}/{name}"})
+        if self.path == "/api/validate-yaml":
+            header = json.loads(body)["content"].split("---\n")[1]
+            assert yaml.safe_load(header)["license"]
+            return self.answer({"errors": [], "warnings": []})
+        _, _, kinds, owner, name, action, _ = self.path.split("?")[0].split("/")
+        files = self.server.repos[kinds[:-1], f"{owner}/{name}"]
+        if action == "preupload":
+            told = [{"path": f["path"], "uploadMode": "regular"} for f in json.loads(body)["files"]]
+            return self.answer({"files": [f | {"shouldIgnore": False, "oid": None} for f in told]})
+        assert action == "commit"
+        lines = [json.loads(line) for line in body.decode().splitlines()]
+        for line in lines:
+            if line["key"] == "file":
+                files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            elif line["key"] == "deletedFile":
+                del files[line["value"]["path"]]
+        self.server.commits.append([line["key"] for line in lines])
+        return self.answer(
+            {
+                "commitUrl": f"{self.server.url}{home(kinds[:-1])}/{owner}/{name}/commit/{'0' * 40}",
+                "commitOid": "0" * 40,
+                "success": True,
+            }
+        )
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setenv("HF_TOKEN", "hf_ours")
+    server = Hub()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_webdataset_goes_up_and_its_successor_replaces_it(
+    hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path
+) -> None:
+    pairs = make_pairs(5)
+    out = tmp_path / "shards"
+    export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=2)
+    pushed = push_export(out, "me/clean", endpoint=hub.url)
+    files = hub.repos["dataset", "me/clean"]
+    assert hub.private == {"me/clean": True} and pushed.private and hub.tokens == {"Bearer hf_ours"}
+    assert set(files) == {".gitattributes"} | {p.name for p in out.iterdir()} == {".gitattributes", *pushed.files}
+    assert all(files[p.name] == p.read_bytes() for p in out.iterdir())
+    assert hub.commits == [["header", *["file"] * 7]]  # one commit: a reader finds all of it or nothing
+
+    files["notes.txt"] = b"mine"
+    export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=5, overwrite=True)
+    again = push_export(out, "me/clean", endpoint=hub.url, private=False)
+    assert set(again.removed) == {"00001.tar", "00001.parquet", "00002.tar", "00002.parquet"}
+    assert set(files) == {".gitattributes", "notes.txt", "README.md", "00000.tar", "00000.parquet"}
+    assert hub.private == {"me/clean": True} and len(hub.commits) == 2
+    assert "4 of an earlier upload removed" in str(again)
+
+
+def test_what_is_pushed_loads_as_a_dataset(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    import datasets
+
+    pairs = make_pairs(4, struct=True)
+    export_pairs(pairs, make_plan(pairs), tmp_path / "ds", format="datasets")
+    export_pairs(pairs, make_plan(pairs), tmp_path / "out.parquet", card=tmp_path / "out.parquet.card.md")
+    push_export(tmp_path / "ds", "me/ds", endpoint=hub.url)
+    push_export(tmp_path / "out.parquet", "me/parquet", endpoint=hub.url)
+    found = {}
+    for name in ("ds", "parquet"):
+        for path, raw in hub.repos["dataset", f"me/{name}"].items():
+            file = tmp_path / "checkout" / name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(raw)
+        found[name] = datasets.load_dataset(
+            str(tmp_path / "checkout" / name), split="train", cache_dir=str(tmp_path / "hf")
+        )
+        assert len(found[name]) == 4 and isinstance(found[name].features["image"], datasets.Image)
+        assert found[name][3]["image"].size == (8, 6)
+    assert found["ds"].features == found["parquet"].features
+    assert set(hub.repos["dataset", "me/parquet"]) == {
+        ".gitattributes",
+        "README.md",
+        "data/train-00000-of-00001.parquet",
+    }
+
+
+def test_a_uid_list(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(2)
+    export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy", card=tmp_path / "card.md")
+    with pytest.raises(ConfigError, match=r"no dataset card .*kept\.npy\.card\.md"):
+        push_export(tmp_path / "kept.npy", "me/uids", endpoint=hub.url)
+    push_export(tmp_path / "kept.npy", "me/uids", card=tmp_path / "card.md", endpoint=hub.url)
+    assert hub.repos["dataset", "me/uids"]["uids.npy"] == (tmp_path / "kept.npy").read_bytes()
+
+
+def test_an_export_that_was_edited_is_not_pushed(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(3)
+    export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
+    with open(tmp_path / "shards" / "00000.tar", "ab") as tar:
+        tar.write(b"\0")
+    with pytest.raises(DataError, match=r"00000\.tar is not the file"):
+        push_export(tmp_path / "shards", "me/clean", endpoint=hub.url)
+    with pytest.raises(DataError, match="no file"):
+        push_export(tmp_path / "nothing", "me/clean", endpoint=hub.url)
+    assert hub.repos == {}
+
+
+def test_a_model_and_its_card(hub: Hub, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "model" / "image_encoder").mkdir(parents=True)
+    (run / "model" / "config.json").write_text("{}")
+    (run / "model" / "image_encoder" / "model.safetensors").write_bytes(b"\1" * 10)
+    (run / "recipe.yaml").write_text("data: /home/me/secret.parquet")
+    info = {
+        "method": "crcl",
+        "input": {"data": "/home/me/secret.parquet"},
+        "versions": {"torch": "2.13.0"},
+        "result": {"flagged": 12, "pairs": 100, "noise_rate": 0.123},
+    }
+    (run / "run.json").write_text(json.dumps(info))
+    pushed = push_run(run, "me/model", license="apache-2.0", private=False, endpoint=hub.url)
+    files = hub.repos["model", "me/model"]
+    assert (
+        set(pushed.files)
+        == {"README.md", "config.json", "image_encoder/model.safetensors"}
+        == set(files) - {".gitattributes"}
+    )
+    card = files["README.md"].decode()
+    header = yaml.safe_load(card.split("---\n")[1])
+    assert header["license"] == "apache-2.0" and header["library_name"] == "cleanpairs"
+    for text in ("12 of them for wrong (12.0 %)", "12.3 %", "fitted on 100 pairs", "torch 2.13.0", "me/model"):
+        assert text in card
+    assert "secret" not in card and hub.private == {"me/model": False}
+    assert "licence is not known" in model_card("me/x", CardFacts())
+    (run / "model" / "config.json").unlink()
+    with pytest.raises(DataError, match=r"config\.json"):
+        push_model(run / "model", "me/model", about=CardFacts(), endpoint=hub.url)
+
+
+@pytest.mark.parametrize("repo", ["clean", "a/b/c", "me/", "me/cl ean", "-me/x", ""])
+def test_a_name_that_is_none(hub: Hub, repo: str) -> None:
+    with pytest.raises(ConfigError, match="OWNER/NAME"):
+        push_files(repo, {"a": b""}, kind="dataset", message="m", endpoint=hub.url)
+    assert hub.tokens == set()
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [(401, ConfigError, "right to write"), (403, ConfigError, "right to write"), (500, OutputError, "answers 500")],
+)
+def test_a_hub_that_refuses(hub: Hub, status: int, error: type[Exception], words: str) -> None:
+    hub.refuse = status
+    with pytest.raises(error, match=words):
+        push_files("me/x", {"a": b""}, kind="model", message="m", endpoint=hub.url)
+
+
+def test_no_network_no_token_and_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    url = hub.url
+    hub.shutdown()
+    hub.server_close()
+    with pytest.raises(OutputError, match=r"cannot be reached.*whole on disk.*cleanpairs push"):
+        push_files("me/x", {"a": b""}, kind="model", message="m", endpoint=url)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(OutputError, match="HF_HUB_OFFLINE is set"):
+        check_push("me/x")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent/token")
+    with pytest.raises(ConfigError, match=r"no token.*HF_TOKEN"):
+        check_push("me/x")
