@@ -13,6 +13,7 @@ import numpy as np
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
 from cleanpairs.data.npy import read_npy
+from cleanpairs.data.precomp import splits_of
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.evaluate import detection
@@ -125,7 +126,7 @@ def fit_run(
     assert data.train is not None
     options = {
         name: getattr(data, name)
-        for name in ("split", "limit", "image_column", "text_column", "key_column", "image_root")
+        for name in ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
         if getattr(data, name) is not None
     }
     estimator: PairCleaner = recipe.estimator()
@@ -133,9 +134,9 @@ def fit_run(
     pairs = load_pairs(data.train, **options)
     val = None
     if data.val is not None:
-        val = load_pairs(data.val, **{k: v for k, v in options.items() if k.endswith("column")})
+        val = load_pairs(data.val, **{k: v for k, v in options.items() if k.endswith(("column", "urls"))})
     elif pairs.source.kind == "precomp" and data.split in (None, "train"):
-        val = _dev_split(data.train)
+        val = _dev_split(data.train, data.text_column)
     path = out or recipe.output.out or default_run_path(recipe.method, data.train)
     if resume:
         noise_file = _noise_to_resume(Path(path), noise_file)
@@ -230,11 +231,12 @@ def fit_run(
     return result
 
 
-def _dev_split(directory: str) -> Any:
+def _dev_split(directory: str, text_column: str | None) -> Any:
     """The dev split of a research directory, if it has one."""
+    known = splits_of(Path(directory))
     for split in ("dev", "val"):
-        if (Path(directory) / f"{split}_caps.txt").exists():
-            return load_pairs(directory, split=split)
+        if split in known:
+            return load_pairs(directory, split=split, text_column=text_column)
     return None
 
 
