@@ -11,20 +11,23 @@ __all__ = ["RUN", "column_options", "existing_run", "pick_columns"]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-COLUMN_NAMES = ("split", "image_column", "text_column", "key_column", "image_root")
+COLUMN_NAMES = ("split", "image_column", "text_column", "key_column", "image_root", "allow_urls")
 
 
 def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--split --image-column --text-column --key-column --image-root``."""
+    """``--split --image-column --text-column --key-column --image-root --allow-urls``."""
     for decorate in reversed(
         [
-            click.option("--split", metavar="NAME", help="Split of a research directory (train, dev, test)."),
+            click.option("--split", metavar="NAME", help="Split, where the data has splits.  [default: train]"),
             click.option(
                 "--image-column", metavar="NAME", help="Column of images; found by its usual names if not given."
             ),
             click.option("--text-column", metavar="NAME", help="Column of captions."),
             click.option("--key-column", metavar="NAME", help="Column of keys."),
             click.option("--image-root", metavar="DIR", help="Image paths are relative to it, and may not leave it."),
+            click.option(
+                "--allow-urls", is_flag=True, default=None, help="Fetch DATA where it is a URL (s3, gs, https)."
+            ),
         ]
     ):
         function = decorate(function)
