@@ -54,6 +54,7 @@ def dataset_card(
     counts: Mapping[str, int],
     rows: int,
     plan: RepairPlan,
+    restorable: bool,
     about: CardFacts,
 ) -> str:
     """The text of the card.
@@ -73,6 +74,8 @@ def dataset_card(
         Of the output.
     plan : RepairPlan
         That was carried out.
+    restorable : bool
+        Whether the ledger holds what the input is written again from.
     about : CardFacts
     """
     from huggingface_hub import DatasetCardData
@@ -101,8 +104,9 @@ def dataset_card(
         _columns(format),
         "## Loading",
         f"```python\n{code}\n```",
+        "" if format == "uids" else 'From the hub: `datasets.load_dataset("OWNER/NAME", split="train")`.',
         "## Undo",
-        _undo(format, name),
+        _undo(name, restorable),
         "## Versions",
         _versions(about.versions),
     ]
@@ -171,8 +175,8 @@ def _columns(format: str) -> str:
     )
 
 
-def _undo(format: str, name: str) -> str:
-    if format in ("parquet", "datasets"):
+def _undo(name: str, restorable: bool) -> str:
+    if restorable:
         return (
             f"The ledger, `{name}.ledger.parquet` unless it was put elsewhere, has a line for every pair of the input. "
             f"With it beside this, `cleanpairs restore {name} --to original.parquet` writes the input again, and "

@@ -26,7 +26,7 @@ from cleanpairs.errors import DataError
 from cleanpairs.export.layout import NEW_CAPTION, WRITTEN, Layout, OutBatch
 from cleanpairs.ops.columns import one_array
 
-__all__ = ["LEDGER_SCHEMA", "RESTORABLE", "Ledger", "LedgerNote", "input_schema"]
+__all__ = ["LEDGER_SCHEMA", "RESTORABLE", "REVERSIBLE", "Ledger", "LedgerNote", "input_schema"]
 
 LEDGER_SCHEMA = pa.schema(
     [
@@ -47,6 +47,7 @@ LEDGER_SCHEMA = pa.schema(
 )
 
 RESTORABLE = "parquet"  # the kind of input that can be written back: its rows are the file
+REVERSIBLE = ("parquet", "datasets")  # the formats of output that hold the rows which the ledger does not
 _NOTE_KEY = b"cleanpairs.ledger"
 _VERSION = 1
 

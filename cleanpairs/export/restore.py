@@ -19,13 +19,11 @@ from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.export.datasets_format import iter_stored
 from cleanpairs.export.files import BATCH_ROWS
-from cleanpairs.export.ledger import RESTORABLE, LedgerNote
+from cleanpairs.export.ledger import RESTORABLE, REVERSIBLE, LedgerNote
 from cleanpairs.export.opening import Exported, open_export
 from cleanpairs.ops.columns import unsliced
 
 __all__ = ["RestoreSummary", "restore_export"]
-
-REVERSIBLE = ("parquet", "datasets")
 
 
 @dataclass(frozen=True)

@@ -150,12 +150,11 @@ class _WebDatasetSink:
             self._member(f"{key}.txt", (caption or "").encode())
         self._in_shard += len(part)
         self.rows += len(part)
-        for name in (f"{self._shard:05d}.tar", f"{self._shard:05d}.parquet"):
-            self.parts[name] += len(part)
+        self.parts[f"{self._shard:05d}.tar"] += len(part)
 
     @property
     def _shard(self) -> int:
-        return len(self.parts) // 2 - 1
+        return len(self.parts) - 1
 
     def _fresh_key(self, own: Any, place: int) -> str:
         """The key of the next sample, new in its shard."""
@@ -186,12 +185,12 @@ class _WebDatasetSink:
 
     def _next(self) -> None:
         self._stack.close()
-        number = len(self.parts) // 2
+        number = len(self.parts)
         tar, beside = f"{number:05d}.tar", f"{number:05d}.parquet"
         opened = tarfile.open(self._folder / tar, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115 - the stack closes it
         self._tar = self._stack.enter_context(opened)
         self._sidecar = self._stack.enter_context(ParquetSink(self._folder / beside, self._schema))
-        self.parts |= {tar: 0, beside: 0}
+        self.parts[tar] = 0  # the Parquet file beside it tells of the same rows, which count once
         self._in_shard = 0
         self._keys = set()
 

@@ -30,7 +30,7 @@ from cleanpairs.export.card import CardFacts, dataset_card
 from cleanpairs.export.files import BATCH_ROWS, CARD, DonorParts, write_manifest
 from cleanpairs.export.formats import ExportFormat, Sink, choose_format, make_format
 from cleanpairs.export.layout import Layout
-from cleanpairs.export.ledger import Ledger, input_schema
+from cleanpairs.export.ledger import RESTORABLE, REVERSIBLE, Ledger, input_schema
 from cleanpairs.plan import RepairPlan, part_sources, truth_after
 
 __all__ = ["ExportSummary", "export_pairs"]
@@ -179,6 +179,7 @@ def export_pairs(
                 counts=counts,
                 rows=written.rows["out"],
                 plan=plan,
+                restorable=name in REVERSIBLE and pairs.source.kind == RESTORABLE,
                 about=about or CardFacts(),
             )
             where.write_text(text, encoding="utf-8")

@@ -230,7 +230,8 @@ def test_the_manifest_names_every_file(make_pairs: Any, make_plan: Any, tmp_path
     for name, entry in files.items():
         raw = (tmp_path / name).read_bytes()
         assert entry["sha256"] == hashlib.sha256(raw).hexdigest() and entry["bytes"] == len(raw)
-    assert files["shards/00000.tar"]["rows"] == 2 and files["shards/00001.parquet"]["rows"] == 1
+    assert files["shards/00000.tar"]["rows"] == 2 and files["shards/00001.tar"]["rows"] == 1
+    assert sum(entry.get("rows", 0) for entry in files.values() if entry["role"] == "out") == 3
     assert files["shards/README.md"]["role"] == "card" and "rows" not in files["shards/README.md"]
 
 
