@@ -18,8 +18,8 @@ from cleanpairs.errors import ConfigError, DataError
 
 CAPTIONS = [
     "a red cat on a mat", "two red cats", "a tomcat and a cat", "the cat sat on the mat",
-    "红色的猫", "白色的猫", "大熊猫和猫", "แมวสีแดง", "แมวดำ", "ねこが好き", "いぬが好き", "빨간 고양이", "고양이 두 마리", 
-    "🚀 and 🚀",
+    "红色的猫", "白色的猫", "大熊猫和猫", "แมวสีแดง", "แมวดำ",
+    "ねこが好き", "いぬが好き", "빨간 고양이", "고양이 두 마리", "🚀 and 🚀",
 ]  # fmt: skip
 
 
