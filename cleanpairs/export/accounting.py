@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,15 +13,26 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanpairs.data import Pairs, fingerprint_of
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError
-from cleanpairs.export.files import manifest_of
+from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
+from cleanpairs.export.files import CARD, manifest_of
 from cleanpairs.export.formats import ExportFormat
 from cleanpairs.export.layout import WRITTEN
 
-__all__ = ["check_counts", "counts_of", "extra_column", "feasible", "output_paths", "refuse_changed_input"]
+__all__ = [
+    "check_counts",
+    "counts_of",
+    "extra_column",
+    "feasible",
+    "output_paths",
+    "refuse_changed_input",
+    "refuse_foreign_directory",
+]
 
 NO_IMAGE_IN_LIST = "the image of a row with a list of captions cannot be replaced: export with explode"
 NO_REPAIR_IN_LIST = "a uid list names samples as they are: a repair cannot be expressed in it"
+
+# What the formats that are directories put into them.
+OURS = re.compile(rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.json|state\.json|{re.escape(CARD)}")
 
 _REPAIRS = ("rematch_text", "rematch_image", "recaption")
 
@@ -93,6 +105,26 @@ def refuse_changed_input(pairs: Pairs) -> None:
     if fingerprint_of(pairs.source) != pairs.source.fingerprint:
         raise DataError(
             f"the input {', '.join(pairs.source.paths)} has changed since it was read: read it, score it and plan again"
+        )
+
+
+def refuse_foreign_directory(out: Path) -> None:
+    """Raise :class:`OutputExistsError` if ``out`` is there and no export: replacing it would delete what is in it.
+
+    Names are compared, not the manifest's list: after a kill between two renames that may be of the other export.
+    """
+    if not out.is_dir() or out.is_symlink():
+        return  # what else it may be is for the staging to refuse
+    foreign = sorted(p.name for p in out.iterdir() if not OURS.fullmatch(p.name))
+    if foreign:
+        raise OutputExistsError(
+            f"{out} holds {foreign[0]!r}{f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''}, which no export "
+            "wrote: it is not replaced; name another directory, or move them"
+        )
+    if any(out.iterdir()) and not manifest_of(out).is_file():
+        raise OutputExistsError(
+            f"{out} exists, and there is no {manifest_of(out).name} beside it: it is no export of cleanpairs and is "
+            "not replaced; name another directory"
         )
 
 

@@ -120,6 +120,10 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
                 f"{out.parent / '{00000..}.tar'}"
             )
         out = out.parent
+    if out.name in ("", ".."):
+        raise ConfigError(
+            f"{out} is the directory that you are in, or above it: name one that can be written as a whole"
+        )
     return chosen, out
 
 

@@ -143,7 +143,7 @@ class _WebDatasetSink:
         table = table.add_column(0, KEY, pa.array(keys, pa.string()))
         self._sidecar.write(table.cast(self._schema.remove_metadata()))
         told = table if out.features is None else table.drop_columns([self._renamed.get(out.features, out.features)])
-        for key, image, caption, line in zip(keys, images, captions, told.to_pylist(), strict=True):
+        for key, image, caption, line in zip(keys, images, captions, _lines(told), strict=True):
             encoded = self._encoded(image, key)
             self._member(f"{key}.{image_suffix(encoded)}", encoded)
             self._member(f"{key}.json", json.dumps(_plain(line), ensure_ascii=False, allow_nan=False).encode())
@@ -203,6 +203,25 @@ class _WebDatasetSink:
         if kind is None and self._tar is None:
             self._next()  # no rows: an empty tar tells so, no file would look like a mistake
         self._stack.__exit__(kind, error, trace)
+
+
+def _lines(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows; of text that is not UTF-8 what can be read."""
+    try:
+        return list(table.to_pylist())
+    except UnicodeDecodeError:
+        columns = {name: _readable(table[name].combine_chunks()) for name in table.column_names}
+        return [{name: cells[i] for name, cells in columns.items()} for i in range(len(table))]
+
+
+def _readable(column: pa.Array) -> list[Any]:
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            return [None] * len(column)  # deep in a nested value: the Parquet file beside the tar has it
+        raw = column.cast(pa.binary() if pa.types.is_string(column.type) else pa.large_binary()).to_pylist()
+        return [None if cell is None else cell.decode(errors="replace") for cell in raw]
 
 
 def _plain(value: Any) -> Any:

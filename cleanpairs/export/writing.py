@@ -25,6 +25,7 @@ from cleanpairs.export.accounting import (
     feasible,
     output_paths,
     refuse_changed_input,
+    refuse_foreign_directory,
 )
 from cleanpairs.export.card import CardFacts, dataset_card
 from cleanpairs.export.files import BATCH_ROWS, CARD, DonorParts, write_manifest
@@ -151,6 +152,8 @@ def export_pairs(
     chosen = make_format(name, shard_size)
     if chosen.directory and card is not None:
         raise ConfigError(f"{out} is a directory and has its card in it, as {CARD}: leave --card out")
+    if chosen.directory and overwrite:
+        refuse_foreign_directory(out)
     targets = output_paths(out, chosen.directory, dropped=dropped, ledger=ledger, card=card)
     one_row_a_pair = explode or not pairs.source.explicit_lists
     decided = feasible(plan.table, one_row_a_pair, chosen.selection)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from cleanpairs.errors import ConfigError
-from cleanpairs.export import export_pairs
+from cleanpairs.data import load_pairs
+from cleanpairs.errors import ConfigError, OutputExistsError
+from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.export.formats import FORMATS, choose_format, make_format
 
 
@@ -84,3 +85,55 @@ def test_every_format_keeps_its_books(name: str, make_pairs: Any, make_plan: Any
         p for p in tmp_path.rglob("*") if p.is_file() and not {"cache", "data"} & set(p.relative_to(tmp_path).parts)
     }
     assert there - described == {out.with_name(out.name + ".manifest.json")}
+
+
+@pytest.mark.parametrize("out", [".", "..", "{00000..}.tar"])
+def test_not_the_directory_that_one_is_in(out: str) -> None:
+    with pytest.raises(ConfigError, match="that you are in"):
+        choose_format(out, "webdataset")
+
+
+@pytest.mark.parametrize("name", ["webdataset", "datasets"])
+def test_a_directory_of_somebody_else_is_not_replaced(
+    name: str, make_pairs: Any, make_plan: Any, tmp_path: Path
+) -> None:
+    pairs = make_pairs(2)
+    plan = make_plan(pairs)
+    out = tmp_path / "photos"
+    out.mkdir()
+    (out / "00000.tar").write_bytes(b"theirs")
+    with pytest.raises(OutputExistsError, match=r"no photos\.manifest\.json beside it"):
+        export_pairs(pairs, plan, out, format=name, overwrite=True)
+    (out / "holiday.jpg").write_bytes(b"theirs")
+    with pytest.raises(OutputExistsError, match=r"'holiday\.jpg', which no export wrote"):
+        export_pairs(pairs, plan, out, format=name, overwrite=True)
+    assert sorted(p.name for p in out.iterdir()) == ["00000.tar", "holiday.jpg"]
+    for file in out.iterdir():
+        file.unlink()
+    export_pairs(pairs, plan, out, format=name, overwrite=True)  # an empty one is nobody's
+    export_pairs(pairs, plan, out, format=name, overwrite=True)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(OutputExistsError, match=r"'notes\.txt'"):
+        export_pairs(pairs, plan, out, format=name, overwrite=True)
+    assert (out / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["webdataset", "datasets"])
+def test_our_readers_read_it_and_it_exports_again(
+    name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path
+) -> None:
+    pairs = make_pairs(7, struct=True)
+    export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "once", format=name)
+    export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "once.parquet")
+    whole, again = load_pairs(tmp_path / "once.parquet"), load_pairs(tmp_path / "once")
+    assert again.captions == whole.captions and again.keys == whole.keys
+    assert again.images.read(range(6)) == whole.images.read(range(6))
+    for kind in ("webdataset", "datasets", "uids"):
+        out = tmp_path / f"{kind}{'.npy' if kind == 'uids' else ''}"
+        summary = export_pairs(again, make_plan(again, ["keep"] * 5 + ["drop"]), out, format=kind)
+        assert (summary.rows, summary.dropped) == (5, 1)
+        if kind != "uids":
+            assert load_pairs(out).captions == whole.captions[:5]
+    with pytest.raises(ConfigError, match="only what came from Parquet"):
+        restore_export(tmp_path / "datasets", tmp_path / "back.parquet")
+    assert "cleanpairs restore" not in (tmp_path / "datasets" / "README.md").read_text()

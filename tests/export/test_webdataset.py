@@ -289,3 +289,14 @@ def test_names_and_suffixes() -> None:
     ]
     with pytest.raises(ConfigError, match="at least 1"):
         webdataset_format.WebDatasetFormat(0)
+
+
+def test_text_that_is_not_utf8_is_shown_as_far_as_it_can_be(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    bad = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 3, 6], np.int32).tobytes()), pa.py_buffer(b"a\xffbok!")]
+    )
+    pairs = make_pairs(2, site=bad)
+    export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
+    assert [json.loads(s["json"])["site"] for s in samples(tmp_path / "shards")] == ["a\ufffdb", "ok!"]
+    kept = pq.read_table(tmp_path / "shards" / "00000.parquet")["site"].combine_chunks().cast(pa.binary())
+    assert kept.to_pylist() == [b"a\xffb", b"ok!"]
