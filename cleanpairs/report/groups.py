@@ -69,7 +69,9 @@ def reused_donors(pairs: Pairs, outcome: Outcome, pictures: Pictures, count: int
 
 def duplicate_images(pairs: Pairs, outcome: Outcome, pictures: Pictures, count: int) -> Groups:
     """Images that occur in several rows with the same bytes (or vectors); the ``count`` largest groups."""
-    _, group, size = np.unique(pairs.image_group, return_inverse=True, return_counts=True)  # size: images
+    _, group = np.unique(pairs.image_group, return_inverse=True)
+    used = np.unique(pairs.image_index)  # a selection of pairs shares the images of all
+    size = np.bincount(group[used], minlength=int(group.max(initial=-1)) + 1)
     return _groups(pairs, outcome, pictures, count, group[pairs.image_index], size, by_image=True)
 
 

@@ -147,6 +147,9 @@ def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = Non
 def plot_flagged(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
     """Share of flagged pairs and mean matching probability by epoch; arguments as :func:`plot_training`."""
     ax = _new_axes() if ax is None else ax
+    # where probabilities are logged, an epoch without one has labelled nothing yet, and so flags nothing
+    labelled = [m for m in metrics if m.get("mean_probability") is not None]
+    metrics = [m if m in labelled or not labelled else {**m, "flagged": None} for m in metrics]
     lines = [
         _by_piece(ax, metrics, values, label, colour, marker)
         for name, label, colour, marker in (

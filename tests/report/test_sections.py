@@ -1,0 +1,204 @@
+"""The report's sections by themselves: slices, groups, donors, given scores, the story."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from scipy.stats import spearmanr
+
+from cleanpairs.data import load_pairs
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.report.given import compare_scores, given_scores
+from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
+from cleanpairs.report.outcome import Outcome, outcome_of
+from cleanpairs.report.pictures import Pictures
+from cleanpairs.report.slices import caption_lengths, slice_tables
+from cleanpairs.report.story import flattened, story
+
+
+def png(i: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (10, 8), (i % 256, 50, 50)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def outcome(y: Any, threshold: float = 0.5, truth: Any = None) -> Outcome:
+    return outcome_of(SimpleNamespace(correspondence=np.asarray(y, float)), threshold, None, truth)
+
+
+def test_slices_against_pandas(tmp_path: Path) -> None:
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    n = 300
+    frame = pd.DataFrame(
+        {
+            "features": [rng.normal(size=3).astype(np.float32) for _ in range(n)],
+            "captions": [["one two", "three"][: 1 + i % 2] for i in range(n)],
+            "category": [None if i % 7 == 0 else f"c{i % 5}" for i in range(n)],
+            "width": rng.integers(0, 1000, n).astype(float),
+            "few": rng.integers(0, 3, n),
+            "on": rng.random(n) < 0.5,
+        }
+    )
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    pq.write_table(table.set_column(2, "category", table["category"].dictionary_encode()), tmp_path / "d.parquet")
+    pairs = load_pairs(tmp_path / "d.parquet")
+    y = rng.random(len(pairs))
+    y[::11] = np.nan
+    truth = rng.random(len(pairs)) < 0.3
+    long = frame.iloc[pairs.row].assign(y=y, truth=truth)
+    tables = {t.column: t for t in slice_tables(pairs, outcome(y, truth=truth), ["category", "width", "few", "on"])}
+    for name in ("category", "few", "on"):
+        found = {r.value: r for r in tables[name].rows}
+        keys = long[name].map(lambda v: "(none)" if v is None or v != v else str(v))
+        assert set(found) == set(keys)
+        for value, part in long.groupby(keys.to_numpy()):
+            row, known = found[str(value)], part["y"].dropna()
+            assert row.pairs == len(part)
+            assert row.flagged == pytest.approx((known < 0.5).mean())
+            assert row.mean == pytest.approx(known.mean())
+            assert row.wrong == pytest.approx(part["truth"].mean())
+    assert sum(r.pairs for r in tables["width"].rows) == len(pairs)
+    assert len(tables["width"].rows) == 6  # ranges
+    sizes = [r.pairs for r in tables["width"].rows]
+    assert max(sizes) < 1.3 * min(sizes)
+
+
+def test_many_values_are_summed_up(tmp_path: Path) -> None:
+    table = pa.table({"features": [[0.1, 0.2 + i] for i in range(60)], "caption": ["a b"] * 60,
+                      "shop": [f"s{i % 30}" for i in range(60)], "nested": [[1]] * 60})  # fmt: skip
+    pq.write_table(table, tmp_path / "d.parquet")
+    pairs = load_pairs(tmp_path / "d.parquet")
+    (found,) = slice_tables(pairs, outcome(np.ones(60)), ["shop"])
+    assert [r.value for r in found.rows][-1] == "all others" and len(found.rows) == 21
+    assert sum(r.pairs for r in found.rows) == 60
+    assert found.note == "the 20 most frequent of 30 values"
+    with pytest.raises(ConfigError, match=r"no such column; did you mean 'shop'\?"):
+        slice_tables(pairs, outcome(np.ones(60)), ["shops"])
+    with pytest.raises(ConfigError, match="one a row"):
+        slice_tables(pairs, outcome(np.ones(60)), ["nested"])
+    with pytest.raises(DataError, match="memory only"):
+        slice_tables(pairs.select([1]), outcome([1.0]), ["shop"])
+    assert slice_tables(pairs.select([1]), outcome([1.0]), []) == []
+
+
+@pytest.mark.parametrize(
+    ("captions", "unit"), [(["a b c", "a", "a b c d"], "words"), (["一只狗", "猫", "在公园里的人"], "characters")]
+)
+def test_caption_lengths(captions: list[str], unit: str) -> None:
+    pairs = Pairs.from_arrays(captions, features=np.eye(3))
+    table = caption_lengths(pairs, outcome([0.1, 0.9, np.nan]))
+    assert table is not None and table.column == f"{unit} in the caption"
+    assert sum(r.pairs for r in table.rows) == 3
+    empty = Pairs.from_arrays([], features=np.empty((0, 2)))
+    assert caption_lengths(empty, outcome([])) is None
+
+
+def test_groups_of_the_same_image_and_the_same_text() -> None:
+    images: list[bytes | None] = [png(0), png(0), png(1), png(2), png(0), None, None]
+    captions = ["A dog", "a  DOG", "a cat", "a dog", "", "", ""]
+    pairs = Pairs.from_arrays(captions, images=images)
+    out, pictures = outcome([0.1, 0.3, 0.5, 0.7, np.nan, np.nan, np.nan]), Pictures(pairs)
+    found = duplicate_images(pairs, out, pictures, 5)
+    assert (found.total, found.pairs, len(found.largest)) == (1, 3, 1)  # rows without an image are no duplicates
+    group = found.largest[0]
+    assert (group.pairs, group.images) == (3, 3) and group.mean == pytest.approx(0.2)
+    assert group.captions == ["A dog", "a DOG", "(empty caption)"]
+    assert len(group.pictures) == 1 and (group.pictures[0] or "").startswith("data:image/jpeg")
+    texts = duplicate_texts(pairs, out, pictures, 5)
+    assert (texts.total, texts.pairs) == (1, 3)  # nor are empty captions
+    assert texts.largest[0].captions == ["A dog"] and len(texts.largest[0].pictures) == 3
+    assert duplicate_images(pairs.select([2, 3]), outcome([0.1, 0.2]), pictures, 5).total == 0
+    empty = Pairs.from_arrays([], images=[])
+    assert duplicate_texts(empty, outcome([]), Pictures(empty), 5).largest == []
+
+
+def test_donors_are_counted() -> None:
+    pairs = Pairs.from_arrays([f"c{i}" for i in range(8)], images=[png(i) for i in range(8)])
+    out = replace(
+        outcome(np.full(8, 0.9)),
+        kind=np.array(["repaired"] * 5 + ["kept"] * 3, dtype=object),
+        donor=np.array([7, 6, 7, 7, 6, -1, -1, 0]),
+    )
+    found = reused_donors(pairs, out, Pictures(pairs), 9)
+    assert [(d.pair_id, d.uses, d.caption) for d in found] == [(7, 3, "c7"), (6, 2, "c6")]
+    assert reused_donors(pairs, outcome(np.ones(8)), Pictures(pairs), 9) == []
+
+
+def test_given_scores_are_compared() -> None:
+    rng = np.random.default_rng(0)
+    n = 200
+    y = rng.random(n)
+    given = y + 0.1 * rng.normal(size=n)
+    given[0], y[0], given[1], y[1] = 9.0, 0.0, -9.0, 1.0
+    given[2], y[3] = np.nan, np.nan
+    truth = y < 0.3
+    pairs = Pairs.from_arrays([f"c{i}" for i in range(n)], images=[png(i) for i in range(n)])
+    out = outcome(y, truth=truth)
+    scores = pa.table({"correspondence": y, "similarity": given, "is_mismatch": [False] * n})
+    found = given_scores(SimpleNamespace(given_scores={"clip": given[::-1]}), scores)  # type: ignore[arg-type]
+    assert list(found) == ["clip", "similarity"]
+    assert given_scores(None, SimpleNamespace(correspondence=y)) == {}
+    (c,) = compare_scores(pairs, out, {"similarity": given}, Pictures(pairs), 4)
+    both = np.isfinite(y) & np.isfinite(given)
+    assert c.pairs == n - 2
+    assert c.rank_correlation == pytest.approx(spearmanr(given[both], y[both]).statistic)
+    assert c.auroc is not None and c.auroc_ours is not None and c.auroc_ours > c.auroc > 0.8
+    assert [g.cards[0].pair_id for g in c.galleries] == [0, 1]
+    assert c.galleries[0].cards[0].note == "similarity 9"
+    assert compare_scores(None, outcome([0.1]), {"s": np.array([0.5])}, None, 4) == []
+    (flat,) = compare_scores(None, outcome([0.1, 0.2]), {"s": np.array([0.5, 0.5])}, None, 4)
+    assert np.isnan(flat.rank_correlation) and flat.galleries == []
+    with pytest.raises(DataError, match="given score 's'"):
+        compare_scores(None, out, {"s": np.zeros(3)}, None, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "result", "words"),
+    [
+        ({"threshold": "auto"}, {}, "chosen from the scores"),
+        ({"threshold": None}, {}, "the method's default"),
+        ({"threshold": 0.5}, {}, "as the settings say"),
+        ({"threshold": 0.5}, {"threshold": 0.3}, "the run's own is 0.3"),
+    ],
+)
+def test_how_the_threshold_was_chosen(settings: dict[str, Any], result: dict[str, Any], words: str) -> None:
+    told = dict(story({"method": "crcl", "result": result}, settings, outcome([0.1, 0.9]), None))
+    assert told["Threshold"].startswith("0.5") and words in told["Threshold"]
+    assert "CRCL, NeurIPS 2023" in told["Method"]
+    assert "1 of 2 scored pairs (50.0%)" in told["Noise"]
+
+
+def test_the_story_says_nothing_of_what_is_not_known() -> None:
+    assert story({}, {}, outcome([]), None) == []
+    told = dict(story({"method": "mine", "result": {"noise_rate": None}}, {}, outcome([0.1]), None))
+    assert told["Method"] == "mine." and told["Noise"].startswith("Undetermined")
+
+
+def test_flattened() -> None:
+    nested = {"a": 1, "b": {"c": [1, 2], "d": {"e": None}, "f": []}, "g": {}}
+    assert flattened(nested) == {"a": 1, "b.c": "1, 2", "b.d.e": None}
+
+
+def test_each_picture_is_read_once() -> None:
+    pairs = Pairs.from_arrays(["a", "b", "c"], images=[png(1), b"no image", None])
+    read: list[int] = []
+    images = SimpleNamespace(kind="bytes", read=lambda rows: read.extend(rows) or pairs.images.read(rows))
+    pictures = Pictures(replace(pairs, images=images))  # type: ignore[arg-type]
+    pictures.load([2, 0, 0])
+    pictures.load(np.array([0, 1]))
+    assert read == [0, 2, 1]
+    assert (pictures.of_pair(0) or "").startswith("data:image/jpeg") and pictures.of_pair(1) is pictures.of_pair(
+        2
+    ) is None
