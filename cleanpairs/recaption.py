@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from cleanpairs.data import Pairs, read_image
+from cleanpairs.data import Pairs
+from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
 from cleanpairs.data.text import text_groups
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.errors import ConfigError
 from cleanpairs.plan import RepairPlan
 
 __all__ = ["CaptionWriter", "recaption"]
@@ -107,20 +108,16 @@ def _written(
     images = np.unique(pairs.image_index[rows])
     told: dict[int, str] = {}
     seen = 0
-    for start in range(0, len(images), BATCH):
-        part = images[start : start + BATCH].tolist()
-        decoded, which = [], []
-        for i, data in zip(part, pairs.images.read(part), strict=True):
-            seen += data is not None
-            try:
-                if data is not None:
-                    decoded.append(read_image(data))
-                    which.append(i)
-            except DataError:
-                continue  # such a pair stays dropped
-        told |= dict(zip(which, writer.caption(decoded), strict=True)) if decoded else {}
-        if progress is not None:
-            progress(min(start + BATCH, len(images)), len(images))
+    parts = (
+        (start, pairs.images.read(images[start : start + BATCH].tolist())) for start in range(0, len(images), BATCH)
+    )
+    with Decoder(RGB, workers_for(len(images))) as decoder:
+        for batch in decoder.batches(parts):
+            seen += any(reason != MISSING for reason in batch.failures.values()) or bool(batch.arrays)
+            pictures = [Image.fromarray(array) for array in batch.arrays]  # what is none stays dropped
+            told |= dict(zip(images[batch.rows].tolist(), writer.caption(pictures), strict=True)) if pictures else {}
+            if progress is not None:
+                progress(batch.start + batch.size, len(images))
     if len(images) and not seen:
         raise ConfigError("captions are written for images, and this data has precomputed vectors only")
     kept = [r for r in rows.tolist() if told.get(int(pairs.image_index[r]), "").strip()]

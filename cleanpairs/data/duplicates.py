@@ -16,16 +16,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.images import ImageSource, read_image
+from cleanpairs.data.decoding import Decoder, Preparation, workers_for
+from cleanpairs.data.images import ImageSource
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import cache_dir
-from cleanpairs.errors import DataError
 
 __all__ = ["Signatures", "group_near_duplicates", "image_signatures", "near_duplicate_groups"]
 
 MAX_BITS = 6  # of 63 that may differ
 MAX_COLOUR = 0.08  # distance of two grids of colours, as a share of the contrast in the lesser one
-ABOUT = 128  # pixels of a side that are enough
+SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pixels of a side that are enough
 FLAT = 4.0  # standard deviation of the grey picture, of 255: below it the signs are those of noise
 VERSION = 1  # of the signatures, for the cache
 
@@ -43,30 +43,29 @@ class Signatures:
     present: np.ndarray
 
 
-def _signature(image: Any) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Hash (8,) uint8, colours (192,) uint8 and whether the picture has any shape, of a decoded image."""
+def signature(image: Any) -> np.ndarray:
+    """(201,) uint8 of a decoded image: the hash (8), the colours (192), and whether the picture has any shape."""
     from PIL import Image
     from scipy.fft import dctn
 
     grey = np.asarray(image.convert("L").resize((32, 32), Image.Resampling.BOX), dtype=np.float64)
     low = dctn(grey, norm="ortho")[:8, :8].ravel()[1:]  # (63,): without the mean
     colours = np.asarray(image.resize((8, 8), Image.Resampling.BOX), dtype=np.uint8).ravel()
-    return np.packbits(low > np.median(low)), colours, bool(grey.std() >= FLAT)
+    return np.concatenate([np.packbits(low > np.median(low)), colours, [np.uint8(grey.std() >= FLAT)]])
 
 
 def image_signatures(images: ImageSource) -> Signatures:
-    """Signatures of M encoded images; what cannot be decoded is not present."""
-    m = len(images)
-    out = Signatures(np.zeros((m, 8), np.uint8), np.zeros((m, 192), np.uint8), np.zeros(m, bool))
-    for start, chunk in images.iter_encoded(256):
-        for i, data in enumerate(chunk, start):
-            if data is None:
-                continue
-            try:
-                out.bits[i], out.colours[i], out.present[i] = _signature(read_image(data, about=ABOUT))
-            except DataError:  # the reader of features says so, with the reason
-                continue
-    return out
+    """Signatures of M encoded images; what cannot be decoded is not present: the reader of features says why."""
+    table = np.zeros((len(images), 201), np.uint8)
+    with Decoder(SIGNATURE, workers_for(len(images))) as decoder:
+        for batch in decoder.batches(images.iter_encoded(256)):
+            for row, values in zip(batch.rows.tolist(), batch.arrays, strict=True):
+                table[row] = values
+    return _signatures(table)
+
+
+def _signatures(table: np.ndarray) -> Signatures:
+    return Signatures(table[:, :8], table[:, 8:200], table[:, 200] > 0)
 
 
 def near_duplicate_groups(
@@ -142,7 +141,7 @@ def _cached(pairs: Pairs) -> Signatures:
     if file.exists():
         table = np.load(file, allow_pickle=False)
         if table.shape == (len(pairs.images), 201) and table.dtype == np.uint8:
-            return Signatures(table[:, :8], table[:, 8:200], table[:, 200] > 0)
+            return _signatures(table)
     found = image_signatures(pairs.images)
     file.parent.mkdir(parents=True, exist_ok=True)
     with staged_file(file, overwrite=True) as staging, Path(staging).open("wb") as out:

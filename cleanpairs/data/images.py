@@ -15,6 +15,7 @@ import numpy as np
 
 from cleanpairs.data.text import content_hash
 from cleanpairs.errors import DataError
+from cleanpairs.limits import whole
 
 __all__ = [
     "EncodedList",
@@ -27,8 +28,6 @@ __all__ = [
     "vector_groups",
 ]
 
-MAX_PIXELS = 64_000_000
-MAX_IMAGE_BYTES = 64 * 2**20
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
@@ -213,8 +212,8 @@ def cell_bytes(value: Any, root: Path) -> bytes:
     try:
         if not file.is_file():
             raise DataError(f"the image file {str(value)[:120]!r} is missing")
-        if file.stat().st_size > MAX_IMAGE_BYTES:
-            raise DataError(f"the image file {str(value)[:120]!r} is larger than {MAX_IMAGE_BYTES} bytes")
+        if file.stat().st_size > (most := whole("image_bytes")):
+            raise DataError(f"the image file {str(value)[:120]!r} is larger than {most} bytes")
         return file.read_bytes()
     except OSError as error:
         raise DataError(f"the image file {str(value)[:120]!r} cannot be read: {error.strerror}") from error
@@ -230,15 +229,16 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
     return groups
 
 
-def read_image(data: bytes, *, max_pixels: int = MAX_PIXELS, about: int | None = None) -> Any:
+def read_image(data: bytes, *, max_pixels: int | None = None, about: int | None = None) -> Any:
     """Decode an image to RGB, upright, on white where it is transparent.
 
     Parameters
     ----------
     data : bytes
         JPEG, PNG, WebP, GIF (first frame), BMP or TIFF.
-    max_pixels : int
-        Larger images are refused before they are decoded.
+    max_pixels : int, optional
+        Larger images are refused before they are decoded; CLEANPAIRS_MAX_PIXELS, or 64 million, when None. So are files
+        of more bytes than CLEANPAIRS_MAX_IMAGE_BYTES, or 64 MiB.
     about : int, optional
         A side in pixels that is enough: a JPEG is then decoded at an eighth, a quarter or half of its size.
 
@@ -253,6 +253,9 @@ def read_image(data: bytes, *, max_pixels: int = MAX_PIXELS, about: int | None =
     """
     from PIL import Image, ImageOps
 
+    max_pixels = whole("pixels") if max_pixels is None else max_pixels
+    if len(data) > (most := whole("image_bytes")):
+        raise DataError(f"the image has {len(data)} bytes, more than {most}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cleanpairs.limits import whole
+
 __all__ = [
-    "MAX_CAPTION_BYTES",
     "NOT_UTF8",
     "caption_fault",
     "concerns_caption",
@@ -19,7 +20,6 @@ __all__ = [
     "text_groups",
 ]
 
-MAX_CAPTION_BYTES = 65_536
 _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the ellipsis plain
     "[.,;:!?'\"()\\[\\]{}\\-_`\u00a1\u00ab\u00b7\u00bb\u00bf\u058a\u060c\u061b\u061f\u0964\u0965"
     "\u2010-\u201f\u2039\u203a\u3001\u3002\u3008-\u3011\u3014-\u301f\u30fb]+"
@@ -55,8 +55,9 @@ def caption_fault(caption: str | None) -> str | None:
         return "the caption is empty"
     if "\0" in caption:
         return "the caption holds a NUL character"
-    if len(caption) > MAX_CAPTION_BYTES // 4 and len(caption.encode("utf-8", "surrogatepass")) > MAX_CAPTION_BYTES:
-        return f"the caption is longer than {MAX_CAPTION_BYTES} bytes"
+    most = whole("caption_bytes")
+    if len(caption) > most // 4 and len(caption.encode("utf-8", "surrogatepass")) > most:
+        return f"the caption is longer than {most} bytes"
     return None
 
 

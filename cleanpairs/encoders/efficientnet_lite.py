@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.encoders.rgb import to_rgb
+from cleanpairs.errors import ConfigError
 
 __all__ = ["EfficientNetLite0", "weights_path"]
 
@@ -225,7 +226,7 @@ class EfficientNetLite0(nn.Module):
         """
         pixels = np.empty((len(images), image_size, image_size, 3), np.float32)
         for i, image in enumerate(images):
-            pixels[i] = np.asarray(_to_rgb(image).resize((image_size, image_size), Image.Resampling.BICUBIC))
+            pixels[i] = np.asarray(to_rgb(image).resize((image_size, image_size), Image.Resampling.BICUBIC))
         pixels -= PIXEL_MEAN
         pixels /= PIXEL_STD
         return torch.from_numpy(pixels).permute(0, 3, 1, 2)  # channels last in memory
@@ -271,21 +272,6 @@ class EfficientNetLite0(nn.Module):
 def _chunks(images: Sequence[Image.Image], size: int) -> Iterator[tuple[int, Sequence[Image.Image]]]:
     for start in range(0, len(images), size):
         yield start, images[start : start + size]
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """The image in RGB, laid on white where it is transparent."""
-    if 0 in image.size:
-        raise DataError(f"an image of {image.width}x{image.height} pixels has nothing to encode; leave it out")
-    if image.mode == "RGB":
-        return image
-    if image.mode.startswith("I;16"):  # Pillow's convert would clip 16 bits to 8, not scale them
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")
 
 
 _PARTS = {

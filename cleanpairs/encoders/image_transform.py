@@ -7,18 +7,19 @@ its own there), but that long strips are cut before they are enlarged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
-from cleanpairs.encoders.efficientnet_lite import _to_rgb
+from cleanpairs.encoders.rgb import to_rgb
 from cleanpairs.errors import ConfigError
 
-__all__ = ["ImageTransform"]
+if TYPE_CHECKING:  # the processes that decode images import this module, and need no torch
+    from torch import Tensor
+
+__all__ = ["ImageTransform", "pixels_of"]
 
 DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' own image processors, where the file leaves a key out
     "clip": {
@@ -118,15 +119,31 @@ class ImageTransform:
         DataError
             An image without pixels.
         """
+        import torch
+
         return self.standardise(torch.from_numpy(self.pixels(images)))
 
     def pixels(self, images: Sequence[Image.Image]) -> np.ndarray:
         """As :meth:`__call__`, but (B, 3, H, W) uint8, not yet standardised: a quarter of the bytes to keep."""
-        prepared = [self._centre(self._resize(_to_rgb(image))) for image in images]  # of (H, W, 3) uint8
+        prepared = [self._centre(self._resize(to_rgb(image))) for image in images]  # of (H, W, 3) uint8
         return np.ascontiguousarray(np.stack(prepared).transpose(0, 3, 1, 2))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, for JSON."""
+        return {**asdict(self), "resample": None if self.resample is None else int(self.resample)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """The transform of :meth:`to_dict`."""
+        made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        if made["resample"] is not None:
+            made["resample"] = Image.Resampling(made["resample"])
+        return cls(**made)
 
     def standardise(self, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) from 0 to 255, as :meth:`pixels` makes them, to float32 as the network wants them."""
+        import torch
+
         mean, std = (torch.tensor(v, device=pixels.device).view(3, 1, 1) for v in (self.mean, self.std))
         return pixels.float().mul_(self.scale).sub_(mean).div_(std)
 
@@ -147,6 +164,11 @@ class ImageTransform:
         if self.crop is not None:
             image = _cut(image, self.crop[1], self.crop[0])
         return np.asarray(image)
+
+
+def pixels_of(image: Image.Image, **fields: Any) -> np.ndarray:
+    """(3, H, W) uint8 of one image, by the transform of these :meth:`ImageTransform.to_dict`; for workers."""
+    return np.asarray(ImageTransform.from_dict(fields).pixels([image])[0])
 
 
 def _cut(image: Image.Image, width: int, height: int) -> Image.Image:

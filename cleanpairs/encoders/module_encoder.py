@@ -75,12 +75,24 @@ class ModuleEncoder:
             [self._run(images[start : start + batch_size]) for start in range(0, len(images), batch_size)]
         )
 
+    def encode_pixels(self, pixels: np.ndarray, batch_size: int = 32) -> np.ndarray:
+        """As :meth:`encode_images`, of pixels (n, 3, H, W) uint8 that an :class:`ImageTransform` has made."""
+        if not len(pixels):
+            return np.empty((0, *self.shape), np.float32)
+        parts = [torch.from_numpy(pixels[start : start + batch_size]) for start in range(0, len(pixels), batch_size)]
+        return np.concatenate([self._run(part) for part in parts])
+
     @torch.inference_mode()
-    def _run(self, images: Sequence[Image.Image]) -> np.ndarray:
+    def _run(self, images: Sequence[Image.Image] | Tensor) -> np.ndarray:
         training = self.module.training
         self.module.eval().to(self.device)
         try:
-            out: Any = self.module(self.transform(images).to(self.device))
+            if isinstance(images, Tensor):
+                assert isinstance(self.transform, ImageTransform)
+                x = self.transform.standardise(images)
+            else:
+                x = self.transform(images)
+            out: Any = self.module(x.to(self.device))  # (b, 3, H, W)
         except (RuntimeError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"image_encoder {self.name} fails on images, check its transform: {error}") from error
         finally:

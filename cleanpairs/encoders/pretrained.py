@@ -151,9 +151,22 @@ class PretrainedCLIP:
         DataError
             An image without pixels.
         """
-        out = np.empty((len(images), self.dim), np.float32)
-        for start in range(0, len(images), batch_size):
-            x = self.transform(images[start : start + batch_size]).to(self.device)  # (b, 3, H, W)
+        if not len(images):
+            return np.empty((0, self.dim), np.float32)
+        return np.concatenate(
+            [
+                self.encode_pixels(self.transform.pixels(images[start : start + batch_size]), batch_size)
+                for start in range(0, len(images), batch_size)
+            ]
+        )
+
+    @torch.inference_mode()
+    def encode_pixels(self, pixels: np.ndarray, batch_size: int = 32) -> np.ndarray:
+        """As :meth:`encode_images`, of pixels (n, 3, H, W) uint8 that ``transform.pixels`` has made."""
+        out = np.empty((len(pixels), self.dim), np.float32)
+        for start in range(0, len(pixels), batch_size):
+            x = torch.from_numpy(pixels[start : start + batch_size])
+            x = self.transform.standardise(x).to(self.device)  # (b, 3, H, W)
             z = F.normalize(self.model.get_image_features(pixel_values=x).pooler_output, dim=1)  # (b, E)
             out[start : start + len(x)] = z.cpu().numpy()
         return out

@@ -13,8 +13,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from cleanpairs.data import Pairs, cache_dir, read_image
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.data import Pairs, cache_dir
+from cleanpairs.data.decoding import RGB, SQUARE, Decoder, Preparation, workers_for
+from cleanpairs.errors import ConfigError
 from cleanpairs.features.rows import Chunk, Rows, compute_rows, digest
 from cleanpairs.registry import IMAGE_ENCODERS
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # it brings torch
 __all__ = ["ImageEncoder", "ImageMatrix", "encoded_matrix", "image_matrix", "pixel_matrix", "resolve_image_encoder"]
 
 Progress = Callable[[int, int], None]
+Encode = Callable[[list[np.ndarray]], np.ndarray]  # of prepared images
 DEFAULT_SIZE = {"cnn": 64, "efficientnet_lite0": 224}
 BATCH = 64  # images that are decoded and encoded at once: where a killed run goes on
 _IN_MEMORY: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
@@ -34,7 +36,11 @@ class ImageEncoder(Protocol):
 
     name: str
     fingerprint: str
-    shape: tuple[int, ...]  # of what it makes of one image: (D,) or (R, D)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what it makes of one image: (D,) or (R, D)."""
+        ...
 
     def encode_images(self, images: Sequence[Any]) -> np.ndarray:
         """(n, D) or (n, R, D) float32 of n decoded images."""
@@ -100,20 +106,16 @@ def image_matrix(
         return ImageMatrix(array, {}, name, None)
     size = image_size or DEFAULT_SIZE[name]
     if name == "cnn":
-
-        def pixels(images: list[Any]) -> np.ndarray:
-            return _pixels(images, size)
-
-        chunks = _chunks(pairs, (3, size, size), np.uint8, pixels)
+        chunks = _chunks(pairs, (3, size, size), np.uint8, SQUARE(size), _channels_first)
         rows = compute_rows(len(pairs.images), (3, size, size), np.uint8, chunks, progress=progress)
         return ImageMatrix(rows.array, rows.failures, name, size)
     network = IMAGE_ENCODERS.load(name)()
 
-    def encode(images: list[Any]) -> np.ndarray:
-        return np.asarray(network.encode(images, image_size=size))
+    def encode(squares: list[np.ndarray]) -> np.ndarray:
+        return np.asarray(network.encode(_pictures(squares), image_size=size))  # in its size already: not resized again
 
     key = f"{name}-{size}-{network.weights_sha256[:8]}"
-    rows = _rows(pairs, key, (network.regions, network.dim), np.float16, encode, progress, cache)
+    rows = _rows(pairs, key, (network.regions, network.dim), np.float16, SQUARE(size), encode, progress, cache)
     return ImageMatrix(rows.array, rows.failures, name, size)
 
 
@@ -129,7 +131,8 @@ def encoded_matrix(
     """
     _need_images(pairs, encoder.name)
     shape = encoder.shape
-    rows = _rows(pairs, digest(encoder.fingerprint), shape, np.float32, encoder.encode_images, progress, cache)
+    preparation, encode = _prepared_for(encoder)
+    rows = _rows(pairs, digest(encoder.fingerprint), shape, np.float32, preparation, encode, progress, cache)
     array = rows.array if len(shape) == 2 else rows.array[:, None]
     return ImageMatrix(array, rows.failures, "pretrained", None)
 
@@ -143,7 +146,8 @@ def pixel_matrix(
     """
     _need_images(pairs, "of pixels")
     shape = (3, *transform.output_size)
-    rows = _rows(pairs, f"pixels-{digest(repr(transform))}", shape, np.uint8, transform.pixels, progress, cache)
+    key = f"pixels-{digest(repr(transform))}"
+    rows = _rows(pairs, key, shape, np.uint8, _transformed(transform), np.stack, progress, cache)
     return ImageMatrix(rows.array, rows.failures, "pretrained", transform.output_size[0])
 
 
@@ -162,7 +166,8 @@ def _rows(
     encoder_key: str,
     shape: tuple[int, ...],
     dtype: Any,
-    encode: Callable[[list[Any]], np.ndarray],
+    preparation: Preparation,
+    encode: Encode,
     progress: Progress | None,
     cache: bool,
 ) -> Rows:
@@ -171,7 +176,7 @@ def _rows(
         kept = _IN_MEMORY.setdefault(pairs.images, {})
         if encoder_key not in kept:
             kept[encoder_key] = compute_rows(
-                len(pairs.images), shape, dtype, _chunks(pairs, shape, dtype, encode), progress=progress
+                len(pairs.images), shape, dtype, _chunks(pairs, shape, dtype, preparation, encode), progress=progress
             )
         return kept[encoder_key]
     folder = None
@@ -179,43 +184,60 @@ def _rows(
         # By the images' contents, also of files that the input only names; whatever captions stand beside them.
         folder = cache_dir() / "images" / f"{digest(pairs.image_group.tobytes())}-{encoder_key}"
     return compute_rows(
-        len(pairs.images), shape, dtype, _chunks(pairs, shape, dtype, encode), folder=folder, progress=progress
+        len(pairs.images),
+        shape,
+        dtype,
+        _chunks(pairs, shape, dtype, preparation, encode),
+        folder=folder,
+        progress=progress,
     )
 
 
 def _chunks(
-    pairs: Pairs, shape: tuple[int, ...], dtype: Any, encode: Callable[[list[Any]], np.ndarray]
+    pairs: Pairs, shape: tuple[int, ...], dtype: Any, preparation: Preparation, encode: Encode
 ) -> Callable[[int], Iterator[Chunk]]:
     """Decode and encode images from one on; what cannot be decoded is zero and is written down."""
 
     def chunks(first: int) -> Iterator[Chunk]:
-        for start, chunk in pairs.images.iter_encoded(BATCH):
-            if start + len(chunk) <= first:
-                continue
-            values, failures = np.zeros((len(chunk), *shape), dtype), {}
-            offsets, decoded = [], []
-            for offset, data in enumerate(chunk):
-                try:
-                    if data is None:
-                        raise DataError("there is no image")
-                    decoded.append(read_image(data))
-                    offsets.append(offset)
-                except DataError as error:
-                    failures[start + offset] = " ".join(str(error).split())
-            if decoded:
-                found = np.asarray(encode(decoded), dtype)
-                finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
-                failures |= {start + int(k): "its features are not finite" for k in np.asarray(offsets)[~finite]}
-                found[~finite] = 0
-                values[offsets] = found
-            yield Chunk(start, values, failures)
+        encoded = (part for part in pairs.images.iter_encoded(BATCH) if part[0] + len(part[1]) > first)
+        with Decoder(preparation, workers_for(len(pairs.images) - first)) as decoder:
+            for batch in decoder.batches(encoded):
+                values, failures = np.zeros((batch.size, *shape), dtype), batch.failures
+                if batch.arrays:
+                    found = np.asarray(encode(batch.arrays), dtype)
+                    finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+                    failures |= {int(row): "its features are not finite" for row in batch.rows[~finite]}
+                    found[~finite] = 0
+                    values[batch.rows - batch.start] = found
+                yield Chunk(batch.start, values, failures)
 
     return chunks
 
 
-def _pixels(images: list[Any], size: int) -> np.ndarray:
-    """(b, 3, size, size) uint8; the whole picture is resized to a square."""
+def _prepared_for(encoder: ImageEncoder) -> tuple[Preparation, Encode]:
+    """What a worker makes of an image for ``encoder``, and what that makes of a batch of it: of its pixels where they
+    are made by a transform that a worker can be told, else of the whole picture.
+    """
+    from cleanpairs.encoders.image_transform import ImageTransform
+
+    encode_pixels: Any = getattr(encoder, "encode_pixels", None)
+    transform = getattr(encoder, "transform", None)
+    if encode_pixels is not None and isinstance(transform, ImageTransform):
+        return _transformed(transform), lambda pixels: np.asarray(encode_pixels(np.stack(pixels)))
+    return RGB, lambda pictures: encoder.encode_images(_pictures(pictures))
+
+
+def _transformed(transform: ImageTransform) -> Preparation:
+    return Preparation("cleanpairs.encoders.image_transform:pixels_of", transform.to_dict())
+
+
+def _pictures(arrays: list[np.ndarray]) -> list[Any]:
+    """Images of Pillow, of (H, W, 3) uint8 each."""
     from PIL import Image
 
-    resized = [np.asarray(image.resize((size, size), Image.Resampling.BICUBIC)) for image in images]
-    return np.stack(resized).transpose(0, 3, 1, 2)
+    return [Image.fromarray(array) for array in arrays]
+
+
+def _channels_first(squares: list[np.ndarray]) -> np.ndarray:
+    """(b, 3, size, size) uint8 of squares (size, size, 3)."""
+    return np.stack(squares).transpose(0, 3, 1, 2)

@@ -1,0 +1,361 @@
+"""Encoded images to small arrays, in processes that may die without taking the run along.
+
+A decoder is C code that is fed with whatever the web holds: it may crash, hang, or take more memory than there is. So
+each image is decoded, and brought to the size that its reader wants, in a worker process with a limit of memory and of
+time (:mod:`cleanpairs.data.decode_worker`). A worker that dies or hangs is replaced, and the image that it had gets one
+more try in a fresh one; what fails twice is set aside with the reason. The results do not depend on the number of
+workers, to the bit; none means that this process decodes by itself, as it does where there are few images.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from cleanpairs.data.decode_worker import REPLY, REQUEST, prepare, resolve
+from cleanpairs.errors import DataError, ResourceError
+from cleanpairs.limits import limit
+
+__all__ = ["RGB", "SQUARE", "DecodedBatch", "Decoder", "Preparation", "square", "workers_for"]
+
+FEW = 128  # images; so many are decoded sooner than a process has started
+MOST_WORKERS = 8
+PER_WORKER = 512  # images: fewer do not repay the start of another process
+START_SECONDS = 120.0  # for a worker to start, on a machine that is busy
+MISSING = "there is no image"
+GROUP = 16  # images that a worker is given at once
+PIPE_BYTES = 2**20
+WRITE_PARTS = 64  # pieces that are sent by one call
+Result = np.ndarray | str  # an array, or why there is none
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What is made of a decoded image.
+
+    ``target``: "module:function", called as ``function(image, **settings)`` with an RGB image of Pillow, of which it
+    makes an array of uint8 with up to three dimensions; its module should be light, for each worker imports it.
+    ``settings``: JSON. ``about``: see :func:`cleanpairs.data.read_image`. ``ahead``: batches that are prepared while
+    one is in use, which is memory.
+    """
+
+    target: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    about: int | None = None
+    ahead: int = 2
+
+
+@dataclass(frozen=True)
+class DecodedBatch:
+    """Images ``start`` on: ``rows`` (k,) int64, those of the corpus that could be decoded, ``arrays`` of them, and
+    row -> why not for the others.
+    """
+
+    start: int
+    size: int
+    rows: np.ndarray
+    arrays: list[np.ndarray]
+    failures: dict[int, str]
+
+
+def square(image: Any, size: int) -> np.ndarray:
+    """(size, size, 3) uint8: the whole picture, resized to a square (bicubic)."""
+    from PIL import Image
+
+    return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC))
+
+
+def _rgb(image: Any) -> np.ndarray:
+    return np.asarray(image)
+
+
+def SQUARE(size: int) -> Preparation:  # noqa: N802 - a preset, named as one
+    """:func:`square`."""
+    return Preparation("cleanpairs.data.decoding:square", {"size": size})
+
+
+RGB = Preparation("cleanpairs.data.decoding:_rgb", ahead=0)  # (H, W, 3), in full size: much to send, much to hold
+
+
+def workers_for(n: int) -> int:
+    """Processes for decoding ``n`` images: those that CLEANPAIRS_DECODE_WORKERS says; else none for a few images, else
+    one for every 512, one a CPU core and 8 at most.
+    """
+    asked = limit("decode_workers")
+    if asked is not None:
+        return int(asked)
+    if n < FEW or not sys.executable:  # embedded in another program: there is no Python to start
+        return 0
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)), -(-n // PER_WORKER))
+
+
+class Decoder:
+    """Decodes batches of encoded images, ahead of their use. A context manager: its processes end with it.
+
+    Parameters
+    ----------
+    preparation : Preparation
+    workers : int
+        Processes; 0 decodes in this one. See :func:`workers_for`.
+    seconds : float, optional
+        For one image; CLEANPAIRS_DECODE_SECONDS, or 20, when None. Not held without workers.
+    memory : int, optional
+        Bytes of a worker (RLIMIT_DATA); CLEANPAIRS_DECODE_MEMORY, or 2 GiB, when None. Not held without workers.
+
+    Raises
+    ------
+    ResourceError
+        While decoding: no process can be started.
+    """
+
+    def __init__(
+        self, preparation: Preparation, workers: int, *, seconds: float | None = None, memory: int | None = None
+    ) -> None:
+        self.preparation, self.workers = preparation, workers
+        self.seconds = float(seconds or limit("decode_seconds") or 0)
+        self.memory = int(memory or limit("decode_memory") or 0)
+        self.lost = 0  # workers that died or hung
+        self._idle: list[_Worker] = []
+        self._all: list[_Worker] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._executor = ThreadPoolExecutor(workers, "decode") if workers else None
+        self._function: Callable[..., Any] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes, at once."""
+        self._closed = True
+        with self._lock:
+            for worker in self._all:
+                worker.kill()
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+        for worker in self._all:
+            worker.bury()
+
+    def batches(self, encoded: Iterable[tuple[int, Sequence[bytes | None]]]) -> Iterator[DecodedBatch]:
+        """Decode batches of (first row, encoded images, None where there is none), in order."""
+        waiting: deque[tuple[int, list[Future[list[Result]]]]] = deque()
+        for start, chunk in encoded:
+            if self._executor is None:
+                yield _gather(start, [self._here(data) for data in chunk])
+                continue
+            parts = [chunk[at : at + GROUP] for at in range(0, len(chunk), GROUP)]
+            waiting.append((start, [self._executor.submit(self._there, part) for part in parts]))
+            if len(waiting) > self.preparation.ahead:
+                yield _gathered(*waiting.popleft())
+        while waiting:
+            yield _gathered(*waiting.popleft())
+
+    def _here(self, data: bytes | None) -> Result:
+        if data is None:
+            return MISSING
+        if self._function is None:
+            self._function = resolve(self.preparation.target)
+        try:
+            return prepare(data, self._function, self.preparation.settings, self.preparation.about)
+        except DataError as error:
+            return str(error)
+
+    def _there(self, images: Sequence[bytes | None]) -> list[Result]:
+        """What a worker makes of a few images; whichever it is lost with is tried again, alone and in a fresh one."""
+        results: list[Result] = [MISSING] * len(images)
+        todo = deque((at, data) for at, data in enumerate(images) if data is not None)
+        while todo:
+            worker = self._take()
+            lost = self._ask(worker, todo, results)
+            if lost is None:
+                with self._lock:
+                    self._idle.append(worker)
+            elif self._closed:
+                break
+            else:
+                at, data = todo.popleft()
+                fresh, alone = self._take(fresh=True), deque([(at, data)])
+                if (again := self._ask(fresh, alone, results)) is not None:
+                    results[at] = f"the image cannot be decoded: {again}, twice"
+                else:
+                    with self._lock:
+                        self._idle.append(fresh)
+        return results
+
+    def _ask(self, worker: _Worker, todo: deque[tuple[int, bytes]], results: list[Result]) -> str | None:
+        """Fill in the results of ``todo``, emptying it; or up to an image that the worker is lost with, and say how."""
+        try:
+            for result in worker.ask([data for _, data in todo], self.seconds):
+                results[todo.popleft()[0]] = result
+        except _LostError as lost:
+            self.lost += 1
+            worker.bury()
+            return str(lost)
+        return None
+
+    def _take(self, *, fresh: bool = False) -> _Worker:
+        with self._lock:
+            if self._idle and not fresh:
+                return self._idle.pop()
+        worker = _Worker(self.preparation, self.memory)
+        with self._lock:
+            self._all.append(worker)
+        if self._closed:
+            worker.kill()
+        worker.start()
+        return worker
+
+
+def _gather(start: int, results: Sequence[Result]) -> DecodedBatch:
+    failures = {row: " ".join(found.split()) for row, found in enumerate(results, start) if isinstance(found, str)}
+    rows = np.array([row for row in range(start, start + len(results)) if row not in failures], dtype=np.int64)
+    return DecodedBatch(start, len(results), rows, [r for r in results if not isinstance(r, str)], failures)
+
+
+def _gathered(start: int, parts: Sequence[Future[list[Result]]]) -> DecodedBatch:
+    return _gather(start, [result for part in parts for result in part.result()])
+
+
+class _LostError(Exception):
+    """A worker died or hung."""
+
+
+class _Worker:
+    """One process. Used by one thread at a time."""
+
+    def __init__(self, preparation: Preparation, memory: int) -> None:
+        self._given = json.dumps(
+            {
+                "target": preparation.target, "settings": preparation.settings, "about": preparation.about,
+                "memory": memory,
+            }
+        ).encode()  # fmt: skip
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        code = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+            "from cleanpairs.data.decode_worker import main; main()"
+        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code, json.dumps(sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                bufsize=0,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            )
+        except OSError as error:
+            self._said.close()
+            raise ResourceError(
+                f"no process can be started to decode images ({error}): free memory or processes, or set "
+                "CLEANPAIRS_DECODE_WORKERS=0 to decode without"
+            ) from error
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        for fd in (self._in, self._out):
+            os.set_blocking(fd, False)
+            with suppress(OSError, AttributeError):  # not allowed, or not Linux: then it takes more turns
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def start(self) -> None:
+        """Tell it what to make of images, and wait until it can."""
+        try:
+            list(self.ask([self._given], START_SECONDS))
+        except _LostError as lost:
+            self._said.seek(0)
+            lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
+            raise ResourceError(
+                f"the process that decodes images does not start: {lost}{': ' + lines[-1] if lines else ''}; free "
+                "memory, or set CLEANPAIRS_DECODE_WORKERS=0 to decode without"
+            ) from lost
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        with suppress(OSError):
+            self._process.kill()
+
+    def bury(self) -> None:
+        """Give back what a process that has ended, or is about to, still holds."""
+        self.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._said):
+            if stream is not None:
+                stream.close()
+
+    def ask(self, images: Sequence[bytes], seconds: float) -> Iterator[Result]:
+        """Of each image an array, or why there is none; ``seconds`` for each. The next ones are sent meanwhile."""
+        ask = deque(memoryview(part) for data in images for part in (REQUEST.pack(len(data)), data))
+        heard = bytearray()
+        for _ in images:
+            deadline = time.monotonic() + seconds
+            try:
+                self._talk(ask, heard, REPLY.size, deadline)
+                failed, dimensions, a, b, c, size = REPLY.unpack_from(heard)
+                self._talk(ask, heard, REPLY.size + size, deadline)
+            except TimeoutError:
+                self._end()
+                raise _LostError(f"it took more than {seconds:g} seconds") from None
+            except (BrokenPipeError, EOFError):
+                raise _LostError(f"it ended the decoding process ({_reason(self._end())})") from None
+            payload = bytes(memoryview(heard)[REPLY.size : REPLY.size + size])
+            del heard[: REPLY.size + size]
+            yield payload.decode() if failed else np.frombuffer(payload, np.uint8).reshape((a, b, c)[:dimensions])
+
+    def _talk(self, ask: deque[memoryview], heard: bytearray, size: int, deadline: float) -> None:
+        """Send on, and listen until ``size`` bytes are heard."""
+        while len(heard) < size:
+            poll = select.poll()
+            poll.register(self._out, select.POLLIN)
+            if ask:
+                poll.register(self._in, select.POLLOUT)
+            ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            if not ready and time.monotonic() >= deadline:
+                raise TimeoutError
+            with suppress(BlockingIOError):
+                if self._in in ready:
+                    sent = os.writev(self._in, [ask[k] for k in range(min(len(ask), WRITE_PARTS))])
+                    while sent:
+                        part = ask.popleft()
+                        if sent < len(part):
+                            ask.appendleft(part[sent:])
+                        sent -= min(sent, len(part))
+            with suppress(BlockingIOError):
+                if self._out in ready:
+                    data = os.read(self._out, PIPE_BYTES)
+                    if not data:
+                        raise EOFError
+                    heard += data
+
+    def _end(self) -> int:
+        """Its exit code; where it still runs, it is killed."""
+        with suppress(subprocess.TimeoutExpired):  # its pipes close a moment before it is gone
+            self._process.wait(0.5 if self._process.poll() is None else 0)
+        self.kill()
+        return self._process.wait()
+
+
+def _reason(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

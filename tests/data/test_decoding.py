@@ -1,0 +1,175 @@
+"""Decoding in processes: equal to decoding here, to the bit; what kills, hangs or fills one is set aside, alone."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cleanpairs.data import decoding
+from cleanpairs.data.decoding import RGB, SQUARE, DecodedBatch, Decoder, Preparation, workers_for
+from cleanpairs.data.duplicates import SIGNATURE
+from cleanpairs.encoders.image_transform import ImageTransform
+from cleanpairs.errors import ResourceError
+
+HERE = __name__  # the workers import this module by its name, from the parent's sys.path
+
+CRASH, HANG, FILL, ONCE = 3, 4, 5, 6  # widths of images that do it
+
+
+def faulty(image: Any, flag: str = "") -> np.ndarray:
+    """A preparation that does what decoders do at their worst."""
+    if image.width == CRASH:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if image.width == HANG:
+        time.sleep(60)
+    if image.width == FILL:
+        return np.ones(2**30, np.uint8)[:1] + np.ones(2**30, np.uint8)[:1]
+    if image.width == ONCE and not Path(flag).exists():
+        Path(flag).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return np.array([image.width, os.getpid() % 256], np.uint8)
+
+
+def picture(width: int, height: int = 9, form: str = "PNG") -> bytes:
+    """A picture with noise on it, encoded."""
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, form)
+    return out.getvalue()
+
+
+def decode(decoder: Decoder, images: Sequence[bytes | None], size: int = 4) -> list[DecodedBatch]:
+    return list(decoder.batches((at, images[at : at + size]) for at in range(0, len(images), size)))
+
+
+TRANSFORM = ImageTransform(20, None, None, (16, 16), Image.Resampling.BICUBIC, 1 / 255, (0.5,) * 3, (0.5,) * 3)
+PREPARATIONS = [
+    SQUARE(17), RGB, SIGNATURE, Preparation("cleanpairs.encoders.image_transform:pixels_of", TRANSFORM.to_dict())
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("preparation", PREPARATIONS, ids=["square", "rgb", "signature", "transform"])
+def test_workers_make_the_same_arrays(preparation: Preparation) -> None:
+    images = [picture(w, form=("PNG", "JPEG", "WEBP")[w % 3]) for w in range(10, 50)]
+    images[7], images[8], images[30] = None, b"no image", b""  # type: ignore[call-overload]
+    with Decoder(preparation, 0) as here, Decoder(preparation, 2) as there:
+        expected, found = decode(here, images), decode(there, images)
+    assert [b.start for b in found] == list(range(0, 40, 4))
+    assert [b.failures for b in found] == [b.failures for b in expected]
+    assert {row for b in found for row in b.failures} == {7, 8, 30}
+    assert found[1].failures[7] == "there is no image"
+    for one, other in zip(expected, found, strict=True):
+        assert one.rows.tolist() == other.rows.tolist()
+        assert len(one.arrays) == len(other.arrays) == len(one.rows)
+        for a, b in zip(one.arrays, other.arrays, strict=True):
+            assert a.dtype == b.dtype == np.uint8
+            assert np.array_equal(a, b)
+
+
+def test_a_whole_picture_of_more_than_a_pipe_holds() -> None:
+    big = picture(900, 800)  # 2.2 MB each way
+    with Decoder(RGB, 1) as decoder:
+        (batch,) = decode(decoder, [big, picture(5), big])
+    assert [a.shape for a in batch.arrays] == [(800, 900, 3), (9, 5, 3), (800, 900, 3)]
+    assert np.array_equal(batch.arrays[0], np.asarray(Image.open(io.BytesIO(big))))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_none_one_and_two_images(count: int, workers: int) -> None:
+    with Decoder(SQUARE(4), workers) as decoder:
+        batches = decode(decoder, [picture(9)] * count)
+    assert sum(len(b.arrays) for b in batches) == count
+    assert not [b.failures for b in batches if b.failures]
+
+
+def test_an_image_that_kills_its_worker_twice_is_set_aside_and_the_others_are_not() -> None:
+    images = [picture(w) for w in (10, 11, CRASH, 12, 13, 14, CRASH, 15)]
+    with Decoder(Preparation(f"{HERE}:faulty"), 2) as decoder:
+        found = decode(decoder, images)
+    failures = {row: why for b in found for row, why in b.failures.items()}
+    assert sorted(failures) == [2, 6]
+    assert "ended the decoding process (SIGSEGV), twice" in failures[2]
+    assert [int(a[0]) for b in found for a in b.arrays] == [10, 11, 12, 13, 14, 15]
+    assert decoder.lost == 4
+
+
+def test_an_image_that_was_there_when_its_worker_died_by_chance_is_tried_again(tmp_path: Path) -> None:
+    preparation = Preparation(f"{HERE}:faulty", {"flag": str(tmp_path / "died")})
+    with Decoder(preparation, 1) as decoder:
+        (batch,) = decode(decoder, [picture(10), picture(ONCE), picture(11)])
+    assert not batch.failures
+    assert [int(a[0]) for a in batch.arrays] == [10, ONCE, 11]
+    assert decoder.lost == 1
+
+
+def test_an_image_that_takes_too_long_is_set_aside() -> None:
+    began = time.monotonic()
+    with Decoder(Preparation(f"{HERE}:faulty"), 1, seconds=0.5) as decoder:
+        (batch,) = decode(decoder, [picture(10), picture(HANG), picture(11)])
+    assert batch.failures == {1: "the image cannot be decoded: it took more than 0.5 seconds, twice"}
+    assert [int(a[0]) for a in batch.arrays] == [10, 11]
+    assert time.monotonic() - began < 30
+
+
+def test_the_memory_of_a_worker_is_limited() -> None:
+    with Decoder(Preparation(f"{HERE}:faulty"), 1, memory=2**29) as decoder:
+        (batch,) = decode(decoder, [picture(10), picture(FILL), picture(11)])
+    assert list(batch.failures) == [1]
+    assert "Memory" in batch.failures[1]
+    assert decoder.lost == 0, "it says so, and lives on"
+    assert len({int(a[1]) for a in batch.arrays}) == 1
+
+
+def test_a_bomb_of_pixels_does_not_reach_the_memory_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (9000, 9000)).save(out, "PNG")
+    with Decoder(SQUARE(8), 1, memory=2**28) as decoder:
+        (batch,) = decode(decoder, [out.getvalue(), picture(10)])
+        assert "9000x9000 pixels, more than 64000000" in batch.failures[0]
+        monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "100000000")
+    with Decoder(SQUARE(8), 1, memory=2**28) as decoder:
+        (batch,) = decode(decoder, [out.getvalue(), picture(10)])
+    assert "cannot be decoded" in batch.failures[0]
+    assert batch.rows.tolist() == [1]
+
+
+def test_a_worker_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with Decoder(Preparation("no_such_module:f"), 1) as decoder, pytest.raises(ResourceError, match="no_such_module"):
+        decode(decoder, [picture(10)])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with Decoder(SQUARE(4), 1) as decoder, pytest.raises(ResourceError, match="CLEANPAIRS_DECODE_WORKERS=0"):
+        decode(decoder, [picture(10)])
+
+
+def test_leaving_early_ends_the_processes() -> None:
+    decoder = Decoder(Preparation(f"{HERE}:faulty"), 2)
+    batches = decoder.batches((at, [picture(10)] * 16 if at else [picture(10)]) for at in range(0, 160, 16))
+    next(batches)
+    processes = [worker._process for worker in decoder._all]
+    decoder.close()
+    assert processes
+    assert all(process.poll() is not None for process in processes)
+
+
+def test_how_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLEANPAIRS_DECODE_WORKERS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    assert [workers_for(n) for n in (0, 2, 127, 128, 512, 513, 10**6)] == [0, 0, 0, 1, 1, 2, 6]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    assert workers_for(10**6) == decoding.MOST_WORKERS
+    monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "3")
+    assert workers_for(2) == 3
+    monkeypatch.delenv("CLEANPAIRS_DECODE_WORKERS")
+    monkeypatch.setattr(sys, "executable", None)
+    assert workers_for(10**6) == 0
