@@ -25,23 +25,25 @@ import numpy as np
 
 import cleanpairs
 from cleanpairs.correspondence.valley import Valley
-from cleanpairs.data import Pairs, load_pairs, read_image
+from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.estimators import PairCleaner
+from cleanpairs.estimators.encoders import GIVEN
 from cleanpairs.evaluate import Recall, recall
-from cleanpairs.features import ImageMatrix
+from cleanpairs.features import FrozenTexts, ImageMatrix, encoded_matrix
+from cleanpairs.methods.given import Given, given_cosines, no_donors, unit_rows
+from cleanpairs.ops.candidates import Search
 from cleanpairs.parameters import check_number
 from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable, parameters_of
+from cleanpairs.repair import RepairPlan
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:
     from cleanpairs.trainer import EpochRecord
 
 __all__ = ["ClipScore"]
-
-BATCH = 64  # encoded images that are decoded at once
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -55,7 +57,13 @@ class ClipScore(PairCleaner):
     ----------
     model : str or path
         A CLIP or SigLIP model: a directory, or a name on the Hugging Face hub; see
-        :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. Must be given.
+        :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. Or ``encoder``, which says the same; or one of the next
+        two. One must be given.
+    text_encoder : {"features"}
+        No model: the data brings vectors of both sides, of one space.
+    score_column : str
+        No model: the data brings cosines, in the column of this name. Repairs are then made only where it brings
+        vectors of both sides too.
     revision : str, optional
         Branch, tag or commit on the hub.
     quantile : float in [0, 1)
@@ -71,16 +79,12 @@ class ClipScore(PairCleaner):
 
     model: str | Path | None = None
     revision: str | None = None
+    score_column: str | None = None
     quantile: float = 0.3
 
     def _validate(self) -> None:
         super()._validate()
         check_number("clip-score", "quantile", self.quantile, least=0, below=1)
-        if not isinstance(self.model, (str, Path)) or not str(self.model):
-            raise ConfigError(
-                f"model of clip-score must be a directory or a name on the hub, like openai/clip-vit-large-patch14, "
-                f"found {self.model!r}"
-            )
         if self.revision is not None and not isinstance(self.revision, str):
             raise ConfigError(f"revision of clip-score must be a word or None, found {self.revision!r}")
         if self.image_encoder not in ("auto", "features"):
@@ -88,6 +92,27 @@ class ClipScore(PairCleaner):
                 f"image_encoder of clip-score must be 'auto' or 'features', found {self.image_encoder!r}: the images "
                 f"are encoded by the model itself"
             )
+        if self.score_column is not None and (not isinstance(self.score_column, str) or not self.score_column):
+            raise ConfigError(
+                f"score_column of clip-score must be a column's name or None, found {self.score_column!r}"
+            )
+        if self.text_encoder not in (None, GIVEN):
+            raise ConfigError(
+                f"text_encoder of clip-score must be 'features' or None, found {self.text_encoder!r}: a model brings "
+                f"both towers"
+            )
+        given = self.score_column is not None or self.text_encoder == GIVEN
+        if self.model is None and given and self.encoder is None:
+            return
+        name = self.encoder if self.model is None else self.model
+        if not isinstance(name, (str, Path)) or not str(name):
+            raise ConfigError(
+                f"model of clip-score must be a directory or a name on the hub, like openai/clip-vit-large-patch14, "
+                f"found {self.model!r}; none is needed where the data brings vectors of both sides "
+                f"(text_encoder='features') or scores (score_column=NAME)"
+            )
+        if given:
+            raise ConfigError("clip-score takes a model, text_encoder='features' or score_column, and found several")
 
     def _default_threshold(self, valley: Valley) -> float:
         known = self.correspondence_[np.isfinite(self.correspondence_)]
@@ -123,8 +148,8 @@ class ClipScore(PairCleaner):
         for name in [n for n in vars(self) if n.endswith("_")]:
             delattr(self, name)
         pairs = load_pairs(pairs)
-        name = str(Path(self.model).resolve()) if Path(str(self.model)).is_dir() else str(self.model)  # type: ignore[arg-type]
-        model = PretrainedCLIP.load(name, self._device(), revision=self.revision)
+        name = self.encoder if self.model is None else self.model
+        model = Given(self.score_column) if name is None else self._load(str(Path(name).resolve()), str(name))
         images, texts, self.quarantined_ = self._encode(model, pairs, on_encode)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(len(pairs), len(usable))
@@ -134,7 +159,9 @@ class ClipScore(PairCleaner):
         self.correspondence_[list(self.quarantined_)] = np.nan
         self._set_threshold(self.correspondence_[usable])
         self.fingerprint_, self.history_, self.heads_, self.best_val_rsum_ = pairs.source.fingerprint, [], [], None
-        self.image_encoder_, self.image_size_ = self.method_name, model.transform.output_size[0]
+        self.image_encoder_, self.image_size_ = self.method_name, None
+        if isinstance(model, PretrainedCLIP):
+            self.image_size_ = model.transform.output_size[0]
         self.tau_ = self.label_tau or model.temperature
         self.bank_ = Bank.choose(
             images,
@@ -147,7 +174,7 @@ class ClipScore(PairCleaner):
             group_size=self.label_group - 1,
             seed=self.random_state,
         )
-        self.pretrained_ = model
+        self.pretrained_: PretrainedCLIP | Given = model
         self.model_ = cast(Any, model)  # what the base asks for to know that it is fitted
         if val is not None:
             self.best_val_rsum_ = self.evaluate(val).rsum
@@ -160,8 +187,13 @@ class ClipScore(PairCleaner):
         pairs = load_pairs(pairs)
         return (pairs, *self._encode(self.pretrained_, pairs))
 
+    def _load(self, path: str, name: str) -> PretrainedCLIP:
+        return PretrainedCLIP.load(path if Path(path).is_dir() else name, self._device(), revision=self.revision)
+
     def _bank_scores(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """(1 + cosine) / 2; the bank is for repairs only."""
+        if self.score_column is not None:
+            return (1 + given_cosines(pairs, self.score_column)) / 2
         out = np.empty(len(pairs), dtype=np.float32)
         for start in range(0, len(pairs), 16_384):
             s = slice(start, start + 16_384)
@@ -170,40 +202,40 @@ class ClipScore(PairCleaner):
         return out
 
     def _encode(
-        self, model: PretrainedCLIP, pairs: Pairs, progress: Callable[[int, int], None] | None = None
+        self, model: PretrainedCLIP | Given, pairs: Pairs, progress: Callable[[int, int], None] | None = None
     ) -> tuple[Embeddings, Embeddings, dict[int, str]]:
         """M images, N captions and the quarantine."""
-        vectors, failures = self._image_vectors(model, pairs, progress)
-        matrix = ImageMatrix(vectors[:, None], failures, self.method_name, None)
-        return Embeddings(vectors), Embeddings(model.encode_texts(pairs.captions)), self._quarantine(pairs, matrix)
+        if isinstance(model, Given):
+            images, texts, faults = model.vectors(pairs)
+            return Embeddings(images), Embeddings(texts), dict(sorted({**faults, **pairs.reasons}.items()))
+        matrix = self._image_matrix(model, pairs, progress)
+        table = FrozenTexts(model).encode_pairs(pairs)
+        assert table.vectors is not None
+        texts = np.asarray(table.vectors[table.ids])
+        return Embeddings(unit_rows(matrix.array[:, 0])), Embeddings(texts), self._quarantine(pairs, matrix)
 
-    def _image_vectors(
-        self, model: PretrainedCLIP, pairs: Pairs, progress: Callable[[int, int], None] | None
-    ) -> tuple[np.ndarray, dict[int, str]]:
-        """(M, E) unit vectors, and image row -> why there is none; such rows are zero."""
+    def _image_matrix(
+        self, model: PretrainedCLIP, pairs: Pairs, progress: Callable[[int, int], None] | None = None
+    ) -> ImageMatrix:
+        """(M, 1, E) vectors, and image row -> why there is none; such rows are zero."""
         array = pairs.images.array()
         if array is not None and (self.image_encoder == "features" or not _has_images(pairs)):
-            return _unit(_checked(array, model)), {}
+            return ImageMatrix(_checked(array, model)[:, None], {}, self.method_name, None)
         if array is None and self.image_encoder == "features":
             raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
-        m = len(pairs.images)
-        out, failures = np.zeros((m, model.dim), dtype=np.float32), {}
-        for start, chunk in pairs.images.iter_encoded(BATCH):
-            rows, decoded = [], []
-            for row, data in enumerate(chunk, start):
-                try:
-                    if data is None:
-                        raise DataError("there is no image")
-                    decoded.append(read_image(data))
-                    rows.append(row)
-                except DataError as error:
-                    failures[row] = str(error)
-            out[rows] = model.encode_images(decoded)
-            if progress is not None:
-                progress(min(start + len(chunk), m), m)
-        for row in np.flatnonzero(~np.isfinite(out).all(axis=1)).tolist():
-            failures[row], out[row] = "its vector is not finite", 0
-        return out, failures
+        return encoded_matrix(pairs, model, progress=progress)
+
+    def rematch(self, pairs: Any, *, strategy: str = "ot", **settings: Any) -> RepairPlan:
+        """As :meth:`cleanpairs.estimators.PairCleaner.rematch`; without vectors what is flagged is dropped."""
+        self._fitted()
+        pairs = load_pairs(pairs)
+        return super().rematch(pairs, strategy=strategy if self._has_vectors(pairs) else "method", **settings)
+
+    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search | None:
+        return None if self._has_vectors(pairs) else no_donors
+
+    def _has_vectors(self, pairs: Pairs) -> bool:
+        return not isinstance(self.pretrained_, Given) or self.pretrained_.has_vectors(pairs)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Unit vectors (m, E) float32 of images.
@@ -215,17 +247,21 @@ class ClipScore(PairCleaner):
         """
         self._fitted()
         if not isinstance(images, np.ndarray):
-            return self._image_vectors(self.pretrained_, load_pairs(images), None)[0]
+            return self._encode(self.pretrained_, load_pairs(images))[0].vectors
+        if isinstance(self.pretrained_, Given):
+            return unit_rows(images.reshape(len(images), -1))
         if images.ndim == 4:
             from PIL import Image
 
             pictures = [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
             return np.asarray(self.pretrained_.encode_images(pictures))
-        return _unit(_checked(images, self.pretrained_))
+        return unit_rows(_checked(images, self.pretrained_))
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, E) float32 of n captions."""
         self._fitted()
+        if isinstance(self.pretrained_, Given):
+            raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
         return np.asarray(self.pretrained_.encode_texts(texts))
 
     def evaluate(self, pairs: Any) -> Recall:
@@ -288,7 +324,7 @@ class ClipScore(PairCleaner):
             self.bank_ = Bank(images, texts, *groups, config["bank"]["tau"], config["bank"]["group_size"])
         except (SafetensorError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
-        model = PretrainedCLIP.load(name, self._device(), revision=self.revision)
+        model = Given(self.score_column) if fingerprint == Given.fingerprint else self._load(name, name)
         if model.fingerprint != fingerprint:
             raise DataError(
                 f"{name} is not the model that {path} was made with (its files have changed): fit again, or name the "
@@ -315,9 +351,3 @@ def _checked(array: np.ndarray, model: PretrainedCLIP) -> np.ndarray:
             f"of {' x '.join(map(str, array.shape[1:]))}: give the images themselves, or vectors of this model"
         )
     return np.asarray(array, dtype=np.float32).reshape(len(array), model.dim)
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-    """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
-    x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
-    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)

@@ -1,0 +1,91 @@
+"""What clip-score takes in place of a model: vectors of both sides, or cosines, that the data brings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cleanpairs.data import Pairs
+from cleanpairs.errors import DataError
+from cleanpairs.ops.search import TopK
+
+__all__ = ["Given", "given_cosines", "no_donors", "unit_rows"]
+
+
+class Given:
+    """In place of a model: the vectors of both sides, or the cosines alone, that the data brings.
+
+    Parameters
+    ----------
+    score_column : str, optional
+        With it the data may lack the vectors.
+    """
+
+    name = "the data"
+    fingerprint = "given"
+    temperature = 0.01  # where CLIP ends: its logit scale is cut at 100
+
+    def __init__(self, score_column: str | None) -> None:
+        self.score_column = score_column
+
+    def has_vectors(self, pairs: Pairs) -> bool:
+        """Whether there are single vectors of both sides, of one length."""
+        array = pairs.images.array()
+        texts = pairs.text_vectors
+        return array is not None and texts is not None and array.shape[1:] == (1, texts.shape[1])
+
+    def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+        """(M, E) and (N, E) unit vectors, and pair -> what it lacks.
+
+        Raises
+        ------
+        DataError
+            The data does not bring what is asked of it.
+        """
+        n, faults = len(pairs), {}
+        if self.score_column is not None:
+            missing = np.flatnonzero(np.isnan(given_cosines(pairs, self.score_column)))
+            faults = {int(i): f"it has no {self.score_column}" for i in missing}
+            if not self.has_vectors(pairs):
+                return np.zeros((len(pairs.images), 1), np.float32), np.zeros((n, 1), np.float32), faults
+        array, texts = pairs.images.array(), pairs.text_vectors
+        if not self.has_vectors(pairs) or array is None or texts is None:
+            sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (array, texts)]
+            raise DataError(
+                f"text_encoder='features' of clip-score needs one vector an image and one a caption, of one length; "
+                f"found {sides[0] or 'none'} an image and {sides[1] or 'none'} a caption"
+            )
+        z_text = unit_rows(np.asarray(texts))
+        faults |= {int(i): "its caption's vector is zero or not finite" for i in np.flatnonzero(~z_text.any(axis=1))}
+        return unit_rows(np.asarray(array)[:, 0]), z_text, faults
+
+
+def given_cosines(pairs: Pairs, column: str) -> np.ndarray:
+    """(N,) float32 of the column of scores, NaN where there is none.
+
+    Raises
+    ------
+    DataError
+        There is no such column, or it holds other numbers than cosines.
+    """
+    if column not in pairs.given_scores:
+        known = ", ".join(pairs.given_scores) or "none"
+        raise DataError(f"score_column of clip-score: the data has no scores {column!r} (found: {known})")
+    cosine = np.asarray(pairs.given_scores[column], dtype=np.float32)
+    beyond = np.flatnonzero(np.abs(cosine) > 1.0001)
+    if len(beyond):
+        raise DataError(
+            f"score_column of clip-score must hold cosines, from -1 to 1; {column!r} holds {cosine[beyond[0]]:g} at "
+            f"pair {beyond[0]}: divide by its scale first"
+        )
+    return np.clip(cosine, -1, 1)
+
+
+def no_donors(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK:
+    """A search that finds nothing (see :data:`cleanpairs.ops.candidates.Search`): what is flagged is dropped."""
+    return TopK(np.full((len(asking), 1), -np.inf, np.float32), np.full((len(asking), 1), -1, np.int64))
+
+
+def unit_rows(x: np.ndarray) -> np.ndarray:
+    """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
+    x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)

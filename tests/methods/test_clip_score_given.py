@@ -1,0 +1,114 @@
+"""CLIP-score without a model: vectors of both sides, or cosines, that the data brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs import Pairs, load_pairs
+from cleanpairs.errors import ConfigError, DataError, RefusedError
+from cleanpairs.methods.clip_score import ClipScore
+
+CAPTIONS = [f"caption number {i}" for i in range(60)]
+
+
+def both(n: int = 60, wrong: int = 12, **more: object) -> Pairs:
+    """Vectors of both sides; the first ``wrong`` captions rotate."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(n, 16)).astype(np.float32)
+    at = np.concatenate([np.roll(np.arange(wrong), 1), np.arange(wrong, n)]).astype(np.int64)
+    texts = (z + 0.1 * rng.normal(size=z.shape).astype(np.float32))[at] * 3  # their length does not matter
+    return Pairs.from_arrays([CAPTIONS[i] for i in at], features=z, text_vectors=texts, **more)  # type: ignore[arg-type]
+
+
+def cosines(pairs: Pairs) -> np.ndarray:
+    array, texts = pairs.images.array(), pairs.text_vectors
+    assert array is not None and texts is not None
+    image = array[pairs.image_index, 0]
+    lengths = np.linalg.norm(image, axis=1) * np.linalg.norm(texts, axis=1)
+    return np.asarray((image * texts).sum(1) / lengths, np.float32)
+
+
+def test_vectors_of_both_sides_need_no_model(tmp_path: Path) -> None:
+    pairs = both()
+    model = ClipScore(text_encoder="features", quantile=0.2).fit(pairs)
+    np.testing.assert_allclose(model.correspondence_ * 2 - 1, cosines(pairs), atol=1e-6)
+    assert (model.correspondence_ < model.threshold_).nonzero()[0].tolist() == list(range(12))
+    plan = model.rematch(pairs).to_pandas()
+    taken = plan[plan["action"] == "rematch_text"]
+    assert len(taken) >= 10 and (taken["caption"] == [CAPTIONS[i] for i in taken["pair_id"]]).all()
+    again = ClipScore.from_pretrained(model.save_pretrained(tmp_path / "m"))
+    np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
+    assert again.evaluate(pairs).i2t_r1 == pytest.approx(80.0)
+    with pytest.raises(ConfigError, match="came with the data"):
+        again.encode_texts(["a"])
+
+
+def test_a_column_of_scores_needs_nothing_else(tmp_path: Path) -> None:
+    scores = np.linspace(-0.1, 0.4, 60).astype(np.float32)
+    scores[7] = np.nan
+    table = {"caption": CAPTIONS, "similarity": pa.array(scores), "image": [b"no picture"] * 60}
+    pq.write_table(pa.table(table), tmp_path / "laion.parquet")
+    pairs = load_pairs(tmp_path / "laion.parquet")
+    model = ClipScore(score_column="similarity", threshold=0.6).fit(pairs)
+    known = np.delete(np.arange(60), 7)
+    np.testing.assert_allclose(model.correspondence_[known], (1 + scores[known]) / 2, atol=1e-6)
+    assert model.quarantined_ == {7: "it has no similarity"}
+    again = ClipScore.from_pretrained(model.save_pretrained(tmp_path / "m"))
+    np.testing.assert_array_equal(again.score_pairs(pairs), model.correspondence_)
+    actions = again.rematch(pairs, min_repair_score=0.0).to_pandas()["action"]
+    assert actions.value_counts().to_dict() == {"drop": 35, "keep": 24, "quarantine": 1}
+
+
+def test_scores_and_vectors_together_repair() -> None:
+    pairs = both(given_scores={"similarity": np.where(np.arange(60) < 12, 0.1, 0.3)})
+    model = ClipScore(score_column="similarity", quantile=0.2).fit(pairs)
+    assert np.unique(model.correspondence_).tolist() == pytest.approx([0.55, 0.65])
+    assert (model.rematch(pairs).to_pandas()["action"] == "rematch_text").sum() >= 10
+
+
+def test_what_the_data_must_bring() -> None:
+    plain = Pairs.from_arrays(CAPTIONS, features=np.ones((60, 4), np.float32))
+    with pytest.raises(DataError, match="found 1 x 4 an image and none a caption"):
+        ClipScore(text_encoder="features").fit(plain)
+    with pytest.raises(DataError, match=r"no scores 'similarity' \(found: none\)"):
+        ClipScore(score_column="similarity").fit(plain)
+    percent = both(given_scores={"clip_score": np.full(60, 28.0)})
+    with pytest.raises(DataError, match=r"must hold cosines.*'clip_score' holds 28 at pair 0"):
+        ClipScore(score_column="clip_score").fit(percent)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "model of clip-score must be"),
+        ({"score_column": ""}, "score_column"),
+        ({"score_column": 3}, "score_column"),
+        ({"text_encoder": "minilm"}, "text_encoder"),
+        ({"model": "x", "score_column": "similarity"}, "found several"),
+        ({"encoder": "x", "text_encoder": "features"}, "text_encoder"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ClipScore(**settings).fit(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_few_pairs(n: int) -> None:
+    pairs = both(n, 0, given_scores={"similarity": np.full(n, 0.3)})
+    for model in (ClipScore(text_encoder="features"), ClipScore(score_column="similarity")):
+        if n < 2:
+            with pytest.raises((DataError, RefusedError)):
+                model.fit(pairs)
+        else:
+            assert len(model.fit(pairs).rematch(pairs).to_pandas()) == n
+
+
+def test_the_encoder_option_names_the_model_too() -> None:
+    with pytest.raises(DataError, match="there is no directory /no/such/model"):
+        ClipScore(encoder="/no/such/model").fit(both())
