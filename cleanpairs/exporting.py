@@ -104,7 +104,7 @@ def plan_run(
         read = {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
     else:
         pairs = load_pairs(data, **(columns or {}))
-        read = {"data": str(Path(data).absolute()), "columns": dict(columns or {})}
+        read = {"data": str(data) if "://" in str(data) else str(Path(data).absolute()), "columns": dict(columns or {})}
     lists = pairs.source.explicit_lists and not explode
     if lists:
         settings = {**settings, "targets": "text"}

@@ -127,7 +127,7 @@ def fit_run(
     options = {
         name: getattr(data, name)
         for name in ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
-        if getattr(data, name) is not None
+        if getattr(data, name) is not None and getattr(data, name) is not False
     }
     estimator: PairCleaner = recipe.estimator()
     estimator._validate()

@@ -58,7 +58,7 @@ class DataOptions:
     text_column: str | None = None
     key_column: str | None = None
     image_root: str | None = None
-    allow_urls: bool | None = None
+    allow_urls: bool = False
 
 
 @dataclass(frozen=True)
