@@ -164,9 +164,13 @@ def fit_run(
         },
     }
     begun = resume and (run.path / "recipe.yaml").exists()
-    if not begun:  # a resumed run keeps its own until it is known that these settings do not make it another training
-        run.write_info(info)
-        run.write_text("recipe.yaml", recipe.to_yaml())
+    try:
+        if not begun:  # a resumed run keeps its own until it is known that these settings make no other training of it
+            run.write_info(info)
+            run.write_text("recipe.yaml", recipe.to_yaml())
+    except BaseException:
+        run.restore_replaced()
+        raise
     if progress is not None:
         progress.started(run.path)
     history: list[dict[str, Any]] = run.metrics() if resume else []
@@ -224,9 +228,8 @@ def fit_run(
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
         detection=_judge(estimator, pairs) if noise else None,
     )
-    run.write_info(
-        {**info, "status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()}
-    )
+    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()}
+    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
     run.forget_replaced()
     return result
 

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -122,14 +123,19 @@ class Run:
         path = Path(path)
         if path.is_symlink() and not resume:
             raise OutputExistsError(f"{path} is a symbolic link; name the run directory itself")
+        aside = cls(path)._aside
+        if aside.exists() and not path.exists():  # killed in the instant between setting aside and beginning
+            aside.rename(path)
         if path.exists() and not resume:
             if not overwrite:
                 raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
-            if not (path / "run.json").exists():
+            if not (path / "run.json").exists() and not aside.exists():
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
-            aside = cls(path)._aside
-            shutil.rmtree(aside, ignore_errors=True)
-            path.rename(aside)
+            if aside.exists() and not cls(path).complete:  # a fit that was to replace it was killed: it is the last
+                shutil.rmtree(path)  # complete one, and stays until there is another
+            else:
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -159,6 +165,7 @@ class Run:
             return  # somebody's own file or directory: not ours to replace
         link.parent.mkdir(exist_ok=True)
         temporary = link.parent / f".latest-{os.getpid()}"
+        temporary.unlink(missing_ok=True)  # of a dead process that had this number
         temporary.symlink_to(os.path.relpath(self.path.absolute(), link.parent.absolute()))
         temporary.replace(link)
 
@@ -170,8 +177,19 @@ class Run:
             hint = (
                 "run `cleanpairs fit DATA` first, or name a run directory" if path is None else "it holds no run.json"
             )
+            kept = cls(chosen)._aside
+            if kept.exists():
+                hint += f"; a fit that was to replace it was killed: the run that it was is {kept}, move it back"
             raise DataError(f"{chosen} is no run directory: {hint}")
         return cls(chosen.resolve())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the fit has ended; False where run.json cannot be read."""
+        try:
+            return self.info.get("status") == "complete"
+        except DataError:
+            return False
 
     @property
     def info(self) -> dict[str, Any]:
@@ -181,6 +199,16 @@ class Run:
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path / 'run.json'} cannot be read: {error}") from error
         return dict(data)
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of the files that a complete run does not change any more, by their names in the run."""
+        names = [self.path / name for name in ("recipe.yaml", "metrics.jsonl", "scores.parquet")]
+        files = [p for p in (*names, *sorted((self.path / "model").rglob("*"))) if p.is_file()]
+        found = {}
+        for file in files:
+            with file.open("rb") as stream:
+                found[file.relative_to(self.path).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+        return found
 
     def write_info(self, info: dict[str, Any]) -> None:
         """Replace run.json."""

@@ -45,6 +45,44 @@ def test_a_run_that_is_to_be_replaced_stays_until_the_new_one_is_complete(tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "runs"]
 
 
+def test_a_complete_run_outlives_any_number_of_killed_replacements(tmp_path: Path) -> None:
+    """A kill leaves the half-made run in place of the old one, which is set aside: the next fit must not delete it."""
+    old = Run.create(tmp_path / "a")
+    old.write_info({"status": "complete", "x": 1})
+    for status in ("running", "interrupted", None):
+        killed = Run.create(tmp_path / "a", overwrite=True)  # and neither forgotten nor restored
+        if status is not None:
+            killed.write_info({"status": status})
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        Run.create(tmp_path / "a")
+    with pytest.raises(DataError, match=r"\.replaced-a, move it back"):
+        Run.open(tmp_path / "a")
+    last = Run.create(tmp_path / "a", overwrite=True)
+    last.restore_replaced()
+    assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 1}
+
+    new = Run.create(tmp_path / "a", overwrite=True)
+    new.write_info({"status": "complete", "x": 2})  # killed before the old one was forgotten: the new one counts
+    third = Run.create(tmp_path / "a", overwrite=True)
+    third.restore_replaced()
+    assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 2}
+
+
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
+def test_killed_between_setting_aside_and_beginning_the_run_comes_back(
+    tmp_path: Path, options: dict[str, bool]
+) -> None:
+    Run.create(tmp_path / "a").write_info({"status": "complete", "x": 1})
+    (tmp_path / "a").rename(tmp_path / ".replaced-a")
+    if not options:
+        with pytest.raises(OutputExistsError, match="--overwrite"):
+            Run.create(tmp_path / "a")
+    else:
+        Run.create(tmp_path / "a", **options).restore_replaced()
+    assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 1}
+    assert not (tmp_path / ".replaced-a").exists()
+
+
 def test_somebodys_own_latest_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "runs" / "latest").mkdir(parents=True)
     Run.create(tmp_path / "a")

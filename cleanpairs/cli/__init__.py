@@ -27,6 +27,7 @@ __all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
 # Section of the help -> command -> (module, summary). The summary fits beside the name on a line of 80 columns.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
+        "inspect": ("cleanpairs.cli.inspect", "Show what is recognised in data, and what is wrong."),
         "methods": ("cleanpairs.cli.listing", "List the methods and their settings."),
         "recipes": ("cleanpairs.cli.listing", "List the recipes that ship with the package."),
         "demo": ("cleanpairs.cli.demo", "See it work on the clip art that ships with it."),

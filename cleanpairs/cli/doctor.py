@@ -1,0 +1,28 @@
+"""``cleanpairs doctor``."""
+
+from __future__ import annotations
+
+import click
+
+from cleanpairs.cli.printing import json_option, print_json
+
+__all__ = ["doctor"]
+
+
+@click.command(short_help="Check the installation, and say what mends it.")
+@json_option
+def doctor(as_json: bool) -> None:
+    """Check the installation and the machine: versions, extras, GPU, threads, FAISS, disk space.
+
+    What could be better comes with the command that mends it. Exit code 1 only if cleanpairs cannot run.
+    """
+    from cleanpairs.diagnosis import diagnose
+    from cleanpairs.errors import CleanpairsError
+
+    found = diagnose()
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        click.echo(str(found))
+    if not found.ok:
+        click.get_current_context().exit(CleanpairsError.exit_code)

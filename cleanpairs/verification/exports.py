@@ -1,0 +1,180 @@
+"""An export: the manifest against the files, the pages, and every pair accounted for exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cleanpairs.errors import DataError
+from cleanpairs.export.files import manifest_of, sha256_of
+from cleanpairs.export.formats import FORMATS, make_format
+from cleanpairs.export.layout import WRITTEN
+from cleanpairs.export.ledger import LEDGER_SCHEMA
+from cleanpairs.plan import ACTIONS
+from cleanpairs.verification.findings import Findings
+from cleanpairs.verification.tables import check_json, check_schema, counts_by, read_pages
+
+__all__ = ["verify_export"]
+
+# Name of a count in the manifest -> the action in the ledger; one that a manifest lacks is 0.
+_COUNTS = {
+    "kept": "keep",
+    "rematched_text": "rematch_text",
+    "rematched_image": "rematch_image",
+    "recaptioned": "recaption",
+    "dropped": "drop",
+    "quarantined": "quarantine",
+}
+
+
+def verify_export(out: Path, findings: Findings) -> None:
+    """Check the export whose cleaned data is ``out``, by the manifest beside it."""
+    manifest = manifest_of(out)
+    noted = check_json(manifest)
+    files, counts = noted.get("files"), noted.get("counts")
+    if not isinstance(files, dict) or not isinstance(counts, dict) or not _plain(files, counts):
+        raise DataError(f"{manifest} is no manifest of an export: it needs `files` and `counts`, as export writes them")
+    rows: dict[str, int] = {}
+    roles: dict[str, Path] = {}
+    beside_tars = any(
+        name.endswith(".tar") and "rows" in entry for name, entry in files.items()
+    )  # the Parquet beside a tar holds the same rows again
+    for name, entry in files.items():
+        path = Path(out.parent / name)
+        role = str(entry.get("role", "out"))
+        if role != "out" or path == out:
+            roles[role] = path
+        if not (role == "out" and path != out and beside_tars and path.suffix != ".tar"):
+            rows[role] = rows.get(role, 0) + int(entry.get("rows", 0))
+        _check_file(path, name, entry, manifest, findings)
+    _check_nothing_else(out, files, manifest, findings)
+    _check_counts(out, manifest, str(noted.get("format", "parquet")), rows, counts, findings)
+    if "ledger" not in roles:
+        findings.wrong(manifest, "names no ledger: the export was made by an earlier version; export again")
+    elif roles["ledger"].is_file():
+        with findings.section(f"every pair exactly once in {roles['ledger'].name}", roles["ledger"]):
+            _check_ledger(out, roles["ledger"], rows, counts, findings)
+
+
+def _plain(files: Mapping[str, Any], counts: Mapping[str, Any]) -> bool:
+    """Whether the manifest's entries have the types that they are written with."""
+    return all(
+        isinstance(e, dict)
+        and isinstance(e.get("sha256"), str)
+        and isinstance(e.get("bytes"), int)
+        and isinstance(e.get("rows", 0), int)
+        for e in files.values()
+    ) and all(isinstance(n, int) for n in counts.values())
+
+
+def _check_file(path: Path, name: str, entry: Mapping[str, Any], manifest: Path, findings: Findings) -> None:
+    if not path.is_file():
+        findings.wrong(path, f"is missing, and {manifest.name} lists it")
+        return
+    size = path.stat().st_size
+    with findings.section(f"{name}: {size:,} bytes, SHA-256", path):
+        if size != entry["bytes"]:
+            findings.wrong(path, f"has {size:,} bytes, not the {entry['bytes']:,} of {manifest.name}: cut or edited")
+        elif sha256_of(path) != entry["sha256"]:
+            findings.wrong(path, f"has not the SHA-256 of {manifest.name}: damaged or edited")
+    if path.suffix == ".parquet":
+        with findings.section(f"{name}: pages", path):
+            found = read_pages(path, findings)
+            if found is not None and "rows" in entry and found != entry["rows"]:
+                findings.wrong(path, f"has {found:,} rows, not the {entry['rows']:,} of {manifest.name}")
+
+
+def _check_nothing_else(out: Path, files: Mapping[str, Any], manifest: Path, findings: Findings) -> None:
+    """A file more in a directory would be read with the others."""
+    if out.is_dir():
+        known = {Path(out.parent / name) for name in files}
+        for path in sorted(p for p in out.rglob("*") if p.is_file() and p not in known):
+            findings.wrong(path, f"is in the directory, and not in {manifest.name}: it would be read as a part of it")
+
+
+def _check_counts(
+    out: Path, manifest: Path, kind: str, rows: Mapping[str, int], counts: Mapping[str, int], findings: Findings
+) -> None:
+    with findings.section(f"rows add up: {counts.get('pairs', 0):,} pairs, {rows.get('out', 0):,} rows out", manifest):
+        total = sum(counts.get(name, 0) for name in _COUNTS)
+        if total != counts.get("pairs"):
+            findings.wrong(manifest, f"the counts add up to {total:,}, and the input had {counts.get('pairs')} pairs")
+        if "ledger" in rows and rows["ledger"] != counts.get("pairs"):
+            findings.wrong(manifest, f"the ledger has {rows['ledger']:,} lines for {counts.get('pairs')} pairs")
+        gone = counts.get("dropped", 0) + counts.get("quarantined", 0)
+        if "dropped" in rows and rows["dropped"] != gone:
+            findings.wrong(manifest, f"the dropped file has {rows['dropped']:,} rows for {gone:,} pairs")
+        if kind not in FORMATS:
+            findings.wrong(manifest, f"the format {kind!r} is none of {', '.join(FORMATS.names())}")
+        elif out.exists() and kind != "parquet":  # of a Parquet file the rows were read, page by page
+            found = _count(out, kind)
+            if found != rows.get("out"):
+                findings.wrong(out, f"has {found:,} rows, not the {rows.get('out', 0):,} of {manifest.name}")
+
+
+def _count(out: Path, kind: str) -> int:
+    try:
+        return make_format(kind).count(out)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{out} cannot be read as {kind}: {' '.join(str(error).split())[:200]}") from error
+
+
+def _check_ledger(
+    out: Path, path: Path, rows: Mapping[str, int], counts: Mapping[str, int], findings: Findings
+) -> None:
+    try:
+        names = pq.read_schema(path)
+        if not check_schema(path, names, LEDGER_SCHEMA, findings):
+            return
+        table = pq.read_table(path, columns=["pair_id", "action", "out_row"], page_checksum_verification=True)
+    except (pa.ArrowException, OSError):
+        return  # named already, page by page
+    if table["pair_id"].null_count or not np.array_equal(table["pair_id"].to_numpy(), np.arange(len(table))):
+        findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")
+    by_action = counts_by(table["action"])
+    for unknown in sorted(str(a) for a in by_action if a not in ACTIONS):
+        findings.wrong(path, f"holds the action {unknown!r}, which is none", "column 'action'")
+    for name, which in _COUNTS.items():
+        if by_action.get(which, 0) != counts.get(name, 0):
+            what = f"has {by_action.get(which, 0):,} pairs of {which!r}, and the manifest {counts.get(name, 0):,}"
+            findings.wrong(path, what, "column 'action'")
+    action = np.array(table["action"].to_pylist(), object)
+    written = np.isin(action, WRITTEN)
+    known = np.array(table["out_row"].is_valid(), bool)
+    if (known != written).any():
+        pair = np.flatnonzero(known != written)[0]
+        findings.wrong(path, "has to be there exactly for the pairs that are written", f"row {pair}, column 'out_row'")
+        return
+    at = table["out_row"].drop_null().to_numpy()
+    n = rows.get("out", 0)
+    steps = np.diff(at, prepend=-1)
+    if ((steps < 0) | (steps > 1)).any() or (at[-1] + 1 if len(at) else 0) != n:
+        findings.wrong(path, f"does not lead through the {n:,} rows of {out.name} in order", "column 'out_row'")
+    elif out.is_file() and out.suffix != ".npy":
+        _check_actions(out, action[written], findings)
+
+
+def _check_actions(out: Path, wanted: np.ndarray, findings: Findings) -> None:
+    """The actions in the cleaned file, in order, are those of the ledger's written pairs: no row has moved."""
+    try:
+        if "action" not in pq.read_schema(out).names:
+            findings.wrong(out, "is missing", "column 'action'")
+            return
+        table = pq.read_table(out, columns=["action"], page_checksum_verification=True)
+    except (pa.ArrowException, OSError):
+        return  # named already
+    column = table["action"].combine_chunks()
+    found = column.flatten() if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) else column
+    have = np.array(found.to_pylist(), object)
+    if len(have) != len(wanted):
+        findings.wrong(out, f"holds {len(have):,} pairs, and the ledger wrote {len(wanted):,}", "column 'action'")
+    elif (have != wanted).any():
+        pair = np.flatnonzero(have != wanted)[0]
+        findings.wrong(out, f"is {have[pair]!r}, and {wanted[pair]!r} in the ledger", f"pair {pair}, column 'action'")

@@ -1,0 +1,81 @@
+"""What a verification found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cleanpairs.errors import CleanpairsError
+
+__all__ = ["Findings", "Problem", "Verification"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. ``place``: the part of the file, such as ``row group 2, column 'caption'``, or ""."""
+
+    file: str
+    place: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{', ' if self.place else ''}{self.place}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was checked, one line each; what is wrong; and notes on what is not wrong but worth knowing."""
+
+    path: Path
+    kind: str
+    checked: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        problems = [vars(problem) for problem in self.problems]
+        return {
+            "path": str(self.path), "kind": self.kind, "ok": self.ok, "checked": list(self.checked),
+            "problems": problems, "notes": list(self.notes),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.kind}"]
+        lines += [f"  ok     {line}" for line in self.checked]
+        lines += [f"  note   {line}" for line in self.notes]
+        lines += [f"  WRONG  {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+@dataclass
+class Findings:
+    """Collects while it is verified."""
+
+    checked: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def wrong(self, file: str | Path, what: str, place: str = "") -> None:
+        """Note a problem."""
+        self.problems.append(Problem(str(file), place, what))
+
+    @contextmanager
+    def section(self, line: str, file: str | Path) -> Iterator[None]:
+        """``line`` is noted as checked when the block has found nothing wrong; our errors in it become problems."""
+        before = len(self.problems)
+        try:
+            yield
+        except CleanpairsError as error:
+            text = str(error)
+            self.wrong(file, text.removeprefix(f"{file} ").removeprefix(f"{file}: "))
+        if len(self.problems) == before:
+            self.checked.append(line)

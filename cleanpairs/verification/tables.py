@@ -1,0 +1,124 @@
+"""Parquet read to its last page, column by column, so that what is damaged has a name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cleanpairs.errors import DataError
+from cleanpairs.run import SCORES_SCHEMA
+from cleanpairs.verification.findings import Findings
+
+__all__ = ["check_json", "check_schema", "check_scores", "read_pages"]
+
+_ROWS = 64  # of a column at once: a page of a compression bomb is not held whole, and images may be large
+
+
+def read_pages(path: Path, findings: Findings) -> int | None:
+    """Read every column of every row group, its page checksums verified; the rows, or None if it is no Parquet."""
+    try:
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        findings.wrong(path, f"cannot be read as Parquet: {_said(error)}", "footer")
+        return None
+    with file:
+        metadata = file.metadata
+        for group in range(metadata.num_row_groups):
+            expected = metadata.row_group(group).num_rows
+            for name in dict.fromkeys(file.schema_arrow.names):
+                place = f"row group {group}, column {name!r}"
+                row = 0
+                try:
+                    for batch in file.iter_batches(batch_size=_ROWS, row_groups=[group], columns=[name]):
+                        batch.validate(full=True)
+                        row += len(batch)
+                except (pa.ArrowException, OSError) as error:
+                    findings.wrong(path, f"damaged after row {row} of it: {_said(error)}", place)
+                    continue
+                if row != expected:
+                    findings.wrong(path, f"has {row:,} rows, and its row group {expected:,}", place)
+        if sum(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)) != metadata.num_rows:
+            findings.wrong(path, f"the row groups' rows do not add up to its {metadata.num_rows:,}", "footer")
+        return int(metadata.num_rows)
+
+
+def check_schema(path: Path, found: pa.Schema, wanted: pa.Schema, findings: Findings) -> bool:
+    """Whether ``found`` has the columns of ``wanted``, with their types; what is missing or other is noted."""
+    right = True
+    for column in wanted:
+        at = found.get_field_index(column.name)
+        if at < 0:
+            findings.wrong(path, "is missing", f"column {column.name!r}")
+        elif found.field(at).type != column.type:
+            findings.wrong(path, f"is {found.field(at).type}, not {column.type}", f"column {column.name!r}")
+        else:
+            continue
+        right = False
+    return right
+
+
+def check_scores(path: Path, findings: Findings, *, pairs: int | None = None, threshold: float | None = None) -> int:
+    """A scores table: one row a pair in order, correspondence in [0, 1] or null with a reason; the flagged, counted."""
+    try:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {_said(error)}") from error
+    if not check_schema(path, table.schema, SCORES_SCHEMA, findings):
+        return 0
+    if pairs is not None and len(table) != pairs:
+        findings.wrong(path, f"has {len(table):,} rows, and the run {pairs:,} pairs")
+    ids = table["pair_id"]
+    if ids.null_count or not np.array_equal(ids.to_numpy(), np.arange(len(table))):
+        findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")
+    score = table["correspondence"]
+    known = np.array(score.is_valid(), bool)
+    value = score.fill_null(0.5).to_numpy()
+    _rows(path, "correspondence", ~((value >= 0) & (value <= 1)), "is not in [0, 1]", findings)
+    _rows(path, "reason", known == np.array(table["reason"].is_valid(), bool), _EITHER, findings)
+    flags = table["is_mismatch"]
+    _rows(path, "is_mismatch", known != np.array(flags.is_valid(), bool), _BOTH, findings)
+    flagged = np.array(flags.fill_null(False), bool)
+    if threshold is not None:
+        # As the table was made: scores of one precision against the threshold as Python has it.
+        other = known & (flagged != (value.astype(np.float32) < threshold))
+        _rows(path, "is_mismatch", other, f"is not whether the correspondence is below {threshold:g}", findings)
+    return int(flagged.sum())
+
+
+_EITHER = "has to be there exactly where the correspondence is not"
+_BOTH = "has to be there exactly where the correspondence is"
+
+
+def _rows(path: Path, column: str, bad: np.ndarray, what: str, findings: Findings) -> None:
+    where = np.flatnonzero(bad)
+    if len(where):
+        more = f" (and in {len(where) - 1:,} more rows)" if len(where) > 1 else ""
+        findings.wrong(path, what + more, f"row {where[0]}, column {column!r}")
+
+
+def check_json(path: Path) -> Any:
+    """The JSON object of a file; DataError names it and the line."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise DataError(f"{path} does not hold a JSON object")
+    return data
+
+
+def counts_by(column: pa.ChunkedArray) -> dict[str, int]:
+    """Value -> how often, of a column of strings."""
+    return {entry["values"]: entry["counts"] for entry in pc.value_counts(column.combine_chunks()).to_pylist()}
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

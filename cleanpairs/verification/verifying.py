@@ -1,0 +1,107 @@
+"""What a path holds, and the check for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from cleanpairs.data.parquet_io import parquet_files
+from cleanpairs.errors import DataError
+from cleanpairs.export.files import manifest_of
+from cleanpairs.run import SCORES_SCHEMA
+from cleanpairs.verification.exports import verify_export
+from cleanpairs.verification.findings import Findings, Verification
+from cleanpairs.verification.runs import verify_model, verify_run
+from cleanpairs.verification.tables import check_scores, read_pages
+
+__all__ = ["kind_of", "verify_path"]
+
+_MANIFEST = ".manifest.json"
+
+
+def kind_of(path: Path) -> str:
+    """``export``, ``run``, ``model``, ``parquet`` (a file) or ``directory`` (of Parquet files).
+
+    Raises
+    ------
+    DataError
+        There is nothing, or nothing that can be verified.
+    """
+    if path.name.endswith(_MANIFEST) or manifest_of(path).is_file():
+        return "export"
+    if not path.exists():
+        raise DataError(f"there is no {path}: name an export, a run, a model or a Parquet file")
+    if path.is_dir():
+        if (path / "run.json").exists():
+            return "run"
+        if (path / "config.json").exists():
+            return "model"
+        if parquet_files(path):
+            return "directory"
+        raise DataError(
+            f"{path} holds no run.json (a run), no config.json (a model) and no Parquet, and no {path.name}{_MANIFEST} "
+            "lies beside it (an export): nothing that could be verified"
+        )
+    if path.suffix in (".parquet", ".pq") or _magic(path) == b"PAR1":
+        return "parquet"
+    raise DataError(f"{path} is no Parquet file, and no {path.name}{_MANIFEST} lies beside it: it cannot be verified")
+
+
+def _magic(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def verify_path(path: str | Path) -> Verification:
+    """Check an export, a run, a model or Parquet, by what it says of itself.
+
+    Parameters
+    ----------
+    path : path
+        The cleaned data of an export, or its manifest: hashes, sizes, pages, counts, ledger. A run directory: its
+        files, hashes where they were noted, scores, the model. A model directory. A Parquet file, or a directory of
+        such: every page.
+
+    Returns
+    -------
+    Verification
+        ``problems`` name file, row group, row and column where there is one.
+
+    Raises
+    ------
+    DataError
+        There is nothing at ``path`` that could be verified.
+    """
+    path = Path(path)
+    kind, findings = kind_of(path), Findings()
+    if kind == "export":
+        out = path.with_name(path.name.removesuffix(_MANIFEST)) if path.name.endswith(_MANIFEST) else path
+        with findings.section(f"{out.name}{_MANIFEST}: a manifest", manifest_of(out)):
+            verify_export(out, findings)
+    elif kind == "run":
+        verify_run(path.resolve(), findings)  # runs/latest is a link
+    elif kind == "model":
+        verify_model(path, findings)
+    else:
+        for file in [path] if kind == "parquet" else [Path(p) for p in parquet_files(path)]:
+            _verify_parquet(file, findings)
+    return Verification(path, kind, tuple(findings.checked), tuple(findings.problems), tuple(findings.notes))
+
+
+def _verify_parquet(path: Path, findings: Findings) -> None:
+    with findings.section(f"{path.name}: pages", path):
+        rows = read_pages(path, findings)
+    if rows is None:
+        return
+    file = pq.ParquetFile(path)
+    with file:
+        schema = file.schema_arrow
+        groups = range(file.metadata.num_row_groups)
+        findings.notes += [f"{path.name}: {rows:,} rows, {len(groups)} row groups, {len(schema)} columns"]
+    if schema.remove_metadata() == SCORES_SCHEMA:
+        with findings.section(f"{path.name}: a scores table, one row a pair, ranges", path):
+            check_scores(path, findings)

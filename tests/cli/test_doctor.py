@@ -1,0 +1,138 @@
+"""``cleanpairs doctor``: what it finds, and what it does about installations that are broken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cleanpairs import diagnosis
+from cleanpairs.cli import cli
+from cleanpairs.diagnosis import Check, Diagnosis, diagnose
+
+
+@pytest.fixture(scope="module")
+def here() -> Diagnosis:
+    return diagnose()
+
+
+def by_name(found: Diagnosis) -> dict[str, Check]:
+    assert len({check.name for check in found.checks}) == len(found.checks)
+    return {check.name: check for check in found.checks}
+
+
+def test_this_installation_is_sound(here: Diagnosis) -> None:
+    found = by_name(here)
+    assert here.ok, str(here)
+    assert {"cleanpairs", "python", "dependencies", "device", "cpu", "faiss", "cache", "runs", "publishing"} <= set(
+        found
+    )
+    assert "torch 2" in found["dependencies"].found and "pyarrow" in found["dependencies"].found
+    assert found["faiss"].found.startswith(("CPU build", "GPU build"))
+    assert found["extra test"].state == "ok"
+
+
+def test_everything_that_is_not_ok_says_what_mends_it(here: Diagnosis) -> None:
+    assert [c for c in here.checks if c.state not in ("ok", "note", "warning", "broken")] == []
+    assert [c for c in here.checks if (c.state == "ok") != (c.remedy == "")] == []
+
+
+def test_it_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert diagnosis._publishing(tmp_path).state == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of modules, which the probing process finds too."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise RuntimeError('operator nms does not exist')", "RuntimeError: operator nms"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended the process (exit status -11)"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("print('noise'); import nothing_of_the_kind", "No module named"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named_and_ends_nothing(module: Path, source: str, words: str) -> None:
+    (module / "broken_module.py").write_text(source)
+    found = diagnosis._probe(["json", "broken_module"])
+    assert list(found["failed"]) == ["broken_module"] and words in found["failed"]["broken_module"]
+
+
+def test_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dependency that is missing, one that is too old, one that cannot be imported, two FAISS, a sound one."""
+    wanted = [
+        "numpy>=2",
+        "pyarrow>=17",
+        "torch>=2.4",
+        "faiss-cpu>=1.8",
+        "click>=8.1",
+        'ray[data]>=2.37; extra == "ray"',
+    ]
+    there = {"pyarrow": "9.0.0", "torch": "2.13.0+cpu", "faiss-cpu": "1.9", "faiss-gpu-cu12": "1.9", "click": "8.1.0"}
+    monkeypatch.setattr(diagnosis, "requires", lambda name: wanted)
+    monkeypatch.setattr(diagnosis, "_installed", there.get)
+    facts: dict[str, Any] = {"failed": {"torch": "OSError: libtorch.so"}}
+    found = {check.name: check for check in diagnosis._dependencies(facts)}
+    assert {name: check.state for name, check in found.items()} == {
+        "numpy": "broken", "pyarrow": "broken", "torch": "broken", "faiss-cpu": "broken", "dependencies": "ok",
+    }  # fmt: skip
+    assert found["numpy"].remedy == 'pip install "numpy>=2"'
+    assert "9.0.0" in found["pyarrow"].found and "libtorch.so" in found["torch"].found
+    assert found["faiss-cpu"].remedy == "pip uninstall faiss-cpu" and found["dependencies"].found == "click 8.1.0"
+    monkeypatch.setattr(diagnosis, "metadata_extras", lambda: ["ray"])
+    assert [c.remedy for c in diagnosis._extras()] == ['pip install "cleanpairs[ray]"']
+
+
+def test_a_torchvision_that_is_there_but_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "_installed", lambda name: "0.20")
+    assert diagnosis._torchvision({"failed": {}}) is None
+    check = diagnosis._torchvision({"failed": {"torchvision": "RuntimeError: operator torchvision::nms"}})
+    assert check is not None and check.state == "warning" and check.remedy.startswith("pip uninstall torchvision")
+
+
+def test_a_gpu_that_is_not_used_and_one_that_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    facts = {"cuda": True, "cuda_build": "12.8", "bf16": True, "devices": ["A GPU"], "faiss_gpu": False,
+             "faiss_options": "AVX2", "faiss_kernel": None}  # fmt: skip
+    check, faiss = diagnosis._device(facts), diagnosis._faiss(facts)
+    assert check is not None and check.state == "ok" and "A GPU" in check.found and "bf16" in check.found
+    assert faiss is not None and "cleanpairs[gpu]" in faiss.remedy
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    unused = diagnosis._device({"cuda": False, "cuda_build": None})
+    assert unused is not None and unused.state == "warning" and "CPU build" in unused.found
+
+
+def test_more_threads_than_cpus() -> None:
+    usable = len(os.sched_getaffinity(0))
+    assert [c.state for c in diagnosis._cpu({"torch_threads": usable + 1})] == ["warning"]
+    assert [c.state for c in diagnosis._cpu({"torch_threads": 1, "blas": ["openblas"]})] == ["ok", "ok"]
+
+
+def test_a_disk_that_is_full_or_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert diagnosis._disk("cache", tmp_path / "not" / "yet" / "there").state == "ok"
+    (tmp_path / "file").touch()
+    assert diagnosis._disk("runs", tmp_path / "file").state == "warning"
+    monkeypatch.setattr(diagnosis, "ROOM", 2**62)
+    assert "CLEANPAIRS_CACHE" in diagnosis._disk("cache", tmp_path).remedy
+
+
+def test_the_command_and_its_exit_codes(monkeypatch: pytest.MonkeyPatch, here: Diagnosis) -> None:
+    monkeypatch.setattr(diagnosis, "diagnose", lambda: here)
+    done = CliRunner().invoke(cli, ["doctor", "--json"])
+    assert done.exit_code == 0 and json.loads(done.output) == here.to_dict()
+    assert "publishing" in CliRunner().invoke(cli, ["doctor"]).output
+    monkeypatch.setattr(diagnosis, "diagnose", lambda: Diagnosis((Check("torch", "broken", "is not there", "mend"),)))
+    done = CliRunner().invoke(cli, ["doctor"])
+    assert done.exit_code == 1 and "-> mend" in done.output
