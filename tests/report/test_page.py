@@ -17,11 +17,13 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from cleanpairs.audit import draw_sample
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.report import before_after_figure, write_report
 from cleanpairs.report.outcome import outcome_of
+from cleanpairs.report.page import MAX_BYTES
 
 EVIL = (
     '<script>alert("x")</script> <img src=x onerror=alert(1)> {{ 7 * 7 }} '
@@ -343,3 +345,46 @@ def test_before_after_needs_pictures_and_repairs(case: dict[str, Any], tmp_path:
     actions = ["keep", "rematch_text"] + ["keep"] * 10
     with pytest.raises(DataError, match="cannot be decoded"):
         before_after_figure(pairs, plan_of(pairs, y, actions, {1: 0}), tmp_path / "b.png")
+
+
+@pytest.mark.slow
+def test_a_million_pairs_are_a_page_of_ten_megabytes_at_most(tmp_path: Path) -> None:
+    n, m = 1_000_000, 2_000
+    rng = np.random.default_rng(0)
+    noise = [rng.integers(0, 256, (160, 160, 3), dtype=np.uint8) for _ in range(8)]  # hardly compresses
+    images: list[bytes | None] = []
+    for i in range(m):
+        buffer = io.BytesIO()
+        Image.fromarray(np.roll(noise[i % 8], i, axis=0)).save(buffer, format="JPEG", quality=95)
+        images.append(buffer.getvalue())
+    index = rng.integers(0, m, n)
+    captions = [f"caption {i} of a large corpus" for i in range(n)]
+    small = Pairs.from_arrays(captions[:m], images=images)
+    pairs = replace(
+        small,
+        captions=captions,
+        image_index=index,
+        row=np.arange(n),
+        position=np.zeros(n, np.int64),
+        keys=[str(i) for i in range(n)],
+        text_group=rng.integers(0, 900_000, n),
+        given_scores={"clip": rng.random(n).astype(np.float32)},
+        reasons={},
+    )
+    y = rng.beta(2, 2, n)
+    y[:500] = np.nan
+    out = write_report(
+        tmp_path / "r.html",
+        title="large",
+        scores=SimpleNamespace(correspondence=y),
+        threshold=0.3,
+        pairs=pairs,
+        truth=y < 0.25,
+        audit=draw_sample(y, 100, threshold=0.3),
+        count=200,
+    )
+    page = out.read_text(encoding="utf-8")
+    assert 1_000_000 < out.stat().st_size <= MAX_BYTES
+    shown = re.findall(r'<p class="note">(\d+) of ([\d,]+), the lowest correspondence of all\.', page)
+    assert shown and int(shown[0][0]) < 200 and int(shown[0][1].replace(",", "")) > 100_000  # a sample, and says so
+    assert "50 of 500, in the order of the input" in page

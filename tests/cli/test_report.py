@@ -1,0 +1,129 @@
+"""``cleanpairs report``: from a run directory to a page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs.cli import main
+from cleanpairs.data import load_pairs
+from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.run import Run, write_scores
+
+Command = Callable[..., tuple[int, str, str]]
+N = 120
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*argv: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err, err
+        return code, out, err
+
+    return call
+
+
+def _png(i: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (12, 9), (2 * i % 256, 90, 160)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run directory as fit and rematch leave it, less the model: 120 pairs, 40 below the threshold of 0.3."""
+    data = tmp_path / "data.parquet"
+    columns = {
+        "key": [f"k{i}" for i in range(N)],
+        "image": [_png(i) for i in range(N)],
+        "caption": [f"caption {i}" for i in range(N)],
+        "category": [f"kind {i % 3}" for i in range(N)],
+        "similarity": (np.arange(N) * 37 % N / N).astype(np.float32),
+    }
+    pq.write_table(pa.table(columns), data)
+    pairs = load_pairs(data)
+    y = np.concatenate([np.linspace(0.01, 0.29, 40), np.linspace(0.31, 0.99, N - 40)]).astype(np.float32)
+    run = Run.create(tmp_path / "run", latest=False)
+    given = {"data": str(data), "options": {}, "fingerprint": pairs.source.fingerprint, "rows": N, "pairs": N}
+    run.write_info({"method": "crcl", "seed": 3, "input": given, "result": {"threshold": 0.3, "noise_rate": 0.31}})
+    run.write_text("recipe.yaml", "method: {name: crcl, threshold: auto}\nbackbone: {name: mlp}\ntrain: {epochs: 5}\n")
+    run.write_metrics([{"piece": 1, "loss": 2.0 - e} for e in range(2)])
+    write_scores(run.path / "scores.parquet", pairs.keys, y, 0.3, {})
+    rows = {name: [None] * N for name in PLAN_SCHEMA.names} | {
+        "pair_id": list(range(N)),
+        "key": pairs.keys,
+        "action": ["drop" if v < 0.3 else "keep" for v in y],
+        "correspondence": y.tolist(),
+        "caption": [None if v < 0.3 else c for v, c in zip(y, pairs.captions, strict=True)],
+        "original_caption": pairs.captions,
+    }
+    plan = pa.table({k: v for k, v in rows.items() if k in PLAN_SCHEMA.names}, schema=PLAN_SCHEMA)
+    RepairPlan(plan, 0.3, 0.5, pairs.source.fingerprint, {"strategy": "ot"}).save(run.path / "plan.parquet")
+    return run
+
+
+def test_a_page_about_a_run(command: Command, run: Run, tmp_path: Path) -> None:
+    code, out, err = command("report", run.path, "--slice-by", "category", "--out", "r.html", "--pairs", 5)
+    assert (code, out) == (0, "written: r.html\n"), err
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<h1>crcl on data.parquet</h1>" in page
+    assert "An estimated 31.0% of the pairs" in page and "chosen from the scores" in page
+    assert "By category" in page and "kind 2" in page
+    assert "strategy ot; a repair needs a score of at least 0.5" in page
+    assert page.count('<article class="card') == 20 + 2 * (5 // 2)  # four galleries, and pairs where scores disagree
+    assert page.count('<article tabindex="0" data-pair') == 60  # the audit's
+    assert "<h3>similarity</h3>" in page
+    assert page.count('data-label=""') == 60
+    assert command("report", run.path, "--out", "r.html")[0] == 5  # not overwritten unasked
+    code, _, err = command("report", run.path, "--out", "s.html", "--slice-by", "categry")
+    assert code == 2 and "did you mean 'category'?" in err and not (tmp_path / "s.html").exists()
+
+
+def test_the_audit_of_the_run_is_the_one_shown(command: Command, run: Run, tmp_path: Path) -> None:
+    assert command("audit", run.path, "--n", 20)[0] == 0
+    labels = run.path / "audit" / "labels.csv"
+    with open(labels, encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for k, row in enumerate(rows):
+        row["matched"] = "" if k == 0 else "1" if float(row["correspondence"]) > 0.3 else "0"
+    with open(labels, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    assert command("audit", run.path, "--labels", labels)[0] == 0
+    assert command("report", run.path)[0] == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "19 of 20 drawn pairs were labelled" in page and "0.3 (this run)" in page
+    assert page.count('<article tabindex="0" data-pair') == 20
+    assert page.count('data-label=""') == 1
+    assert command("report", run.path, "--audit", 0, "--overwrite")[0] == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Label a sample" not in page and "What the labels say" in page
+    assert command("report", run.path, "--audit", 9, "--overwrite")[0] == 0
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").count('<article tabindex="0" data-pair') == 9
+
+
+def test_damaged_files_of_the_audit_are_named(command: Command, run: Run) -> None:
+    (run.path / "audit").mkdir()
+    (run.path / "audit" / "result.json").write_text("{", encoding="utf-8")
+    code, _, err = command("report", run.path)
+    assert code == 3 and "result.json cannot be read" in err
