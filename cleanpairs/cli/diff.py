@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
-import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import cut, plural, safe
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
@@ -73,7 +72,7 @@ def diff(
         return
     if csv is not None:
         write_changes(found.changes, csv, overwrite=overwrite)
-        click.echo(f"{_plural(len(found.changes), 'change')} -> {csv}")
+        click.echo(f"{plural(len(found.changes), 'change')} -> {csv}")
         return
     width = shutil.get_terminal_size((100, 24)).columns
     for line, style in _lines(out, found, actions, width):
@@ -83,7 +82,7 @@ def diff(
 def _lines(out: str, found: ExportDiff, actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:
     """(Line, colour) of everything that is shown."""
     counts = [f"{n:,} {NAMES.get(name, name)}" for name, n in found.counts.items() if n or name != "recaption"]
-    yield f"{_safe(out)}: {_plural(found.pairs, 'pair')}", None
+    yield f"{safe(out)}: {plural(found.pairs, 'pair')}", None
     yield "  " + ", ".join(counts), None
     for change in found.changes:
         yield "", None
@@ -92,7 +91,7 @@ def _lines(out: str, found: ExportDiff, actions: tuple[str, ...], width: int) ->
     if total > len(found.changes):
         yield "", None
         yield (
-            f"{_plural(total - len(found.changes), 'more change')}: --limit {total} shows all, --csv FILE writes them",
+            f"{plural(total - len(found.changes), 'more change')}: --limit {total} shows all, --csv FILE writes them",
             None,
         )
     elif not total:
@@ -101,53 +100,18 @@ def _lines(out: str, found: ExportDiff, actions: tuple[str, ...], width: int) ->
 
 def _change(change: Change, width: int) -> Iterator[tuple[str, str | None]]:
     was = "" if change.correspondence is None else f", correspondence {change.correspondence:.2f}"
-    yield _cut(f"@ {_safe(change.key)}", f"  (pair {change.pair_id}{was})", width), "cyan"
-    before = _safe(change.before) if change.before else "(no caption)"
+    yield cut(f"@ {safe(change.key)}", f"  (pair {change.pair_id}{was})", width), "cyan"
+    before = safe(change.before) if change.before else "(no caption)"
     score = "" if change.repair_score is None else f", score {change.repair_score:.2f}"
-    source = "written for it" if change.source_key is None else f"from {_cut(_safe(change.source_key), '', width // 3)}"
+    source = "written for it" if change.source_key is None else f"from {cut(safe(change.source_key), '', width // 3)}"
     if change.action == "rematch_image":
-        yield _cut(f"- image of {_safe(change.key)}", "", width), "red"
-        yield _cut(f"+ image of {_safe(change.source_key or '')}", f"  ({score[2:]})" if score else "", width), "green"
-        yield _cut(f"  {before}", "", width), None
+        yield cut(f"- image of {safe(change.key)}", "", width), "red"
+        yield cut(f"+ image of {safe(change.source_key or '')}", f"  ({score[2:]})" if score else "", width), "green"
+        yield cut(f"  {before}", "", width), None
     elif change.after is not None:
-        yield _cut(f"- {before}", "", width), "red"
-        yield _cut(f"+ {_safe(change.after)}", f"  ({source}{score})", width), "green"
+        yield cut(f"- {before}", "", width), "red"
+        yield cut(f"+ {safe(change.after)}", f"  ({source}{score})", width), "green"
     else:
-        yield _cut(f"- {before}", "", width), "red"
-        reason = "" if change.reason is None else f": {_safe(change.reason)}"
-        yield _cut(f"  {NAMES[change.action]}{reason}", "", width), None
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def _safe(text: str) -> str:
-    """One line without anything that a terminal would obey, cannot write, or would turn around; blanks as blanks."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    line = "".join(
-        c if c.isprintable() else " " if unicodedata.category(c) == "Zs" else c.encode("unicode_escape").decode()
-        for c in text
-    )
-    return line.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _columns(char: str) -> int:
-    """Columns that a terminal gives a character."""
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def _cut(text: str, end: str, width: int) -> str:
-    """``text`` and ``end`` in at most ``width`` columns: of the text as much as there is room for, of the end all."""
-    room = max(width - sum(map(_columns, end)), 12)
-    if sum(map(_columns, text)) <= room:
-        return text + end
-    used, kept = 3, 0
-    for char in text:
-        used += _columns(char)
-        if used > room:
-            break
-        kept += 1
-    return text[:kept] + "..." + end
+        yield cut(f"- {before}", "", width), "red"
+        reason = "" if change.reason is None else f": {safe(change.reason)}"
+        yield cut(f"  {NAMES[change.action]}{reason}", "", width), None

@@ -1,0 +1,153 @@
+"""``cleanpairs inspect``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cleanpairs.cli.options import column_options, pick_columns
+from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import cut, plural, safe
+
+if TYPE_CHECKING:
+    from cleanpairs.data.inspection import Inspection, Reason
+
+__all__ = ["inspect"]
+
+FILES = 3  # that are named
+REASONS = 10  # kinds of reasons that are shown
+ROLES = {"text": "captions", "image": "images", "key": "keys", "features": "vectors"}
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+@click.command(short_help="Show what is recognised in data, and what is wrong.")
+@click.argument("data", type=click.Path())
+@click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Pairs to show.")
+@click.option(
+    "--decode", type=click.Choice(["all", "sample", "none"]), default="sample", show_default=True,
+    help="Images to decode, to see whether they can be; a sample is 1,000.",
+)  # fmt: skip
+@click.option("--limit", type=int, metavar="N", help="Only the first N rows.")
+@column_options
+@json_option
+def inspect(data: str, rows: int, decode: str, limit: int | None, as_json: bool, **options: Any) -> None:
+    """What DATA is recognised as, its columns, counts, first pairs, and what in it cannot be used.
+
+    DATA is what `fit` takes: Parquet, a directory of `datasets`, WebDataset tars, a folder with a CSV, embeddings of
+    clip-retrieval, COCO's captions, the research layout, hf://owner/name, or a URL with --allow-urls.
+    """
+    from cleanpairs.data import load_pairs
+    from cleanpairs.data.inspection import inspect_pairs
+
+    found = inspect_pairs(load_pairs(data, limit=limit, **pick_columns(options)), rows=rows, decode=decode)
+    if as_json:
+        print_json(found)
+        return
+    width = max(shutil.get_terminal_size((100, 24)).columns, 60)
+    for line in _lines(found, decode, width):
+        click.echo(line)
+
+
+def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
+    yield f"reader       {found.reader}: {_summary(found.reader)}"
+    yield f"files        {plural(len(found.files), 'file')}, {_bytes(found.bytes)}"
+    for path in found.files[:FILES]:
+        yield cut(f"             {safe(path)}", "", width)
+    if len(found.files) > FILES:
+        yield f"             ... and {len(found.files) - FILES:,} more"
+    if found.image_root is not None:
+        yield cut(f"images in    {safe(found.image_root)}", "", width)
+    for name, value in found.options.items():
+        yield cut(f"{name:<13}{safe(value)}", "", width)
+    yield ""
+    yield "columns"
+    wide = max([len(safe(c.name)) for c in found.columns] + [1])
+    for column in found.columns:
+        role = f"  <- {ROLES.get(column.role, column.role)}" if column.role else ""
+        yield cut(f"  {safe(column.name):<{min(wide, 40)}}  {safe(column.type)}", role, width)
+    yield ""
+    yield f"rows         {found.rows:,}"
+    yield f"pairs        {found.pairs:,}  ({found.quarantined:,} quarantined, {found.duplicate_pairs:,} repeat another)"
+    yield f"images       {found.images:,}  ({found.distinct_images:,} distinct)"
+    yield f"captions     {found.pairs:,}  ({found.distinct_captions:,} distinct)"
+    if found.vectors is not None:
+        yield f"vectors      {found.vectors} an image"
+    if found.text_vectors is not None:
+        yield f"             {found.text_vectors} a caption"
+    if found.wronged is not None:
+        yield f"truth        {found.wronged:,} pairs are wrong, by the column true_mismatch"
+    for name, score in found.given_scores.items():
+        yield from _score(name, score, width)
+    if found.first:
+        yield ""
+        yield "first pairs"
+    for row in found.first:
+        yield cut(f"  {safe(row.key)}", f"  ({safe(row.image)})", width)
+        yield cut(f"    {safe(row.caption) or '(no caption)'}", "", width)
+        if row.reason is not None:
+            yield cut(f"    quarantined: {safe(row.reason)}", "", width)
+    if found.reasons:
+        yield ""
+        yield f"quarantined  {found.quarantined:,} of {plural(found.pairs, 'pair')}, for example"
+        yield from _reasons(found.reasons, width)
+    yield ""
+    yield from _decoding(found, decode, width)
+
+
+def _score(name: str, score: dict[str, Any], width: int) -> Iterator[str]:
+    yield cut(f"given score  {safe(name)}", f"  ({score['known']:,} known)", width)
+    shown = {
+        "0.0": "least",
+        "0.05": "5 %",
+        "0.25": "25 %",
+        "0.5": "median",
+        "0.75": "75 %",
+        "0.95": "95 %",
+        "1.0": "most",
+    }
+    if score["known"]:
+        yield "             " + "  ".join(f"{label} {score['quantiles'][q]:.3f}" for q, label in shown.items())
+
+
+def _reasons(reasons: list[Reason], width: int) -> Iterator[str]:
+    for reason in reasons[:REASONS]:
+        yield cut(
+            f"  {reason.pairs:>7,} x  {safe(reason.reason)}",
+            f"  (pair {reason.pair_id}, {safe(reason.key)[:30]})",
+            width,
+        )
+    if len(reasons) > REASONS:
+        yield f"  ... and {len(reasons) - REASONS:,} more kinds"
+
+
+def _decoding(found: Inspection, decode: str, width: int) -> Iterator[str]:
+    done = found.decoded
+    if done is None:
+        why = "not asked for" if decode == "none" else "there are no encoded images to decode"
+        yield f"decoded      none: {why}"
+        return
+    failed = sum(reason.pairs for reason in done.failures)
+    which = "all" if done.images == done.of else "a sample"
+    more = "" if done.images == done.of else "; --decode all takes every one"
+    yield f"decoded      {done.images:,} of {done.of:,} images ({which}{more}): {plural(failed, 'failure')}"
+    if done.width is not None and done.height is not None:
+        sides = [f"{name} {low:,} to {high:,} (median {mid:,})" for name, (low, mid, high) in
+                 (("width", done.width), ("height", done.height))]  # fmt: skip
+        yield f"             {', '.join(sides)}"
+    yield from _reasons(done.failures, width)
+
+
+def _summary(reader: str) -> str:
+    from cleanpairs.registry import READERS
+
+    return READERS.entry(reader).summary
+
+
+def _bytes(n: float) -> str:
+    unit = 0
+    while n >= 1000 and unit < len(_UNITS) - 1:
+        n, unit = n / 1000, unit + 1
+    return f"{n:,.0f} {_UNITS[unit]}" if unit == 0 else f"{n:,.1f} {_UNITS[unit]}"

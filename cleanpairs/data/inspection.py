@@ -1,0 +1,231 @@
+"""What an input is, seen before anything is done with it: what ``cleanpairs inspect`` prints."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.data.columns import SCORE
+from cleanpairs.data.decoding import Decoder, Preparation, workers_for
+from cleanpairs.data.images import FORMATS
+from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.readers import iter_tables
+
+__all__ = ["QUANTILES", "Column", "Decoded", "Inspection", "Reason", "Row", "inspect_pairs", "size_of"]
+
+SAMPLE = 1000  # images that are decoded, unless all of them are asked for
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_AT_ONCE = 64
+_ROLES = {"true_mismatch": "truth", "true_key": "truth"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the input: its Arrow type, and its role (text, image, features, key, given score, truth) if any."""
+
+    name: str
+    type: str
+    role: str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pair: its key, its caption, its image in words, and why it is quarantined, if so."""
+
+    key: str
+    caption: str
+    image: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Pairs set aside for one kind of reason: how many, and the first of them."""
+
+    pairs: int
+    pair_id: int
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Images that were decoded. ``of``: those there are; ``failures``: kinds of failure, by image row.
+
+    ``width``, ``height``: smallest, median and largest, in pixels; None where none could be decoded.
+    """
+
+    images: int
+    of: int
+    failures: list[Reason]
+    width: tuple[int, int, int] | None
+    height: tuple[int, int, int] | None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What an input is.
+
+    ``files``, ``bytes``: those that are read as the table (image files beside it are not counted).
+    ``distinct_images``: by their bytes, or vectors; ``distinct_captions``: by their text after normalisation;
+    ``duplicate_pairs``: those that repeat another pair in both. ``vectors``, ``text_vectors``: shape and type, or None.
+    ``given_scores``: name -> number known and the quantiles :data:`QUANTILES`. ``wronged``: pairs that are wrong by
+    the input's own truth.
+    """
+
+    reader: str
+    files: list[str]
+    bytes: int
+    image_root: str | None
+    options: dict[str, str]
+    fingerprint: str
+    columns: list[Column]
+    rows: int
+    pairs: int
+    images: int
+    distinct_images: int
+    distinct_captions: int
+    duplicate_pairs: int
+    vectors: str | None
+    text_vectors: str | None
+    given_scores: dict[str, dict[str, Any]]
+    wronged: int | None
+    first: list[Row]
+    quarantined: int
+    reasons: list[Reason]
+    decoded: Decoded | None
+
+
+def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample") -> Inspection:
+    """Look at an input.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        Of :func:`cleanpairs.data.load_pairs`.
+    rows : int
+        Pairs to show.
+    decode : {"all", "sample", "none"}
+        Images to decode: all, 1,000 spread evenly, or none.
+
+    Raises
+    ------
+    DataError
+        The input cannot be read again.
+    """
+    source = pairs.source
+    schema = next(iter(iter_tables(source, 1))).schema if source.kind != "memory" else []
+    role = {column: "given score" if r.startswith(SCORE) else r for r, column in source.columns.items()}
+    array, text = pairs.images.array(), pairs.text_vectors
+    used = pairs.pair_image_group
+    both = np.stack([used, pairs.text_group], axis=1)
+    wronged = None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum())
+    return Inspection(
+        reader=source.kind,
+        files=list(source.paths),
+        bytes=sum(Path(p).stat().st_size for p in source.paths),
+        image_root=source.image_root,
+        options=dict(source.options),
+        fingerprint=source.fingerprint,
+        columns=[Column(f.name, str(f.type), role.get(f.name) or _ROLES.get(f.name)) for f in schema],
+        rows=source.n_rows,
+        pairs=len(pairs),
+        images=len(pairs.images),
+        distinct_images=len(np.unique(pairs.image_group)),
+        distinct_captions=len(np.unique(pairs.text_group)),
+        duplicate_pairs=len(pairs) - len(np.unique(both, axis=0)),
+        vectors=None if array is None else _shape(array),
+        text_vectors=None if text is None else _shape(text),
+        given_scores={name: _quantiles(values) for name, values in pairs.given_scores.items()},
+        wronged=wronged,
+        first=list(_first(pairs, rows)),
+        quarantined=len(pairs.reasons),
+        reasons=_grouped([(i, pairs.keys[i], pairs.reasons[i]) for i in sorted(pairs.reasons)]),
+        decoded=_decoded(pairs, decode),
+    )
+
+
+def _shape(array: np.ndarray) -> str:
+    return f"{' x '.join(map(str, array.shape[1:]))} {array.dtype.newbyteorder('=')}"
+
+
+def _quantiles(values: np.ndarray) -> dict[str, Any]:
+    known = values[np.isfinite(values)].astype(np.float64)
+    found = np.quantile(known, QUANTILES).tolist() if len(known) else [None] * len(QUANTILES)
+    return {"known": len(known), "quantiles": dict(zip(map(str, QUANTILES), found, strict=True))}
+
+
+def _first(pairs: Pairs, rows: int) -> Iterator[Row]:
+    n = min(rows, len(pairs))
+    array = pairs.images.array()
+    contents = pairs.images.read(pairs.image_index[:n].tolist()) if n else []
+    for i, content in enumerate(contents):
+        if content is not None:
+            image = _in_words(content)
+        else:
+            image = f"vectors {_shape(array)}" if array is not None else "no image"
+        yield Row(pairs.keys[i], pairs.captions[i], image, pairs.reasons.get(i))
+
+
+def _in_words(content: bytes) -> str:
+    """Format, size and bytes of an encoded image, by its header."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            return f"{image.format} {image.width}x{image.height}, {len(content):,} bytes"
+    except Exception:  # Pillow raises anything; that it cannot be decoded is counted elsewhere, with the reason
+        return f"no known image format, {len(content):,} bytes"
+
+
+def size_of(image: Any) -> np.ndarray:
+    """Width and height of a decoded image, as the eight bytes of two numbers."""
+    return np.array([image.width, image.height], np.uint32).view(np.uint8)
+
+
+def _decoded(pairs: Pairs, decode: str) -> Decoded | None:
+    """Really decode images of pairs that are not set aside already."""
+    usable = np.ones(len(pairs), bool)
+    usable[list(pairs.reasons)] = False
+    rows = np.unique(pairs.image_index[usable])
+    if decode == "none" or not len(rows):
+        return None
+    chosen = rows if decode == "all" or len(rows) <= SAMPLE else rows[np.linspace(0, len(rows) - 1, SAMPLE).astype(int)]
+    if pairs.images.kind == "features" and pairs.images.read(chosen[:1].tolist()) == [None]:
+        return None  # there are vectors only
+    sizes: list[np.ndarray] = []
+    failed: list[tuple[int, str, str]] = []
+    first_pair = {int(m): i for i, m in reversed(list(enumerate(pairs.image_index.tolist())))}
+
+    def encoded() -> Iterator[tuple[int, Sequence[bytes | None]]]:
+        for start in range(0, len(chosen), _AT_ONCE):
+            yield start, pairs.images.read(chosen[start : start + _AT_ONCE].tolist())
+
+    with Decoder(Preparation(f"{__name__}:size_of"), workers_for(len(chosen))) as decoder:
+        for batch in decoder.batches(encoded()):
+            sizes += [np.ascontiguousarray(a).view(np.uint32) for a in batch.arrays]
+            for k, why in batch.failures.items():
+                pair = first_pair[int(chosen[k])]
+                failed.append((pair, pairs.keys[pair], why))
+    table = np.array(sizes).reshape(-1, 2)
+    width, height = (_spread(table[:, k]) for k in (0, 1))
+    return Decoded(len(chosen), len(rows), _grouped(failed), width, height)
+
+
+def _spread(values: np.ndarray) -> tuple[int, int, int] | None:
+    return (int(values.min()), int(np.median(values)), int(values.max())) if len(values) else None
+
+
+def _grouped(found: Sequence[tuple[int, str, str]]) -> list[Reason]:
+    """Reasons that differ in names and numbers only, counted as one, the commonest first."""
+    kinds: dict[str, list[tuple[int, str, str]]] = {}
+    for each in found:
+        kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d[\d,]*", "*", each[2]), []).append(each)
+    largest = sorted(kinds.values(), key=lambda same: -len(same))
+    return [Reason(len(same), *same[0]) for same in largest]
