@@ -93,7 +93,7 @@ def dataset_card(
     sections = [
         f"---\n{header.to_yaml()}\n---",
         f"# {title}",
-        "Pairs of images and captions, cleaned by [cleanpairs](https://pypi.org/project/cleanpairs/): a model that "
+        "Pairs of images and captions, cleaned by cleanpairs: a model that "
         "wrong pairs do not spoil scored every pair, the pairs below a threshold were repaired where a partner was "
         "found that fits, and dropped where not.",
         _license(about),

@@ -117,7 +117,7 @@ def model_card(repo: str, about: CardFacts) -> str:
         f"---\n{ModelCardData(**header).to_yaml()}\n---",
         f"# {repo.partition('/')[2]}",
         "A retrieval model for images and captions, trained on pairs of which some are wrong by "
-        "[cleanpairs](https://pypi.org/project/cleanpairs/). It gives a pair its *correspondence*: the probability in "
+        "cleanpairs. It gives a pair its *correspondence*: the probability in "
         "[0, 1] that image and caption belong together.",
         "" if about.license is not None else "The licence is not known. Put it into the header above.",
         _facts(about),
