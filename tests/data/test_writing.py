@@ -169,3 +169,13 @@ def test_images_and_other_features_open_in_datasets(tmp_path: Path, path_type: p
     broken = writing.with_image_feature(schema.with_metadata({b"huggingface": b"{not json"}))
     assert b"Image" in broken.metadata[b"huggingface"]
     assert writing.with_image_feature(FLAT) is FLAT
+
+
+def test_without_the_image_feature_the_schema_is_as_given(tmp_path: Path) -> None:
+    struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    schema = pa.schema([("image", struct)], metadata={"note": "kept"})
+    for noted in (False, True):
+        with ParquetSink(tmp_path / "out.parquet", schema, image_feature=noted) as sink:
+            sink.write(pa.table({"image": [{"bytes": b"1", "path": None}]}, schema=schema))
+        found = pq.read_schema(tmp_path / "out.parquet").metadata
+        assert (b"huggingface" in found) == noted and found[b"note"] == b"kept"
