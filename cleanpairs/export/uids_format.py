@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.errors import ConfigError, DataError, OutputError
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.registry import nearest
 
@@ -90,7 +90,10 @@ class _UidsSink:
         if len(twice):
             uid = "".join(f"{int(half):016x}" for half in uids[twice[0]])
             raise DataError(f"{len(twice)} uids occur more than once, as {uid}: a list of them would not say which row")
-        np.save(self._path, uids, allow_pickle=False)
+        try:
+            np.save(self._path, uids, allow_pickle=False)
+        except OSError as error:
+            raise OutputError(f"{self._path} cannot be written: {error.strerror or error}") from error
 
     def __enter__(self) -> _UidsSink:
         return self

@@ -13,7 +13,8 @@ import json
 import math
 import re
 import tarfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputError
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import fresh_names
 
@@ -125,12 +126,22 @@ class _WebDatasetSink:
         """Add rows, one sample each."""
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
         start = 0
-        while start < len(table):
-            if self._tar is None or self._in_shard == self._shard_rows:
-                self._next()
-            part = table.slice(start, self._shard_rows - self._in_shard)
-            self._add(part)
-            start += len(part)
+        with self._named():
+            while start < len(table):
+                if self._tar is None or self._in_shard == self._shard_rows:
+                    self._next()
+                part = table.slice(start, self._shard_rows - self._in_shard)
+                self._add(part)
+                start += len(part)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except CleanpairsError:
+            raise
+        except OSError as error:
+            raise OutputError(f"{self._folder} cannot be written: {error.strerror or error}") from error
 
     def _add(self, part: pa.Table) -> None:
         out = self._table
@@ -200,9 +211,14 @@ class _WebDatasetSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._tar is None:
-            self._next()  # no rows: an empty tar tells so, no file would look like a mistake
-        self._stack.__exit__(kind, error, trace)
+        if kind is not None:
+            with suppress(OSError):  # the staging around it throws the files away
+                self._stack.__exit__(kind, error, trace)
+            return
+        with self._named():
+            if self._tar is None:
+                self._next()  # no rows: an empty tar tells so, no file would look like a mistake
+            self._stack.close()
 
 
 def _lines(table: pa.Table) -> list[dict[str, Any]]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +140,52 @@ def test_our_readers_read_it_and_it_exports_again(
     with pytest.raises(ConfigError, match="only what came from Parquet"):
         restore_export(tmp_path / "datasets", tmp_path / "back.parquet")
     assert "cleanpairs restore" not in (tmp_path / "datasets" / "README.md").read_text()
+
+
+FULL = """
+import resource, sys
+from cleanpairs.data import load_pairs
+from cleanpairs.errors import OutputError
+from cleanpairs.export import export_pairs
+from cleanpairs.plan import RepairPlan
+
+pairs, plan = load_pairs(sys.argv[1]), RepairPlan.load(sys.argv[2])
+for limit in (300, 2000, 6000):  # bytes that a file may have: real errors of real writes
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    for spec in sys.argv[3:]:
+        kind, out = spec.split("=")
+        try:
+            export_pairs(pairs, plan, out, format=kind, overwrite=True)
+        except OutputError as error:
+            assert "File too large" in str(error) or "Errno 27" in str(error), error
+            print(kind)
+"""
+
+
+@pytest.mark.slow
+def test_a_write_that_fails_leaves_every_old_output(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    pairs = make_pairs(60)
+    plan = make_plan(pairs)
+    plan.save(tmp_path / "plan.parquet")
+    outs = {
+        name: tmp_path / f"out{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, name) }" for name in FORMATS.names()
+    }
+    for name, out in outs.items():
+        export_pairs(pairs, plan, out, format=name)
+
+    def held() -> dict[Path, bytes]:
+        return {p: p.read_bytes() for p in tmp_path.rglob("out*") if p.is_file()} | {
+            p: p.read_bytes() for out in outs.values() if out.is_dir() for p in out.iterdir()
+        }
+
+    before = held()
+    specs = [f"{name}={out}" for name, out in outs.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, pairs.source.paths[0], str(tmp_path / "plan.parquet"), *specs],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Counter(done.stdout.split()) == Counter(dict.fromkeys(FORMATS.names(), 3))
+    assert held() == before
+    assert [p for p in tmp_path.iterdir() if p.name.startswith(".cleanpairs-")] == []

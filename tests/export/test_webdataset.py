@@ -251,7 +251,7 @@ def test_a_full_disk_between_shards_leaves_the_old_directory(
         whole(self, info, stream)
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", full)
-    with pytest.raises(OutputError, match="No space left"):
+    with pytest.raises(OutputError, match=r"/shards cannot be written: No space left"):
         export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=3, overwrite=True)
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
