@@ -78,7 +78,7 @@ def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
     if found.text_vectors is not None:
         yield f"             {found.text_vectors} a caption"
     if found.wronged is not None:
-        yield f"truth        {found.wronged:,} pairs are wrong, by the column true_mismatch"
+        yield f"truth        {plural(found.wronged, 'pair')} wrong, by the column true_mismatch"
     for name, score in found.given_scores.items():
         yield from _score(name, score, width)
     if found.first:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cleanpairs.data.images import image_cells, rows_by_file
+from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.errors import DataError
 
 __all__ = ["common_schema", "count_rows", "expand", "iter_batches", "open_parquet", "parquet_files", "read_rows"]
@@ -89,7 +90,7 @@ def common_schema(paths: Sequence[str]) -> pa.Schema:
     first: pa.Schema | None = None
     for path in paths:
         with open_parquet(path) as file, _named(path):
-            schema = file.schema_arrow
+            schema = plain_schema(file.schema_arrow)
         names = schema.names
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
@@ -152,6 +153,8 @@ def iter_batches(
                 if batch is None:
                     break
                 row += len(batch)
+                with _named(path, f"read on from row {row}"):
+                    batch = plain_batch(batch)
                 if left is not None:
                     batch = batch.slice(0, left)
                     left -= len(batch)

@@ -103,7 +103,7 @@ def test_for_a_person(command: Command, data: Path) -> None:
         "text                       string  <- captions",
         "pairs        10  (3 quarantined, 1 repeat another)",
         "images       10  (9 distinct)",
-        "truth        1 pairs are wrong",
+        "truth        1 pair wrong",
         "given score  clip_l14_similarity_score  (9 known)",
         "median 0.500",
         "quarantined  3 of 10 pairs",

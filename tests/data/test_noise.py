@@ -217,7 +217,7 @@ def test_rows_that_noise_does_not_touch_stay_as_they_are(tmp_path: Path, kind: p
     for rate, name in ((0.0, "none"), (0.3, "some"), (1.0, "all")):
         noise = corrupt(tmp_path / "in.parquet", rate, seed=1, out=tmp_path / name)
         got = pq.read_table(tmp_path / name)["caption"]
-        assert got.type == kind
+        assert got.type == (pa.string() if pa.types.is_string_view(kind) else kind)
         for i, j in enumerate(noise.permutation.tolist()):
             assert got[i].as_py() == captions[j] if i == j else got[i].as_py() == (captions[j] or "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from cleanpairs.data import ParquetSink, fingerprint_of, load_pairs
+from cleanpairs.data import ParquetSink, fingerprint_of, iter_tables, load_pairs
 from cleanpairs.errors import ConfigError, DataError
 
 
@@ -251,3 +252,50 @@ def test_nulls_among_vectors(tmp_path: Path, fixed: bool) -> None:
     array = pairs.images.array()
     assert set(pairs.reasons) == {0, 1, 3} and array is not None and array[2].tolist() == [[1, 2], [3, 4]]
     assert not array[[0, 1, 3]].any()
+
+
+def test_views_are_read_as_what_they_are_views_of(tmp_path: Path) -> None:
+    image = pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())])
+    columns = {
+        "captions": pa.array([["a", "b"], ["c"], None], pa.list_(pa.string_view())),
+        "image": pa.array([{"bytes": png(i), "path": None} for i in range(3)], image),
+        "key": pa.array(list("xyz"), pa.string_view()),
+        "tags": pa.array([["t"], [], None], pa.list_view(pa.string())),
+        "n": pa.array(range(3)),
+    }
+    try:
+        path = write(tmp_path / "in.parquet", columns)
+    except pa.ArrowException:  # this pyarrow writes no list_view
+        path = write(
+            tmp_path / "in.parquet", columns | {"tags": pa.array([["t"], [], None], pa.list_(pa.string_view()))}
+        )
+    pairs = load_pairs(path)
+    assert pairs.captions == ["a", "b", "c", ""] and pairs.keys == list("xxyz")
+    batches = list(iter_tables(pairs.source, 2))
+    assert "view" not in str(batches[0].schema) and [len(b) for b in batches] == [2, 1]
+    taken = pa.Table.from_batches(batches).take(pa.array([2, 0]))
+    assert taken["captions"].to_pylist() == [None, ["a", "b"]] and taken["tags"].to_pylist() == [None, ["t"]]
+    assert taken["image"][1].as_py() == {"bytes": png(0), "path": None}
+    assert pairs.images.read([1]) == [png(1)]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_directory_with_an_earlier_export(tmp_path: Path, named: bool) -> None:
+    """Its ledger and its dropped pairs are Parquet too, and no input."""
+    folder = tmp_path / "cleaned"
+    folder.mkdir()
+    write(folder / "out.parquet", {"caption": ["a"], "image": [png(0)]})
+    other = {"pair_id": [0, 1], "action": ["keep", "drop"]}
+    for name in ("out.parquet.ledger.parquet", "gone.parquet"):
+        write(folder / name, other)
+    roles = {"out.parquet": "out", "out.parquet.ledger.parquet": "ledger", "gone.parquet": "dropped"}
+    files = {name: {"role": role, "rows": 1} for name, role in roles.items()}
+    manifest = folder / "out.parquet.manifest.json"
+    if named:
+        manifest.write_text(json.dumps({"files": files}))
+        assert load_pairs(folder).captions == ["a"]
+        return
+    for text in ("{", "[]", '{"files": 3}', '{"files": {"a": 1}}'):  # of somebody else: nothing is left out
+        manifest.write_text(text)
+        with pytest.raises(DataError, match="the files differ in column"):
+            load_pairs(folder)

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.errors import DataError
 
 __all__ = ["arrow_schema", "count_arrow_rows", "iter_arrow"]
@@ -60,7 +61,7 @@ def _stored(schema: pa.Schema) -> pa.Schema:
     for i, field in enumerate(schema):
         if isinstance(field.type, pa.BaseExtensionType):
             schema = schema.set(i, field.with_type(field.type.storage_type))
-    return schema
+    return plain_schema(schema)
 
 
 def _as_stored(column: pa.Array) -> pa.Array:
@@ -110,8 +111,9 @@ def iter_arrow(path: str, columns: Sequence[str] | None, batch_rows: int) -> Ite
                 batch = next(batches, None)
                 if batch is None:
                     return
-                whole = pa.RecordBatch.from_arrays([_as_stored(batch.column(n)) for n in names], schema=chosen)
-                whole.validate(full=True)
+                stored = pa.RecordBatch.from_arrays([_as_stored(batch.column(n)) for n in names], names=names)
+                stored.validate(full=True)
+                whole = pa.RecordBatch.from_arrays(plain_batch(stored).columns, schema=chosen)
             step = max(1, min(batch_rows, int(_BATCH_BYTES * len(whole) / max(whole.nbytes, 1))))
             for start in range(0, len(whole), step):
                 yield whole.slice(start, step)

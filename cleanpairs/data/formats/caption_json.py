@@ -103,7 +103,8 @@ def _usual_roots(path: Path) -> list[Path]:
     """Where the images of ``annotations/captions_train2017.json`` and of ``dataset_coco.json`` usually are."""
     split = path.stem.removeprefix("captions_")
     above = path.parent.parent
-    return [above / split, above / "images" / split, path.parent / split, above, above / "images"]
+    own = [path.parent / f"{path.stem.removeprefix('dataset_')}{end}" for end in ("-images", "_images")]
+    return [*own, above / split, above / "images" / split, path.parent / split, above, above / "images"]
 
 
 def _split(path: str, asked: str | None) -> str | None:

@@ -1,0 +1,49 @@
+"""Arrow's view types as the plain types that they are views of: pyarrow has few kernels for views, `datasets` none."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+__all__ = ["plain_batch", "plain_schema", "plain_type"]
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type without views: string for string_view, list for list_view, inside lists and structs too."""
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
+    for is_one, made in (
+        (pa.types.is_fixed_size_list, lambda field: pa.list_(field, kind.list_size)),
+        (pa.types.is_large_list, pa.large_list),
+        (pa.types.is_list, pa.list_),
+        (pa.types.is_list_view, pa.list_),
+        (pa.types.is_large_list_view, pa.large_list),
+    ):
+        if is_one(kind):
+            return made(kind.value_field.with_type(plain_type(kind.value_type)))
+    return kind
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema without views."""
+    return pa.schema([field.with_type(plain_type(field.type)) for field in schema], schema.metadata)
+
+
+def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without views; itself where it has none."""
+    schema = plain_schema(batch.schema)
+    if schema.equals(batch.schema):
+        return batch
+    arrays = [_plain(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type.equals(kind):
+        return column
+    if "list_view" in str(column.type):  # pyarrow 26 casts those with nulls to lists that are invalid
+        return pa.array(column.to_pylist(), kind)
+    return column.cast(kind)
