@@ -16,6 +16,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
 __all__ = ["staged_directory", "staged_file"]
 
 _AT_FDCWD = -100
+_LOCKED_WITHIN = 600  # seconds: a living writer locks its staging directory at once
 _NOREPLACE, _EXCHANGE = 1, 2
 _MISSING = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}  # the filesystem or the kernel has no renameat2
 
@@ -90,6 +92,9 @@ def _collect_stale(parent: Path, name: str) -> None:
     for folder in [p for p in parent.iterdir() if ours.fullmatch(p.name)]:
         try:
             fd = os.open(folder / ".lock", os.O_RDWR)
+        except FileNotFoundError:
+            _collect_unlocked(folder)
+            continue
         except OSError:
             continue
         try:
@@ -99,6 +104,13 @@ def _collect_stale(parent: Path, name: str) -> None:
             pass  # somebody writes there
         finally:
             os.close(fd)
+
+
+def _collect_unlocked(folder: Path) -> None:
+    """Remove a staging directory whose writer died before it held its lock: it has been without one for long."""
+    with suppress(OSError):
+        if time.time() - folder.stat().st_mtime > _LOCKED_WITHIN and {p.name for p in folder.iterdir()} <= {".locking"}:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _publish(staged: Path, target: Path, overwrite: bool, directory: bool) -> None:
@@ -143,15 +155,16 @@ def _staging(
         target.parent.mkdir(parents=True, exist_ok=True)
         _collect_stale(target.parent, target.name)
         folder = Path(tempfile.mkdtemp(prefix=_prefix(target.name), dir=target.parent))
-        lock = os.open(folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
-        with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        os.rename(folder / ".locking", folder / ".lock")  # seen only when it is held
     except OSError as error:
         raise OutputError(f"{target} cannot be written: {error.strerror or error}") from error
+    lock: int | None = None
     staged = folder / target.name
     try:
         try:
+            lock = os.open(folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
+            with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            os.rename(folder / ".locking", folder / ".lock")  # seen only when it is held
             if directory:
                 staged.mkdir()
             yield staged
@@ -176,8 +189,9 @@ def _staging(
             raise OutputError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            os.close(lock)
+        if lock is not None:
+            with suppress(OSError):
+                os.close(lock)
 
 
 @contextmanager

@@ -288,3 +288,32 @@ def test_of_two_processes_on_one_name_exactly_one_wins(tmp_path: Path, kind: str
     assert sorted(codes) == [0, 5]
     written = target / "a" if kind == "directory" else target
     assert written.read_text() == str(codes.index(0)) and names(tmp_path) == ["out"]
+
+
+def test_staging_of_a_writer_that_died_before_it_held_its_lock_is_collected_later(tmp_path: Path) -> None:
+    """Without a lock nobody can tell whether the writer lives: for ten minutes it is left in peace."""
+    for name, inside, hours in (("aaaaaaaa", ".locking", 1), ("bbbbbbbb", None, 1), ("cccccccc", ".locking", 0),
+                                ("dddddddd", "something", 1)):  # fmt: skip
+        folder = tmp_path / f".cleanpairs-out-{name}"
+        folder.mkdir()
+        if inside is not None:
+            (folder / inside).touch()
+        then = folder.stat().st_mtime - 3600 * hours
+        os.utime(folder, (then, then))
+    with staged_file(tmp_path / "out") as path:
+        path.touch()
+    assert names(tmp_path) == [".cleanpairs-out-cccccccc", ".cleanpairs-out-dddddddd", "out"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), KeyboardInterrupt()])
+def test_a_fault_before_the_lock_is_held_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "rename", fail)
+    wanted = OutputError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(wanted), staged_file(tmp_path / "out"):
+        raise AssertionError("never entered")
+    assert names(tmp_path) == []
