@@ -67,7 +67,9 @@ __all__ = ["fit"]
 def fit(**options: Any) -> None:
     """Train on the pairs of DATA, estimate how far each belongs together, and leave a run directory.
 
-    DATA is Parquet (a file, a glob, a directory) or a directory in the research layout.
+    DATA is Parquet, a directory of `datasets`, WebDataset tars, a folder with a CSV or JSON Lines, embeddings of
+    clip-retrieval, COCO's captions, the research layout, hf://owner/name, or a URL with --allow-urls: see
+    `cleanpairs inspect DATA`.
 
     With --noise-file the data stays as it is, and so does what is exported from it: to clean and export the wronged
     data itself, write it with `cleanpairs corrupt --noise-file` and fit on that.
