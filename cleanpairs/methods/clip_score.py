@@ -148,8 +148,8 @@ class ClipScore(PairCleaner):
         for name in [n for n in vars(self) if n.endswith("_")]:
             delattr(self, name)
         pairs = load_pairs(pairs)
-        name = self.encoder if self.model is None else self.model
-        model = Given(self.score_column) if name is None else self._load(str(Path(name).resolve()), str(name))
+        source = self.encoder if self.model is None else self.model
+        model = Given(self.score_column) if source is None else self._load(str(Path(source).resolve()), str(source))
         images, texts, self.quarantined_ = self._encode(model, pairs, on_encode)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(len(pairs), len(usable))
