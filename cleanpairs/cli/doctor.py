@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
@@ -25,4 +27,4 @@ def doctor(as_json: bool) -> None:
     else:
         click.echo(str(found))
     if not found.ok:
-        click.get_current_context().exit(CleanpairsError.exit_code)
+        sys.exit(CleanpairsError.exit_code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
@@ -33,6 +35,6 @@ def verify(path: str, as_json: bool, quiet: bool) -> None:
     elif not found.ok:
         click.echo("\n".join(str(problem) for problem in found.problems))
     if not found.ok:
-        click.get_current_context().exit(DataError.exit_code)
+        sys.exit(DataError.exit_code)
     if not (as_json or quiet):
         click.echo(f"{len(found.checked)} checks, nothing wrong")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,3 +57,12 @@ def test_json_of_a_whole_file_is_one_line(file: Path) -> None:
 def test_nothing_to_verify_is_an_error_of_the_data(tmp_path: Path) -> None:
     done = verify(tmp_path / "nowhere.parquet")
     assert done.exit_code != 0 and getattr(done.exception, "exit_code", None) == 3
+
+
+def test_the_process_ends_with_the_exit_code(file: Path) -> None:
+    """As ``main`` runs it: click's own way of exiting gets lost there."""
+    for damage, code in ((False, 0), (True, 3)):
+        if damage:
+            file.write_bytes(file.read_bytes()[:-20])
+        done = subprocess.run([sys.executable, "-m", "cleanpairs", "verify", file], capture_output=True, check=False)
+        assert done.returncode == code
