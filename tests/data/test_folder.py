@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from cleanpairs.data import iter_tables, load_pairs
@@ -210,6 +212,16 @@ def test_few_rows(folder: Path, n: int, ending: str) -> None:
     assert len(pairs) == len(pairs.images) == n and sum(map(len, iter_tables(pairs.source))) == n
 
 
+def test_a_number_that_fits_no_column_names_its_lines(folder: Path) -> None:
+    lines = [{"image": f"{i}.png", "caption": "c", "n": i + 0.5} for i in range(1000)] + [
+        {"image": "0.png", "caption": "c", "n": 2**60 + 1}
+    ]
+    (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pairs = load_pairs(folder, limit=1001)
+    with pytest.raises(DataError, match=r"in\.jsonl, lines \d+ to 1001: column 'n' cannot be read as double"):
+        table_of(pairs)
+
+
 def test_vectors_in_json_lines(folder: Path) -> None:
     lines = [{"caption": f"c{i}", "features": [i, i + 0.5]} for i in range(3)]
     (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -223,3 +235,44 @@ def test_a_folder_with_several_files_is_not_guessed_at(folder: Path) -> None:
     with pytest.raises(DataError, match=r"a\.csv, b\.csv.*give one of them"):
         load_pairs(folder)
     assert len(load_pairs(folder / "a.csv")) == 1
+
+
+CAPTIONS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20), max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(captions=CAPTIONS, ending=st.sampled_from(["csv", "tsv", "jsonl"]))
+def test_what_python_writes_is_read_back(
+    captions: list[str], ending: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("round")
+    (folder / "0.png").write_bytes(picture(0))
+    with open(folder / f"in.{ending}", "w", newline="", encoding="utf-8") as file:
+        if ending == "jsonl":
+            file.writelines(json.dumps({"image": "0.png", "caption": c}) + "\n" for c in captions)
+        else:
+            rows = csv.writer(file, delimiter="," if ending == "csv" else "\t")
+            rows.writerows([["image", "caption"], *(["0.png", c] for c in captions)])
+    if captions or ending != "jsonl":
+        assert load_pairs(folder).captions == captions
+
+
+@settings(max_examples=150, deadline=None)
+@given(content=st.binary(max_size=60), ending=st.sampled_from(["csv", "tsv", "jsonl", "json"]))
+def test_whatever_bytes_are_read_or_refused(
+    content: bytes, ending: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("bytes")
+    (folder / "0.png").write_bytes(picture(0))
+    begin = {"json": b'[{"image":"0.png","caption":"a"},', "jsonl": b'{"image":"0.png","caption":"a"}\n'}
+    path = folder / f"in.{ending}"
+    path.write_bytes(
+        begin.get(ending, b"image,caption\n0.png,a\n".replace(b",", b"\t" if ending == "tsv" else b",")) + content
+    )
+    said = f"in.{ending}"
+    try:
+        pairs = load_pairs(path)
+        assert pairs.captions[0] == "a" and sum(map(len, iter_tables(pairs.source))) == pairs.source.n_rows
+    except DataError as error:
+        said = str(error)
+    assert f"in.{ending}" in said

@@ -51,9 +51,18 @@ def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
                 reader = stack.enter_context(pa.ipc.open_stream(mapped))
                 batches = iter(reader)
             schema = _stored(reader.schema)
+            _check_names(schema)
             if len(set(schema.names)) != len(schema.names):
                 raise DataError(f"{path} has a column more than once: {', '.join(schema.names)}")
         yield schema, batches
+
+
+def _check_names(kind: pa.Schema | pa.DataType) -> None:
+    """UnicodeDecodeError where the name of a column, or of a part of one, is not UTF-8."""
+    fields = kind if isinstance(kind, pa.Schema) else [kind.field(i) for i in range(kind.num_fields)]
+    for field in fields:
+        _ = field.name
+        _check_names(field.type)
 
 
 def _stored(schema: pa.Schema) -> pa.Schema:

@@ -165,7 +165,7 @@ def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
         raise DataError(
             f"{data} could not be had from the Hugging Face hub: {text}. Check the name and the network; a gated one "
             f"needs `hf auth login`; without a network, fetch it elsewhere (`hf download --repo-type dataset {name[1]} "
-            f"--local-dir DIR`, or `save_to_disk`) and give that directory"
+            f"--local-dir DIR`) and give its Parquet files ('DIR/data/train-*.parquet'), or what save_to_disk leaves"
         ) from error
     if isinstance(loaded, dict):
         loaded = loaded[_chosen(split, list(loaded), data)]

@@ -89,7 +89,11 @@ def column(name: str, kind: pa.DataType, records: Sequence[Record], path: str) -
         if pa.types.is_boolean(kind):
             return pa.array([_true(v, record, path) for v, record in zip(values, records, strict=True)], kind)
         return pa.array([_number(v) for v in values], kind)
-    return pa.array(values, kind)
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, OverflowError) as error:
+        lines = f"lines {records[0].line} to {records[-1].line}"
+        raise DataError(f"{path}, {lines}: column {name!r} cannot be read as {kind}: {error}") from error
 
 
 def _true(value: str | None, record: Record, path: str) -> bool | None:
