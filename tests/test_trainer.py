@@ -18,12 +18,13 @@ from cleanpairs.correspondence.constant import Trusting
 from cleanpairs.correspondence.momentum import MomentumCorrection
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.encoders.vse_inf import VSEInf
-from cleanpairs.errors import DataError, RefusedError
+from cleanpairs.errors import DataError, RefusedError, ResourceError
 from cleanpairs.interrupt import Interrupts, Terminated
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.objectives.base import Objective
 from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.trainer import MAX_NON_FINITE, Piece, Plain, Trained, Trainer, TrainingData, TrainingSettings
+from cleanpairs.trainer.guards import halves
 from cleanpairs.trainer.view import random_batches
 from cleanpairs.training_state import Checkpoint
 
@@ -374,3 +375,186 @@ def test_it_learns() -> None:
     ).history
     assert history[-1]["loss"] < 0.6 * history[0]["loss"]
     assert history[-1]["mean_probability"] > 0.5
+
+
+# -- batches that do not fit, and training that diverges --------------------------------------------------------------
+
+
+class OutOfMemory(Plain):
+    """Raises what torch raises on a GPU where a batch holds more than ``most`` pairs."""
+
+    most = 3
+
+    def loss(self, view: Any, network: int, batch: tuple[np.ndarray, ...], seed: int) -> torch.Tensor:
+        if sum(map(len, batch)) > self.most:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
+        return super().loss(view, network, batch, seed)
+
+
+class Separable(Plain):
+    """A loss of each pair by itself: the parts of a batch have the gradient of the whole."""
+
+    most = 10**6
+
+    def loss(self, view: Any, network: int, batch: tuple[np.ndarray, ...], seed: int) -> torch.Tensor:
+        if sum(map(len, batch)) > self.most:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        f = view.forward(network, *batch, seed=seed)
+        return f.texts[:, :4].sum(dim=1).mean()  # type: ignore[index]  # the images' batch norm would mix the pairs
+
+
+def fitted(
+    procedure: type[Plain], *, n: int = 44, checkpoint: Checkpoint | None = None, resume: bool = False,
+    pieces: list[Piece] = PIECES, on_step: Any = None, settings: TrainingSettings = SETTINGS, drop: float | None = None,
+) -> Trained:  # fmt: skip
+    data, tokenizer = corpus(n)
+    labels = MomentumCorrection(len(data), freeze=1, guard=False)
+    build = builder(tokenizer)
+
+    def built() -> VSEInf:
+        model = build()
+        if drop is not None:
+            model.image_drop = model.text_drop = drop
+        return model
+
+    return Trainer(settings, checkpoint=checkpoint, on_step=on_step).fit(
+        data, pieces, procedure(ActiveComplementaryLoss(tau=0.1), labels), built, None, resume
+    )
+
+
+def test_a_batch_that_does_not_fit_is_computed_in_parts_and_recorded() -> None:
+    trained = fitted(OutOfMemory)
+    assert {line["batch_parts"] for line in trained.history} == {4}  # 8 pairs: halved to 4, and again to 2
+    assert all(np.isfinite(line["loss"]) for line in trained.history)
+    assert {line["batch_parts"] for line in fitted(Plain).history} == {1}
+
+
+def test_the_parts_have_the_gradient_of_the_whole_where_pairs_do_not_depend_on_each_other() -> None:
+    class Halved(Separable):
+        most = 4
+
+    whole, halved = (fitted(p, n=8, pieces=[Piece(1)], drop=0.0) for p in (Separable, Halved))  # one step
+    assert halved.history[0]["batch_parts"] == 2
+    assert whole.history[0]["loss"] == pytest.approx(halved.history[0]["loss"], abs=1e-6)
+    first, second = whole.model.state_dict(), halved.model.state_dict()
+    for name in first:  # Adam's first step is the gradient's sign: where that is all but 0, rounding decides it
+        assert float(torch.isclose(first[name], second[name], atol=1e-4).float().mean()) > 0.98, name
+
+
+def test_a_run_in_parts_is_resumed_in_parts(tmp_path: Path) -> None:
+    whole = fitted(OutOfMemory)
+    with pytest.raises(KeyboardInterrupt):
+        fitted(OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), on_step=StopAt(9))
+    assert_same(fitted(OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), resume=True), whole)
+
+
+def test_a_device_that_does_not_hold_two_pairs_is_a_limit() -> None:
+    class Tiny(OutOfMemory):
+        most = 1
+
+    with pytest.raises(ResourceError, match="does not hold 2 pairs"):
+        fitted(Tiny)
+
+
+@pytest.mark.parametrize("sizes", [(8,), (7, 5), (2, 9), (1,), (2,), (3,)])
+@pytest.mark.parametrize("parts", [1, 2, 4, 64])
+def test_halves_lose_no_pair_and_leave_none_alone(sizes: tuple[int, ...], parts: int) -> None:
+    batch = tuple(np.arange(size) + 100 * k for k, size in enumerate(sizes))
+    cut = halves(batch, parts)
+    assert len(cut) <= parts
+    for k, rows in enumerate(batch):
+        assert np.concatenate([part[k] for part in cut]).tolist() == rows.tolist()
+        assert min(len(part[k]) for part in cut) >= min(2, len(rows))
+
+
+class Diverging(Plain):
+    """Draws all images to one point in an epoch, as long as the learning rate is above ``bears``."""
+
+    bears = 1.5e-3
+    at = (2, 2)
+
+    def loss(self, view: Any, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
+        return self.spoilt(super().loss(view, network, batch, seed), view)
+
+    def spoilt(self, loss: Tensor, view: Any) -> Tensor:
+        if (view.piece, view.epoch) == self.at and RATE[0] > self.bears:
+            for name, weight in view.networks[0].model.named_parameters():
+                if name.startswith("image") and name.endswith("bias"):
+                    weight.data.fill_(1e4)
+        return loss
+
+
+class Exploding(Diverging):
+    """Its loss grows a thousandfold instead."""
+
+    def spoilt(self, loss: Tensor, view: Any) -> Tensor:
+        return loss * 1000 if (view.piece, view.epoch) == self.at and RATE[0] > self.bears else loss
+
+
+RATE = [0.0]  # the learning rate of the epoch, as the loop has set it
+
+
+@pytest.fixture(autouse=True)
+def _seen_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cleanpairs.trainer import loop
+
+    set_lr = loop._Run.set_lr
+
+    def seen(self: Any, piece: Piece, epoch: int, last: bool) -> None:
+        set_lr(self, piece, epoch, last)
+        RATE[0] = self.optimizers[0].param_groups[0]["lr"]
+
+    monkeypatch.setattr(loop._Run, "set_lr", seen)
+
+
+LONG = [Piece(1), Piece(3, lr_update=3)]
+
+
+@pytest.mark.parametrize("kind", [Diverging, Exploding])
+@pytest.mark.parametrize("kept", [True, False], ids=["checkpoint", "memory"])
+def test_a_training_that_diverges_goes_back_once_with_half_the_rate(
+    kind: type[Diverging], kept: bool, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, checkpoint_seconds=0.0)
+    trained = fitted(kind, pieces=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=settings)
+    assert [(h["piece"], h["epoch"]) for h in trained.history] == [(1, 1), (2, 1), (2, 2), (2, 3)]
+    fallbacks = [h["fallbacks"] for h in trained.history]
+    assert fallbacks == ([0, 0, 1, 1] if kept else [1, 1, 1, 1])
+    assert [h["lr"] for h in trained.history] == pytest.approx([SETTINGS.lr * 0.5**k for k in fallbacks])
+    assert max(h["loss"] for h in trained.history) < 100
+    assert np.isfinite(trained.values).all()
+
+
+@pytest.mark.parametrize("kind", [Diverging, Exploding])
+def test_a_training_that_diverges_again_is_refused(kind: type[Diverging], tmp_path: Path) -> None:
+    hopeless = type("Hopeless", (kind,), {"bears": 0.0})
+    words = "images are one point" if kind is Diverging else "mean loss of epoch 2 of piece 2"
+    with pytest.raises(RefusedError, match=f"diverged again at half the learning rate: .*{words}"):
+        fitted(hopeless, pieces=LONG, checkpoint=Checkpoint(tmp_path, "f"))
+
+
+def test_a_run_that_went_back_is_resumed_at_its_rate(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, checkpoint_seconds=0.0)
+    whole = fitted(Exploding, pieces=LONG, checkpoint=Checkpoint(tmp_path / "a", "f"), settings=settings)
+    with pytest.raises(KeyboardInterrupt):
+        fitted(
+            Exploding, pieces=LONG, checkpoint=Checkpoint(tmp_path / "b", "f"), settings=settings, on_step=StopAt(20)
+        )  # 6 + 6 steps, 6 that diverge, and 2 of the same epoch at half the rate
+    again = fitted(Exploding, pieces=LONG, checkpoint=Checkpoint(tmp_path / "b", "f"), settings=settings, resume=True)
+    assert_same(again, whole)
+
+
+def test_the_pairs_of_a_batch_that_is_not_finite_are_named_by_their_id() -> None:
+    data, tokenizer = corpus()
+    data = replace(data, pair_id=np.arange(len(data)) + 5000)
+    objective = Faulty(set(range(3, 3 + MAX_NON_FINITE)))
+    with pytest.raises(RefusedError, match=r"pairs \(pair_id\) 50\d\d, 50\d\d"):
+        Trainer(SETTINGS).fit(data, [Piece(3)], Plain(objective, Trusting(len(data))), builder(tokenizer))
+
+
+def test_alike_rows_are_no_collapse() -> None:
+    data, tokenizer = corpus(12)
+    images = np.repeat(data.images[:1], 12, axis=0)
+    one = replace(data, images=images, image_group=np.zeros(12, np.int64), text_group=np.zeros(12, np.int64))
+    trained = Trainer(SETTINGS).fit(one, [Piece(3)], Plain(InfoNCELoss(tau=0.1), Trusting(12)), builder(tokenizer))
+    assert trained.history[-1]["fallbacks"] == 0

@@ -141,6 +141,7 @@ class PairCleaner(Plots, SharedParameters):
             image_index=pairs.image_index[usable],
             image_group=pairs.pair_image_group[usable],
             text_group=pairs.text_group[usable],
+            pair_id=usable,
         )
         checkpoint = None
         if run_dir is not None:

@@ -7,6 +7,7 @@ step), so a checkpoint needs no state of a random generator, and a resumed run o
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +18,9 @@ from torch import Tensor
 
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble
-from cleanpairs.errors import RefusedError
+from cleanpairs.errors import RefusedError, ResourceError
 from cleanpairs.interrupt import Interrupts
+from cleanpairs.trainer.guards import APART, COLLAPSED, Diverged, collapse, explosion, halves
 from cleanpairs.trainer.procedure import Procedure
 from cleanpairs.trainer.types import EpochRecord, Piece, Trained, TrainingData, TrainingSettings, step_seed
 from cleanpairs.trainer.view import Network, View
@@ -27,6 +29,7 @@ from cleanpairs.training_state import Checkpoint, Position, Restored
 __all__ = ["MAX_NON_FINITE", "Trainer"]
 
 MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is refused
+MAX_NAMED = 256  # pairs of a batch that a message names
 
 
 class Trainer:
@@ -77,7 +80,10 @@ class Trainer:
         Raises
         ------
         RefusedError
-            Fewer than two pairs, or ten steps in a row without a finite loss.
+            Fewer than two pairs, ten steps in a row without a finite loss, or a training that diverges again after it
+            went back to its last good state with half the learning rate.
+        ResourceError
+            The memory of the GPU does not hold two pairs.
         KeyboardInterrupt
             On SIGINT or SIGTERM, after the state has been saved.
         """
@@ -87,7 +93,8 @@ class Trainer:
                 "a single pair has no negative to be told from"
             )
         with torch.random.fork_rng(devices=[]), Interrupts(enabled=self.checkpoint is not None) as interrupts:
-            return _Run(self, data, procedure, build, validate, interrupts).train(pieces, resume)
+            run = _Run(self, data, procedure, build, validate, interrupts)
+            return run.train(pieces, run.load() if resume else None)
 
 
 class _Run:
@@ -115,19 +122,50 @@ class _Run:
         self.history: list[dict[str, Any]] = []
         self.saved_at = time.monotonic()
         self.skipped = self.skipped_in_row = 0
+        self.parts = 1  # of a batch, each with a backward pass of its own: more than one where memory did not suffice
+        self.began: list[
+            tuple[float, float]
+        ] = []  # how near each other all images, and all captions, of a network were
+        self.fallbacks = 0  # times that it went back to a good state, with half the learning rate
+        self.saved = False
+        self.beginning = copy.deepcopy(procedure.state())
 
     # -- pieces and epochs ------------------------------------------------------------------------------------------
 
-    def train(self, pieces: Sequence[Piece], resume: bool) -> Trained:
+    def load(self) -> Restored | None:
+        """The state that was saved, if one was."""
+        return self.trainer.checkpoint.load() if self.trainer.checkpoint is not None else None
+
+    def train(self, pieces: Sequence[Piece], restored: Restored | None) -> Trained:
+        """All pieces; where they diverge, once more from the last good state, which is never a diverged one."""
+        while True:
+            try:
+                return self.pieces(pieces, restored)
+            except Diverged as found:
+                if self.fallbacks:
+                    raise RefusedError(
+                        f"the training diverged again at half the learning rate: {found}; lower --set method.lr "
+                        "further, or look at the vectors and captions of the input"
+                    ) from found
+                restored = self.load() if self.saved else None
+                self.fallbacks = 1
+
+    def pieces(self, pieces: Sequence[Piece], restored: Restored | None) -> Trained:
         at = Position(1, 1, 0)
-        restored = self.trainer.checkpoint.load() if resume and self.trainer.checkpoint is not None else None
         if restored is not None:
             at = restored.position
+            self.saved = True
             self.procedure.load_state(restored.labels)
             self.best, self.best_rsum, self.history = restored.best, restored.best_rsum, restored.history
             past = restored.partial or (self.history[-1] if self.history else {})
             self.skipped = int(past.get("skipped_steps", 0))
             self.skipped_in_row = int(past.get("skipped_in_row", 0))
+            self.parts = max(self.parts, int(past.get("batch_parts", 1)))
+            self.fallbacks = max(self.fallbacks, int(past.get("fallbacks", 0)))
+        elif self.fallbacks:  # there is no good state but the beginning
+            self.procedure.load_state(copy.deepcopy(self.beginning))
+            self.best, self.best_rsum, self.history = None, None, []
+            self.skipped = self.skipped_in_row = 0
         epochs = sum(p.epochs for p in pieces)
         for number, piece in enumerate(pieces, start=1):
             if number < at.piece:
@@ -177,6 +215,7 @@ class _Run:
             wrapped.append(module)
             self.optimizers.append(optimizer)
         self.view = View(self.data, s, networks, wrapped, self.fabric)
+        self.began = [collapse(self.view, k) for k in range(len(networks))]
 
     def restore(self, restored: Restored) -> None:
         for k, (network, optimizer) in enumerate(zip(self.view.networks, self.optimizers, strict=True)):
@@ -187,7 +226,7 @@ class _Run:
         decayed = last and piece.lr_update is not None and epoch > piece.lr_update
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * (0.1 if decayed else 1.0)
+                group["lr"] = group["initial_lr"] * (0.1 if decayed else 1.0) * 0.5**self.fallbacks
 
     def epoch(self, first: int, partial: dict[str, Any] | None, before: int, epochs: int, last: bool) -> None:
         """One epoch, from step ``first`` on; ``before`` of all ``epochs`` are done."""
@@ -217,12 +256,14 @@ class _Run:
             if self.interrupts.received:
                 state = {
                     "loss_sum": loss_sum, "done": done, "counted": counted, "skipped_steps": self.skipped,
-                    "skipped_in_row": self.skipped_in_row,
+                    "skipped_in_row": self.skipped_in_row, "batch_parts": self.parts, "fallbacks": self.fallbacks,
                 }  # fmt: skip
                 self.save(Position(view.piece, view.epoch, step + 1), force=True, partial=state)
                 self.interrupts.raise_received()
         trained = time.perf_counter() - started
         view.changed()
+        if counted:
+            self.watch(loss_sum / counted)
         procedure.end_epoch(view)
         rsum = None
         if self.validate is not None and last:
@@ -235,7 +276,7 @@ class _Run:
             pairs_per_second=(done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
             lr=float(self.optimizers[0].param_groups[0]["lr"]), mean_probability=procedure.mean_probability,
             flagged=float((procedure.labels() == 0).mean()), val_rsum=rsum, skipped_steps=self.skipped,
-            note=procedure.note,
+            note=procedure.note, batch_parts=self.parts, fallbacks=self.fallbacks,
         )  # fmt: skip
         self.history.append(record.to_dict())
         if self.trainer.on_epoch is not None:
@@ -245,18 +286,21 @@ class _Run:
 
     def step(self, k: int, batch: tuple[np.ndarray, ...], seed: int) -> float:
         """Loss of a step of network ``k``; NaN if it was not taken."""
-        torch.manual_seed(seed)
         optimizer = self.optimizers[k]
-        loss = self.procedure.loss(self.view, k, batch, seed)
-        self.view.changed()
-        value = float(loss.detach())
+        while True:
+            optimizer.zero_grad(set_to_none=True)
+            parts = halves(batch, self.parts)
+            try:
+                value, teaches = self.gradients(k, parts, seed)
+                break
+            except torch.cuda.OutOfMemoryError as error:
+                shortage = str(error).splitlines()[0]
+            self.fewer(batch, parts, shortage)  # not within the handler: its traceback holds what is to be freed
         if not np.isfinite(value):
             self.skip(batch)
             return float("nan")
-        optimizer.zero_grad(set_to_none=True)
-        if not loss.requires_grad:  # nothing in this batch has anything to teach
+        if not teaches:  # nothing in this batch has anything to teach
             return value
-        self.fabric.backward(loss)
         norm = self.fabric.clip_gradients(
             self.view.wrapped[k], optimizer, max_norm=self.settings.grad_clip, error_if_nonfinite=False
         )
@@ -267,15 +311,71 @@ class _Run:
         self.skipped_in_row = 0
         return value
 
+    def gradients(self, k: int, parts: list[tuple[np.ndarray, ...]], seed: int) -> tuple[float, bool]:
+        """Mean loss over the parts of a batch, and whether it has a gradient, which is then in the weights.
+
+        The parts' gradients add up to that of the batch where a pair's loss does not depend on the others; where those
+        are its negatives, it has fewer of them.
+        """
+        total, teaches = 0.0, False
+        size = sum(len(rows) for part in parts for rows in part)
+        for number, part in enumerate(parts):
+            own = seed if len(parts) == 1 else step_seed(seed, number)
+            torch.manual_seed(own)
+            loss = self.procedure.loss(self.view, k, part, own)
+            self.view.changed()
+            value = float(loss.detach())
+            if not np.isfinite(value):
+                return float("nan"), False
+            share = sum(len(rows) for rows in part) / size
+            total += value * share
+            if loss.requires_grad:
+                self.fabric.backward(loss if len(parts) == 1 else loss * share)
+                teaches = True
+        return total, teaches
+
+    def fewer(self, batch: tuple[np.ndarray, ...], parts: list[tuple[np.ndarray, ...]], shortage: str) -> None:
+        """Halve what is computed at once, for the rest of the run."""
+        self.release()
+        if len(halves(batch, 2 * len(parts))) == len(parts):
+            raise ResourceError(
+                f"the memory of the device does not hold {sum(len(rows) for rows in parts[0])} pairs of a batch "
+                f"({shortage}): take a smaller model, fewer or smaller images, or --device cpu"
+            )
+        self.parts = 2 * len(parts)
+
+    def release(self) -> None:
+        """Give back the gradients, and what the device's allocator keeps."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def watch(self, loss: float) -> None:
+        """Notice a training that has diverged, before its labels and its weights are kept."""
+        view = self.view
+        if explosion(loss, [float(line["loss"]) for line in self.history]):
+            raise Diverged(f"the mean loss of epoch {view.epoch} of piece {view.piece} is {loss:.4g}")
+        for k in range(len(view.networks) if view.epoch > 1 else 0):
+            for cosine, began, what in zip(collapse(view, k), self.began[k], ("images", "captions"), strict=True):
+                if cosine > COLLAPSED and began < APART:
+                    raise Diverged(
+                        f"after epoch {view.epoch} of piece {view.piece} all {what} are one point "
+                        f"(mean cosine {cosine:.4f})"
+                    )
+
     def skip(self, batch: tuple[np.ndarray, ...]) -> None:
         """A step whose loss or gradient is not finite is not taken; ten in a row end the run."""
         self.skipped += 1
         self.skipped_in_row += 1
         if self.skipped_in_row >= MAX_NON_FINITE:
+            rows = np.unique(np.concatenate(batch))
+            pairs = (rows if self.data.pair_id is None else self.data.pair_id[rows]).tolist()
+            more = f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else ""
             raise RefusedError(
                 f"the loss or its gradient was not finite in {MAX_NON_FINITE} steps in a row; the last batch held the "
-                f"pairs {sorted(np.concatenate(batch).tolist())[:16]} ...; lower --set method.lr, or check the vectors "
-                "of these rows"
+                f"pairs (pair_id) {', '.join(map(str, pairs[:MAX_NAMED]))}{more}; lower --set method.lr, or check the "
+                "vectors of these pairs"
             )
 
     # -- state ------------------------------------------------------------------------------------------------------
@@ -291,6 +391,7 @@ class _Run:
             labels=self.procedure.state(), best=self.best, best_rsum=self.best_rsum, history=self.history,
             partial=partial,
         )  # fmt: skip
+        self.saved = True
         self.saved_at = time.monotonic()
 
 

@@ -30,6 +30,7 @@ class TrainingData:
     image_index: np.ndarray  # (N,) int64
     image_group: np.ndarray  # (N,) int64, of each pair's image
     text_group: np.ndarray  # (N,) int64
+    pair_id: np.ndarray | None = None  # (N,) int64, by which messages name the pairs
 
     def __len__(self) -> int:
         return len(self.image_index)
@@ -55,7 +56,11 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One line of the metrics log. ``epoch`` counts within ``piece``; both from 1."""
+    """One line of the metrics log. ``epoch`` counts within ``piece``; both from 1.
+
+    ``batch_parts``: in how many a batch was computed, as the device had no memory for it whole. ``fallbacks``: times
+    that the training went back to a good state, each with half the learning rate.
+    """
 
     piece: int
     epoch: int
@@ -68,6 +73,8 @@ class EpochRecord:
     val_rsum: float | None
     skipped_steps: int
     note: str | None = None
+    batch_parts: int = 1
+    fallbacks: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """For a JSON line."""
