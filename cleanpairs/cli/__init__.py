@@ -140,7 +140,8 @@ def main() -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     try:
-        cli.main(prog_name="cleanpairs", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
+        code = cli.main(prog_name="cleanpairs", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)  # click returns the code of ctx.exit, and does not raise it
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
