@@ -99,8 +99,8 @@ def _apart(
     order = np.argsort(-gap, kind="stable")
     found = []
     for ids, title in (
-        (both[order[:count][gap[order[:count]] > 0]], f"{name} says matched, cleanpairs says mismatched"),
-        (both[order[::-1][:count][gap[order[::-1][:count]] < 0]], f"{name} says mismatched, cleanpairs says matched"),
+        (both[order[:count][gap[order[:count]] > 0]], f"Higher by {name} than by cleanpairs"),
+        (both[order[::-1][:count][gap[order[::-1][:count]] < 0]], f"Lower by {name} than by cleanpairs"),
     ):
         donors = outcome.donor[ids][outcome.action[ids] == "rematch_image"]
         pictures.load(np.concatenate([ids, donors]).astype(np.int64))
