@@ -190,7 +190,7 @@ READERS = Registry(
         ),
         "webdataset": (
             "cleanpairs.data.formats.webdataset:WebDatasetReader",
-            "WebDataset tars, of img2dataset too: KEY.jpg, KEY.txt, KEY.json; a directory, a tar, braces, a glob",
+            "WebDataset tars, img2dataset's too: a tar, a directory, braces, a glob",
         ),
         "clip-retrieval": (
             "cleanpairs.data.formats.clip_retrieval:ClipRetrievalReader",

@@ -31,6 +31,8 @@ def sniff(data: str) -> str:
     DataError
         None does.
     """
+    if not data.strip():
+        raise DataError("the data has no name: give a path")
     try:
         for entry in READERS:
             if entry.load().recognises(data):
@@ -44,8 +46,12 @@ def sniff(data: str) -> str:
     names = [p.name for p in annotation_files(Path(data))]
     if len(names) > 1:
         raise DataError(f"{data} has several files of captions ({', '.join(names[:10])}): give one of them")
-    known = "; ".join(f"{entry.name}: {entry.summary}" for entry in READERS)
-    raise DataError(f"{data} is a directory without any known input ({known})")
+    if not Path(data).is_dir():
+        raise DataError(f"{data} is neither a regular file nor a directory")
+    raise DataError(
+        f"{data} is a directory without any known input: no *.parquet, no *.tar, no state.json of `datasets`, no .csv, "
+        f".tsv or .jsonl, no img_emb/ of clip-retrieval, no {{split}}_ims.npy with {{split}}_caps.txt"
+    )
 
 
 def open_source(

@@ -163,8 +163,10 @@ def test_vectors_only(command: Command, tmp_path: Path) -> None:
 def test_what_is_not_recognised(command: Command, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("of no use")
     code, _, err = command(tmp_path)
-    assert code == 3 and "without any known input" in err and "webdataset" in err
+    assert code == 3 and "without any known input: no *.parquet, no *.tar" in err
     assert command(tmp_path / "nothing")[0] == 3
+    assert "neither a regular file nor a directory" in command("/dev/null")[2]
+    assert "has no name" in command("")[2]
     code, _, err = command("https://example.org/a.parquet")
     assert code == 2 and "--allow-urls" in err
 
