@@ -22,15 +22,14 @@ class Triplet(PairCleaner):
     Its correspondence is the matching probability of the last epoch, its threshold the valley between
     the two heaps of these, or 0, which flags nothing, where there is none.
 
-    Parameters beside those of :class:`cleanpairs.estimators.SharedParameters`:
+    Source: Faghri et al., VSE++, BMVC 2018. Parameters beside those of
+    :class:`cleanpairs.estimators.SharedParameters`:
 
     Parameters
     ----------
     margin : float
     warmup : int
         Epochs with the mean of the negatives.
-
-    Source: Faghri et al., VSE++, BMVC 2018.
     """
 
     method_name: ClassVar[str] = "triplet"
