@@ -24,9 +24,11 @@ from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedErr
 from cleanpairs.estimators.cross_fitting import out_of_fold_scores
 from cleanpairs.estimators.encoders import Encoders
 from cleanpairs.estimators.plotting import Plots
+from cleanpairs.estimators.refusal import HINT, evidence_of, refuse_without
 from cleanpairs.estimators.shared import SharedParameters
 from cleanpairs.evaluate import Recall, recall, recall_of_similarity
 from cleanpairs.features import ImageMatrix
+from cleanpairs.limits import limit
 from cleanpairs.ops.candidates import Search
 from cleanpairs.parameters import check_choice
 from cleanpairs.registry import BACKBONES
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from cleanpairs.recaption import CaptionWriter
 
 __all__ = ["PairCleaner"]
-
-MAX_BAD_SHARE = 0.2  # of quarantined pairs; more are no accident, and the input is refused
 
 
 class PairCleaner(Plots, SharedParameters):
@@ -116,7 +116,8 @@ class PairCleaner(Plots, SharedParameters):
         DataError
             No usable pair, or more than 20 % of them unusable.
         RefusedError
-            Fewer than two pairs, or a loss that stays non-finite.
+            Fewer than two pairs, nothing to tell wrong pairs from right ones by (see
+            :mod:`cleanpairs.estimators.refusal`), or a training that diverges.
         """
         self._validate()
         for name in [n for n in vars(self) if n.endswith("_")]:
@@ -143,6 +144,11 @@ class PairCleaner(Plots, SharedParameters):
             text_group=pairs.text_group[usable],
             pair_id=usable,
         )
+        self.evidence_ = evidence_of(
+            matrix.array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state
+        )
+        if self.require_evidence:
+            refuse_without(self.evidence_, len(usable), self.method_name, pixels=matrix.array.ndim == 4)
         checkpoint = None
         if run_dir is not None:
             settings = {k: v for k, v in self.get_params().items() if isinstance(v, str) or not callable(v)}
@@ -199,12 +205,17 @@ class PairCleaner(Plots, SharedParameters):
     def _refuse_mostly_bad(self, n: int, usable: int) -> None:
         if n == 0:
             raise DataError("the input holds no pair")
-        if usable < n * (1 - MAX_BAD_SHARE):
+        most = limit("bad_share") if self.max_bad_share is None else self.max_bad_share
+        assert most is not None
+        if n - usable > n * most:
             pair, reason = next(iter(self.quarantined_.items()))
             raise DataError(
-                f"{n - usable} of {n} pairs are unusable, more than {MAX_BAD_SHARE:.0%}; "
+                f"{n - usable} of {n} pairs are unusable, more than {most:.0%} (--max-bad-share); "
                 f"the first is pair {pair}: {reason}"
             )
+        if not usable:
+            pair, reason = next(iter(self.quarantined_.items()))
+            raise DataError(f"all of {n} pairs are unusable; the first is pair {pair}: {reason}")
 
     def _tokens(self, pairs: Pairs) -> TokenTable:
         """The captions of all pairs, quarantined ones too."""
@@ -265,6 +276,13 @@ class PairCleaner(Plots, SharedParameters):
             self.threshold_ = valley.threshold
         else:
             self.threshold_ = self._default_threshold(valley) if self.threshold is None else float(self.threshold)
+            if self.threshold is None and self.require_evidence and not self._hint():
+                self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
+
+    def _hint(self) -> bool:
+        """Whether the pairs gave any sign of depending on each other; where they were not asked, they may."""
+        found = getattr(self, "evidence_", None)
+        return found is None or found.z >= HINT
 
     # -- use --------------------------------------------------------------------------------------------------------
 

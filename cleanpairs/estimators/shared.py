@@ -78,6 +78,10 @@ class SharedParameters(BaseEstimator):
     near_duplicates : bool
         One picture in several sizes, qualities or formats is one image, as the same bytes are; see
         :mod:`cleanpairs.data.duplicates`.
+    require_evidence : bool
+        Refuse pairs whose images and captions do not depend on each other; see :mod:`cleanpairs.estimators.refusal`.
+    max_bad_share : float in [0, 1], optional
+        More of the pairs may not be quarantined; CLEANPAIRS_MAX_BAD_SHARE, or 0.2, when None.
     standardise : bool
         Input vectors are centred and scaled per dimension.
     tokenizer : {"words", "characters", "subword"}
@@ -122,6 +126,8 @@ class SharedParameters(BaseEstimator):
     cross_fit: int = 0
     exclude_duplicates: bool = True
     near_duplicates: bool = True
+    require_evidence: bool = True
+    max_bad_share: float | None = None
     standardise: bool = True
     tokenizer: str = "words"
     min_count: int = 1
@@ -155,8 +161,9 @@ class SharedParameters(BaseEstimator):
             check_number(self.method_name, name, getattr(self, name), least=0, below=1)
         check_number(self.method_name, "label_tau", self.label_tau, above=0, also=(None,))
         check_number(self.method_name, "weight_decay", self.weight_decay, least=0)
+        check_number(self.method_name, "max_bad_share", self.max_bad_share, least=0, most=1, also=(None,))
         check_number(self.method_name, "threshold", self.threshold, least=0, most=1, also=("auto", None))
-        for name in ("exclude_duplicates", "near_duplicates", "standardise"):
+        for name in ("exclude_duplicates", "near_duplicates", "require_evidence", "standardise"):
             check_flag(self.method_name, name, getattr(self, name))
         check_choice(self.method_name, "tokenizer", self.tokenizer, KINDS)
         check_choice(self.method_name, "device", self.device, ("auto", "cpu", "cuda"))

@@ -1,0 +1,145 @@
+r"""Whether there is anything to tell wrong pairs from right ones by: do images and captions depend on each other?
+
+Where every caption has another image's, or all rows are alike, a method still trains, learns its pairs by heart, and
+gives out figures that look like any other. So before the training the pairs themselves are asked, by the
+Hilbert-Schmidt independence criterion (Gretton et al., NeurIPS 2007) of n pairs,
+
+    T = sum_ij (H K H)_ij L_ij        K_ij: cosine of images i and j    L_ij: of captions i and j    H: centring
+
+T is large where alike images have alike captions. The control is the same pairs with their captions permuted, which is
+the very corpus that there is nothing to learn in; z is how many of the controls' deviations T lies above their mean.
+No model is trained, and none has learned anything by heart.
+
+One pair of each image and of each text takes part: rows that share an image or a caption would agree in the control,
+too, only as long as they stay together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Evidence", "bag_of_tokens", "evidence", "image_vectors", "one_of_each", "standardised"]
+
+BLOCK = 1000  # pairs that are compared with each other
+BLOCKS = 8
+LEAST_PAIRS = 3  # of two, every order agrees
+CONTROLS = 50  # permutations of each block
+LEAST_Z = 3.0  # permuted corpora stay below, real ones of 1,600 pairs reach 6 with 80 % of them wrong (docs/log.md)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """``z``: deviations above the permuted controls; ``n``: the pairs that were looked at."""
+
+    z: float
+    n: int
+
+    @property
+    def enough(self) -> bool:
+        """Whether the pairing is told from a permuted one."""
+        return self.z >= LEAST_Z
+
+    def __str__(self) -> str:
+        """What was seen, in words."""
+        if self.n < LEAST_PAIRS:
+            return f"all rows are alike, there are no {LEAST_PAIRS} pairs of different images and different captions"
+        return (
+            f"like images have like captions no more than in random order (z = {self.z:.1f}, and at least {LEAST_Z:g} "
+            f"is needed; {self.n} pairs of different images and captions)"
+        )
+
+
+def evidence(images: np.ndarray, texts: Any, *, seed: int = 0) -> Evidence:
+    """How clearly n pairs depend on each other; the more pairs and the fewer wrong ones, the clearer.
+
+    Parameters
+    ----------
+    images : (n, D) float
+        A vector of each pair's image.
+    texts : (n, V) float, numpy array or scipy sparse
+        A vector of each pair's caption.
+    """
+    n = images.shape[0]
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(n)
+    cuts = np.array_split(order, max(1, -(-min(n, BLOCK * BLOCKS) // BLOCK)))
+    observed, mean, variance, used = 0.0, 0.0, 0.0, 0
+    for rows in cuts:
+        rows = rows[:BLOCK]
+        if len(rows) < LEAST_PAIRS:
+            continue
+        K, L = _centred(_cosines(images[rows])), _cosines(texts[rows])
+        controls = np.array([_agreement(K, L, rng.permutation(len(rows))) for _ in range(CONTROLS)])
+        observed += _agreement(K, L, np.arange(len(rows)))
+        mean += controls.mean()
+        variance += controls.var(ddof=1)
+        used += len(rows)
+    scale = np.sqrt(variance)
+    return Evidence(float((observed - mean) / scale) if scale > 1e-9 * max(abs(mean), 1e-9) else 0.0, used)
+
+
+def _cosines(x: Any) -> np.ndarray:
+    """(n, n) float32 cosines of the rows, dense or sparse; 0 of a row of zeros."""
+    S = x @ x.T
+    S = np.asarray(S.todense() if hasattr(S, "todense") else S, dtype=np.float64)
+    norm = np.sqrt(np.maximum(S.diagonal(), 0))
+    inverse = np.divide(1.0, norm, out=np.zeros_like(norm), where=norm > 1e-12)
+    return np.asarray(S * inverse[:, None] * inverse, dtype=np.float32)
+
+
+def _centred(S: np.ndarray) -> np.ndarray:
+    """H S H without the diagonal, on which every permutation agrees."""
+    S = S - S.mean(axis=0)
+    S -= S.mean(axis=1, keepdims=True)
+    np.fill_diagonal(S, 0)
+    return S
+
+
+def _agreement(K: np.ndarray, L: np.ndarray, order: np.ndarray) -> float:
+    return float(np.einsum("ij,ij->", K, L[order][:, order], dtype=np.float64))
+
+
+def one_of_each(image_group: np.ndarray, text_group: np.ndarray, *, most: int, seed: int = 0) -> np.ndarray:
+    """Rows (k,) int64, at most ``most``, chosen at random, no two of which share an image or a text group."""
+    order = np.random.default_rng(seed).permutation(len(image_group))
+    order = order[np.sort(np.unique(image_group[order], return_index=True)[1])]
+    order = order[np.sort(np.unique(text_group[order], return_index=True)[1])]
+    return order[:most]
+
+
+def image_vectors(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """(n, D) float32 of chosen rows, standardised: means over the regions of (M, R, D), or 8 x 8 cells of the pixels
+    (M, 3, H, W).
+    """
+    return standardised(np.concatenate([_plain(images[rows[at : at + 256]]) for at in range(0, len(rows), 256)]))
+
+
+def _plain(x: np.ndarray) -> np.ndarray:
+    if x.ndim < 4:
+        return np.asarray(x, dtype=np.float32).reshape(len(x), -1, x.shape[-1]).mean(axis=1)
+    down, right = (np.array_split(np.arange(side), min(8, side)) for side in x.shape[2:])
+    cells = [x[:, :, r][:, :, :, c].mean(axis=(2, 3), dtype=np.float32) for r in down for c in right]
+    return np.concatenate(cells, axis=1)
+
+
+def standardised(x: np.ndarray) -> np.ndarray:
+    """(n, D) float32 with the mean 0 and the deviation 1 in each dimension that is not constant, where it is 0."""
+    x = np.asarray(x, dtype=np.float32)
+    spread = x.std(axis=0)
+    floor = 1e-6 * np.maximum(np.abs(x).max(axis=0), 1e-12)
+    return np.asarray((x - x.mean(axis=0)) / np.where(spread > floor, spread, np.inf), dtype=np.float32)
+
+
+def bag_of_tokens(ids: np.ndarray, offsets: np.ndarray) -> Any:
+    """Sparse (n, V) float32 of token numbers: which tokens a caption has, each by the log of how rare it is."""
+    from scipy.sparse import csr_array
+
+    n = len(offsets) - 1
+    bag = csr_array((np.ones(len(ids), np.float32), ids, offsets), shape=(n, int(ids.max(initial=0)) + 1))
+    bag.sum_duplicates()
+    bag.data[:] = 1
+    df = np.bincount(bag.indices, minlength=bag.shape[1])
+    return bag.multiply(np.log((1 + n) / np.maximum(df, 1)).astype(np.float32)[None, :]).tocsr()

@@ -1,0 +1,110 @@
+"""Evidence that images and captions depend on each other: against a plain double loop, and what it must not see."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cleanpairs.correspondence import evidence as module
+from cleanpairs.correspondence.evidence import bag_of_tokens, evidence, image_vectors, one_of_each, standardised
+from cleanpairs.encoders.tokenizer import Tokenizer
+
+
+def dependent(n: int, seed: int = 0, topics: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of both sides that share a topic, with noise of their own."""
+    rng = np.random.default_rng(seed)
+    topic = rng.integers(0, topics, n)
+    images = rng.normal(size=(topics, 24))[topic] + rng.normal(size=(n, 24))
+    texts = rng.normal(size=(topics, 30))[topic] + rng.normal(size=(n, 30))
+    return images, texts
+
+
+def wronged(texts: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(texts))[: int(share * len(texts))]
+    out = texts.copy()
+    out[rows] = texts[rng.permutation(rows)]
+    return out
+
+
+def test_the_agreement_is_the_double_sum_without_the_diagonal() -> None:
+    rng = np.random.default_rng(0)
+    K, L = rng.normal(size=(7, 7)), rng.normal(size=(7, 7))
+    order = rng.permutation(7)
+    centred = module._centred(K)
+    H = np.eye(7) - 1 / 7
+    full = H @ K @ H
+    np.testing.assert_allclose(centred + np.diag(full.diagonal()), full, atol=1e-12)
+    slow = sum(centred[i, j] * L[order[i], order[j]] for i in range(7) for j in range(7) if i != j)
+    assert module._agreement(centred, L, order) == pytest.approx(slow)
+
+
+def test_dependence_is_seen_and_fades_with_the_wrong_pairs() -> None:
+    images, texts = dependent(600)
+    found = [evidence(images, wronged(texts, share)) for share in (0, 0.3, 0.6, 1.0)]
+    assert [f.enough for f in found] == [True, True, True, False]
+    assert found[0].z > found[1].z > found[2].z > module.LEAST_Z
+    assert {f.n for f in found} == {600}
+
+
+def test_permuted_pairs_are_not_taken_for_dependent() -> None:
+    z = [evidence(i, wronged(t, 1.0, seed), seed=seed).z for seed in range(40) for i, t in [dependent(120, seed)]]
+    assert np.mean(z) == pytest.approx(0, abs=0.6)
+    assert np.std(z) == pytest.approx(1, abs=0.4)
+    assert np.mean(np.array(z) >= module.LEAST_Z) <= 0.05
+
+
+def test_it_is_deterministic_and_does_not_know_the_order() -> None:
+    images, texts = dependent(200)
+    assert evidence(images, texts) == evidence(images, texts)
+    order = np.random.default_rng(1).permutation(200)
+    assert evidence(images[order], texts[order]).z == pytest.approx(evidence(images, texts).z, rel=0.3)
+
+
+def test_blocks_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK", 50)
+    monkeypatch.setattr(module, "BLOCKS", 3)
+    images, texts = dependent(400)
+    found = evidence(images, texts)
+    assert found.n == 150
+    assert found.enough
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 20])
+def test_few_and_equal_rows_are_no_evidence(n: int) -> None:
+    rng = np.random.default_rng(0)
+    for images, texts in (
+        (np.ones((n, 4)), rng.normal(size=(n, 4))),
+        (rng.normal(size=(n, 4)), np.ones((n, 4))),
+        (np.zeros((n, 4)), np.zeros((n, 4))),
+    ):
+        found = evidence(images, texts)
+        assert not found.enough
+        assert np.isfinite(found.z)
+        assert str(found)
+
+
+def test_one_pair_of_each_image_and_each_text() -> None:
+    rng = np.random.default_rng(0)
+    images, texts = rng.integers(0, 40, 300), rng.integers(0, 60, 300)
+    rows = one_of_each(images, texts, most=300)
+    assert len(np.unique(images[rows])) == len(np.unique(texts[rows])) == len(rows) > 20
+    assert len(one_of_each(images, texts, most=5)) == 5
+    assert len(one_of_each(images[:0], texts[:0], most=5)) == 0
+
+
+def test_vectors_of_regions_of_pixels_and_of_tokens() -> None:
+    rng = np.random.default_rng(0)
+    regions = rng.normal(size=(600, 3, 5)).astype(np.float16)
+    rows = rng.permutation(600)[:300]
+    plain = regions[rows].astype(np.float64).mean(axis=1)
+    np.testing.assert_allclose(
+        image_vectors(regions, rows), (plain - plain.mean(0)) / plain.std(0), rtol=1e-2, atol=1e-2
+    )
+    pixels = rng.integers(0, 256, (10, 3, 16, 17), dtype=np.uint8)
+    assert image_vectors(pixels, np.arange(10)).shape == (10, 3 * 64)
+    assert not standardised(np.full((5, 2), 7.7)).any()
+    table = Tokenizer.fit(["a red cat", "a cat", "dog"]).encode(["a red cat", "a a cat", "dog"])
+    bag = bag_of_tokens(table.ids, table.offsets).toarray()
+    assert (bag > 0).sum(axis=1).tolist() == [3, 2, 1]
+    assert bag.max() == pytest.approx(np.log(4))
