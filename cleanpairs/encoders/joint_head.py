@@ -10,7 +10,11 @@ from torch import Tensor, nn
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import RegionTower, l2_normalise
 
-__all__ = ["JointHead", "ResidualHead", "VectorTowers"]
+__all__ = ["HEAD_RATE", "JointHead", "ResidualHead", "VectorTowers"]
+
+# A head on vectors that fit already moves with this share of the learning rate: with all of it the labels of 500 clip
+# art pairs, 30 % wronged, rank at an AUROC of .807, below the .866 of the cosine that it began as; with a fifth, .880.
+HEAD_RATE = 0.2
 
 
 class ResidualHead(nn.Module):
@@ -93,6 +97,10 @@ class JointHead(_VectorEncoder):
         self.config = {"dim_image": dim_image, "hidden": hidden or dim_image, "dropout": dropout}
         self.image = ResidualHead(dim_image, hidden or dim_image, dropout)
         self.text = ResidualHead(dim_image, hidden or dim_image, dropout)
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """What is learned, as an optimizer takes it, for a training at ``lr``."""
+        return [{"params": list(self.parameters()), "lr": lr * HEAD_RATE}]
 
 
 class VectorTowers(_VectorEncoder):

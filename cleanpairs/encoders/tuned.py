@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cleanpairs.encoders.joint_head import ResidualHead, _VectorEncoder
+from cleanpairs.encoders.joint_head import HEAD_RATE, ResidualHead, _VectorEncoder
 from cleanpairs.encoders.pretrained import INSTALL, PretrainedCLIP
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.errors import ConfigError
@@ -46,8 +46,8 @@ class TunedCLIP(_VectorEncoder):
     rank : int
         Of LoRA's matrices.
     encoder_lr : float, optional
-        Learning rate of the pretrained weights and the adapters; 1e-5, of LoRA 2e-4, when None. The heads' is the
-        training's.
+        Learning rate of the pretrained weights and the adapters; 1e-5, of LoRA 2e-4, when None. The heads' is a fifth
+        of the training's.
     checkpointing : bool
         Gradient checkpointing: a third more time for much less memory.
 
@@ -133,11 +133,11 @@ class TunedCLIP(_VectorEncoder):
         z = self.network.get_text_features(**self._unpack(tokens)).pooler_output  # (B, E)
         return self.text(nn.functional.normalize(z.float(), dim=1))
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """What is learned, as an optimizer takes it: the heads at its own rate, the rest at ``encoder_lr``."""
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """What is learned, as an optimizer takes it: the heads at a fifth of ``lr``, the rest at ``encoder_lr``."""
         heads = [*self.image.parameters(), *self.text.parameters()]
         tuned = [p for p in self.network.parameters() if p.requires_grad]
-        return [{"params": heads}, {"params": tuned, "lr": self.encoder_lr}]
+        return [{"params": heads, "lr": lr * HEAD_RATE}, {"params": tuned, "lr": self.encoder_lr}]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """What is learned; the frozen weights come from the pretrained model."""

@@ -204,7 +204,7 @@ class _Run:
             network = Network(model, self.procedure.head(model))
             # A pretrained network has weights that stay, and others that want a rate of their own.
             own = getattr(model, "parameter_groups", None)
-            groups: list[dict[str, Any]] = [{"params": list(network.model.parameters())}] if own is None else own()
+            groups: list[dict[str, Any]] = [{"params": list(network.model.parameters())}] if own is None else own(s.lr)
             if network.head is not None:
                 groups.append({"params": list(network.head.parameters()), "lr": self.procedure.head_lr() or s.lr})
             optimizer = torch.optim.AdamW(groups, lr=s.lr, weight_decay=s.weight_decay, fused=True)

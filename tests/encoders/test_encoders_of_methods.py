@@ -47,7 +47,7 @@ class Count:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.images = self.texts = 0
-        images, texts = PretrainedCLIP.encode_images, PretrainedCLIP.encode_texts
+        images, texts = PretrainedCLIP.encode_pixels, PretrainedCLIP.encode_texts
 
         def count_images(model: Any, batch: Any, *rest: Any) -> Any:
             self.images += len(batch)
@@ -57,7 +57,7 @@ class Count:
             self.texts += len(batch)
             return texts(model, batch, *rest)
 
-        monkeypatch.setattr(PretrainedCLIP, "encode_images", count_images)
+        monkeypatch.setattr(PretrainedCLIP, "encode_pixels", count_images)
         monkeypatch.setattr(PretrainedCLIP, "encode_texts", count_texts)
 
 
@@ -109,7 +109,7 @@ def meta(colored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_head_learns(tiny_clip: Path, colored: Path) -> None:
     pairs = load_pairs(colored)
     before = tiny(CRCL, encoder=tiny_clip, lr=1e-12).fit(pairs).evaluate(pairs).rsum
-    after = tiny(CRCL, encoder=tiny_clip, lr=3e-3, epochs=30).fit(pairs).evaluate(pairs).rsum
+    after = tiny(CRCL, encoder=tiny_clip, lr=1e-2, epochs=30).fit(pairs).evaluate(pairs).rsum
     assert after > before + 100
 
 
@@ -370,7 +370,7 @@ def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
     texts = (z @ rng.normal(size=(8, dim_text)).astype(np.float32)) if dim_text != 8 else z + 0.1
     captions = [f"caption {i}" for i in range(60)]
     pairs = Pairs.from_arrays(captions, features=z, text_vectors=texts)
-    model = tiny(CRCL, text_encoder="features", dim=16, epochs=20, lr=3e-3).fit(pairs)
+    model = tiny(CRCL, text_encoder="features", dim=16, epochs=20, lr=1e-2).fit(pairs)
     assert type(model.model_).__name__ == ("JointHead" if dim_text == 8 else "VectorTowers")
     assert model.evaluate(pairs).rsum > 400
     scores = model.score_pairs(pairs)
