@@ -17,6 +17,7 @@ import numpy as np
 
 import cleanpairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError
@@ -35,9 +36,6 @@ _STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_si
 
 def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = False) -> Path:
     """Write the four files as the directory ``path``, atomically; see the module's head."""
-    from safetensors.numpy import save_file as save_arrays
-    from safetensors.torch import save_file
-
     bank = estimator.bank_
     encoders = estimator.encoders_.to_dict()
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
@@ -61,8 +59,8 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
             if estimator._head(_members(estimator.model_)[k]) is not None:
                 weights |= {f"head.{k}.{name}": value for name, value in head.state_dict().items()}
         weights = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-        save_file(weights, folder / "model.safetensors")
-        save_arrays(_bank_arrays(bank), folder / "bank.safetensors")
+        write_tensors(weights, folder / "model.safetensors")
+        write_tensors(_bank_arrays(bank), folder / "bank.safetensors")
         (folder / "config.json").write_text(json.dumps(config, indent=2, default=_plain) + "\n", encoding="utf-8")
         if isinstance(estimator.tokenizer_, Tokenizer):
             vocabulary = json.dumps(estimator.tokenizer_.to_dict(), ensure_ascii=False)

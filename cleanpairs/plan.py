@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.data import Pairs, ParquetSink, staged_file
+from cleanpairs.data import Pairs, ParquetSink, staged_file, staged_set
 from cleanpairs.data.text import text_groups
 from cleanpairs.errors import DataError
 from cleanpairs.plan_editing import followed, read_csv, write_csv
@@ -230,12 +230,10 @@ class RepairPlan:
             "settings": dict(self.settings),
         }
         if path.suffix == ".csv":
-            with (
-                staged_file(path, overwrite=overwrite) as staging,
-                staged_file(_beside(path), overwrite=True) as beside,
-            ):
-                write_csv(self.table, staging)
-                Path(beside).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+            with staged_set() as outputs:
+                write_csv(self.table, outputs.file(path, overwrite=overwrite))
+                beside = outputs.file(_beside(path), overwrite=True)
+                beside.write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
             return
         schema = self.table.schema.with_metadata({_METADATA_KEY: json.dumps(note).encode()})
         with staged_file(path, overwrite=overwrite) as staging, ParquetSink(staging, schema) as sink:

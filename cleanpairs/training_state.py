@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.tensors import write_tensors
 from cleanpairs.errors import DataError
 
 __all__ = ["Checkpoint", "Position", "Restored"]
@@ -85,8 +86,6 @@ class Checkpoint:
         partial: dict[str, Any] | None,
     ) -> None:
         """Replace the file, atomically."""
-        from safetensors.torch import save_file
-
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in model.items()}
         for network, optimizer in enumerate(optimizers):
             for number, state in optimizer.state_dict()["state"].items():
@@ -110,7 +109,7 @@ class Checkpoint:
         }
         contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
         with staged_file(self.path, overwrite=True) as path:
-            save_file(contiguous, path, metadata={"state": json.dumps(head)})
+            write_tensors(contiguous, path, metadata={"state": json.dumps(head)})
 
     def load(self) -> Restored | None:
         """The saved state, or None when there is none.

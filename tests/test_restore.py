@@ -451,17 +451,17 @@ from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.plan import RepairPlan
 
 what, stop, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-rename, done = os.replace, []
+rename, done = atomic._renameat2, []
 
 
-def renames(source, target):
+def renames(source, target, flags):
     if len(done) == stop:
         os.kill(os.getpid(), signal.SIGKILL)
     done.append(target)
-    rename(source, target)
+    rename(source, target, flags)
 
 
-os.replace = atomic.os.replace = renames
+atomic._renameat2 = renames
 if what == "export":
     export_pairs(load_pairs(sys.argv[4]), RepairPlan.load(sys.argv[5]), out, overwrite=True)
 else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cleanpairs.data.atomic import staged_directory, staged_file
+from cleanpairs.data.atomic import staged_directory, staged_file, staged_set
 from cleanpairs.data.images import ImageSource, read_image
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs, open_source
@@ -24,4 +24,5 @@ __all__ = [
     "read_image",
     "staged_directory",
     "staged_file",
+    "staged_set",
 ]

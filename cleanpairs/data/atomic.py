@@ -17,13 +17,13 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
 
-__all__ = ["staged_directory", "staged_file"]
+__all__ = ["StagedSet", "staged_directory", "staged_file", "staged_set"]
 
 _AT_FDCWD = -100
 _LOCKED_WITHIN = 600  # seconds: a living writer locks its staging directory at once
@@ -113,85 +113,190 @@ def _collect_unlocked(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _publish(staged: Path, target: Path, overwrite: bool, directory: bool) -> None:
-    exists = os.path.lexists(target)
-    if exists and not overwrite:
-        raise OutputExistsError(f"{target} has appeared meanwhile; it is left as it is")
-    if not exists:
+class _Output:
+    """One target: its staging directory and lock, what is written there, and what became of it."""
+
+    def __init__(
+        self, target: Path, overwrite: bool, directory: bool, inputs: Sequence[str | os.PathLike[str]]
+    ) -> None:
+        self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
+        _refuse(self.target, overwrite, directory, inputs)
+        self._lock: int | None = None
+        self._undo: Callable[[], None] | None = None
         try:
-            _renameat2(staged, target, _NOREPLACE)
-            return
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            _collect_stale(self.target.parent, self.target.name)
+            self.folder = Path(tempfile.mkdtemp(prefix=_prefix(self.target.name), dir=self.target.parent))
+        except OSError as error:
+            raise self.unwritable(error) from error
+        self.staged = self.folder / self.target.name
+
+    def unwritable(self, error: OSError) -> OutputError:
+        return OutputError(f"{self.target} cannot be written: {error.strerror or error}")
+
+    def begin(self) -> None:
+        self._lock = os.open(self.folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
+        with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.rename(self.folder / ".locking", self.folder / ".lock")  # seen only when it is held
+        if self.directory:
+            self.staged.mkdir()
+
+    def finish(self) -> None:
+        """Everything that takes time, or may fail for want of room, before anything is renamed."""
+        if not self.staged.exists():
+            raise CleanpairsError(f"nothing was written for {self.target}")
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(self.staged, (0o777 if self.directory else 0o666) & ~umask)
+        for inner in self.staged.rglob("*") if self.directory else ():
+            os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & ~umask)
+        if self.directory:
+            _sync_tree(self.staged)
+        else:
+            _sync(self.staged)
+
+    def publish(self) -> None:
+        exists = os.path.lexists(self.target)
+        if exists and not self.overwrite:
+            raise OutputExistsError(f"{self.target} has appeared meanwhile; it is left as it is")
+        if not exists:
+            self._publish_new()
+        if self._undo is None:
+            self._replace()
+
+    def _publish_new(self) -> None:
+        try:
+            _renameat2(self.staged, self.target, _NOREPLACE)
         except FileExistsError as error:
-            if not overwrite:
-                raise OutputExistsError(f"{target} has appeared meanwhile; it is left as it is") from error
+            if not self.overwrite:
+                raise OutputExistsError(f"{self.target} has appeared meanwhile; it is left as it is") from error
+            return
         except OSError as error:
             if error.errno not in _MISSING:
                 raise
-            if directory:
-                os.rename(staged, target)  # refuses a directory that is not empty
+            if self.directory:
+                os.rename(self.staged, self.target)  # refuses a directory that is not empty
             else:
-                os.link(staged, target)  # refuses a file that exists
-            return
-    if not directory:
-        os.replace(staged, target)
-        return
-    try:
-        _renameat2(staged, target, _EXCHANGE)
-    except OSError as error:
-        if error.errno in _MISSING:
-            raise OutputExistsError(
-                f"{target} cannot be replaced in one step on this filesystem; name another"
-            ) from error
-        raise
+                os.link(self.staged, self.target)  # refuses a file that exists
+        self._undo = lambda: os.rename(self.target, self.staged)
 
-
-@contextmanager
-def _staging(
-    target: Path, overwrite: bool, directory: bool, inputs: Sequence[str | os.PathLike[str]]
-) -> Iterator[Path]:
-    target = Path(os.path.abspath(target))
-    _refuse(target, overwrite, directory, inputs)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _collect_stale(target.parent, target.name)
-        folder = Path(tempfile.mkdtemp(prefix=_prefix(target.name), dir=target.parent))
-    except OSError as error:
-        raise OutputError(f"{target} cannot be written: {error.strerror or error}") from error
-    lock: int | None = None
-    staged = folder / target.name
-    try:
+    def _replace(self) -> None:
         try:
-            lock = os.open(folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
-            with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            os.rename(folder / ".locking", folder / ".lock")  # seen only when it is held
-            if directory:
-                staged.mkdir()
-            yield staged
-            if not staged.exists():
-                raise CleanpairsError(f"nothing was written for {target}")
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(staged, (0o777 if directory else 0o666) & ~umask)
-            for inner in staged.rglob("*") if directory else ():
-                os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & ~umask)
-            if directory:
-                _sync_tree(staged)
-            else:
-                _sync(staged)
-            _publish(staged, target, overwrite, directory)
-            _sync(target.parent)
+            _renameat2(self.staged, self.target, _EXCHANGE)
+        except OSError as error:
+            if error.errno not in _MISSING:
+                raise
+            if self.directory:
+                raise OutputExistsError(
+                    f"{self.target} cannot be replaced in one step on this filesystem; name another"
+                ) from error
+            os.replace(self.staged, self.target)  # the old file is gone: this cannot be taken back
+        else:
+            self._undo = lambda: _renameat2(self.staged, self.target, _EXCHANGE)
+
+    def withdraw(self) -> None:
+        """The old output back, if this one was published; without an error of its own, as there is one already."""
+        if self._undo is not None:
+            with suppress(OSError):
+                self._undo()
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock is not None:
+            with suppress(OSError):
+                os.close(self._lock)
+
+
+class StagedSet:
+    """Outputs that appear together; see :func:`staged_set`."""
+
+    def __init__(self) -> None:
+        self._outputs: list[_Output] = []
+
+    def file(
+        self, target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
+    ) -> Path:
+        """A path to write a file to, as of :func:`staged_file`."""
+        return self._add(_Output(Path(target), overwrite, False, inputs))
+
+    def directory(
+        self, target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
+    ) -> Path:
+        """An empty directory to fill, as of :func:`staged_directory`."""
+        return self._add(_Output(Path(target), overwrite, True, inputs))
+
+    def _add(self, output: _Output) -> Path:
+        self._outputs.append(output)
+        with self._named(output):
+            output.begin()
+        return output.staged
+
+    @contextmanager
+    def _named(self, output: _Output) -> Iterator[None]:
+        try:
+            yield
         except CleanpairsError:
             raise
         except OSError as error:
             if error.errno is None:
                 raise
-            raise OutputError(f"{target} cannot be written: {error.strerror or error}") from error
+            raise output.unwritable(error) from error
+
+    def _culprit(self, error: OSError) -> _Output | None:
+        """The output that an error in the block is about: the one whose staging it names, else the last."""
+        for output in self._outputs:
+            if str(error.filename or "").startswith(str(output.folder)):
+                return output
+        return self._outputs[-1] if self._outputs else None
+
+    def _publish(self) -> None:
+        for output in self._outputs:
+            with self._named(output):
+                output.finish()
+        try:
+            for output in reversed(self._outputs):
+                with self._named(output):
+                    output.publish()
+            for output in self._outputs:
+                with self._named(output):
+                    _sync(output.target.parent)
+        except BaseException:
+            for output in self._outputs:
+                output.withdraw()
+            raise
+
+    def _close(self) -> None:
+        for output in self._outputs:
+            output.close()
+
+
+@contextmanager
+def staged_set() -> Iterator[StagedSet]:
+    """Several outputs of one command: written first, synced all, then renamed, the one that was added first last.
+
+    An error on the way, or an interrupt, leaves every target as it was, those renamed already too. A kill between two
+    renames leaves new files beside old ones: what belongs together must be told by its contents, as a manifest does.
+
+    Raises
+    ------
+    OutputExistsError, OutputError
+        As of :func:`staged_file`.
+    """
+    outputs = StagedSet()
+    try:
+        try:
+            yield outputs
+        except CleanpairsError:
+            raise
+        except OSError as error:
+            output = outputs._culprit(error)
+            if error.errno is None or output is None:
+                raise
+            raise output.unwritable(error) from error
+        outputs._publish()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            with suppress(OSError):
-                os.close(lock)
+        outputs._close()
 
 
 @contextmanager
@@ -214,8 +319,8 @@ def staged_file(
     OutputError
         It cannot be written: full disk, permissions.
     """
-    with _staging(Path(target), overwrite, False, inputs) as path:
-        yield path
+    with staged_set() as outputs:
+        yield outputs.file(target, overwrite=overwrite, inputs=inputs)
 
 
 @contextmanager
@@ -223,5 +328,5 @@ def staged_directory(
     target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
 ) -> Iterator[Path]:
     """An empty directory to fill; it becomes ``target`` when the block ends. As :func:`staged_file` otherwise."""
-    with _staging(Path(target), overwrite, True, inputs) as path:
-        yield path
+    with staged_set() as outputs:
+        yield outputs.directory(target, overwrite=overwrite, inputs=inputs)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.data import Pairs, ParquetSink, iter_tables, staged_directory, staged_file
+from cleanpairs.data import Pairs, ParquetSink, iter_tables, staged_set
 from cleanpairs.errors import ConfigError
 from cleanpairs.export.accounting import (
     check_counts,
@@ -159,11 +159,11 @@ def export_pairs(
     decided = feasible(plan.table, one_row_a_pair, chosen.selection)
     extra = pa.table({k: extra_column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})
     refuse_changed_input(pairs)
-    with ExitStack() as publish:  # leaves in the opposite order: out is renamed last
+    with staged_set() as outputs:  # renamed in the opposite order: out is the last
         staged = {}
         for role, path in targets.items():
-            staging = staged_directory if role == "out" and chosen.directory else staged_file
-            staged[role] = publish.enter_context(staging(path, overwrite=overwrite, inputs=pairs.source.paths))
+            stage = outputs.directory if role == "out" and chosen.directory else outputs.file
+            staged[role] = stage(path, overwrite=overwrite, inputs=pairs.source.paths)
         new_image = np.array(pc.equal(decided["action"], "rematch_image"), bool)
         donor_rows = pairs.row[part_sources(decided)[1][new_image]]
         roles = [pairs.source.columns[role] for role in ("image", "features") if role in pairs.source.columns]

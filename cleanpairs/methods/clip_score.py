@@ -27,6 +27,7 @@ import cleanpairs
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.estimators import PairCleaner
@@ -275,8 +276,6 @@ class ClipScore(PairCleaner):
 
     def save_pretrained(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write ``config.json`` and ``bank.safetensors``; of the pretrained model its name and its fingerprint only."""
-        from safetensors.numpy import save_file
-
         self._fitted()
         config = {
             "format": FORMAT,
@@ -288,7 +287,7 @@ class ClipScore(PairCleaner):
             "state": {name: _plain(getattr(self, name)) for name in _STATE},
         }
         with staged_directory(Path(path), overwrite=overwrite) as staging:
-            save_file(_bank_arrays(self.bank_), Path(staging) / "bank.safetensors")
+            write_tensors(_bank_arrays(self.bank_), Path(staging) / "bank.safetensors")
             (Path(staging) / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         return Path(path)
 

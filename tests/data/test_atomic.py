@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cleanpairs.data import atomic
-from cleanpairs.data.atomic import staged_directory, staged_file
+from cleanpairs.data.atomic import staged_directory, staged_file, staged_set
 from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
 
 
@@ -317,3 +317,75 @@ def test_a_fault_before_the_lock_is_held_leaves_nothing(
     with pytest.raises(wanted), staged_file(tmp_path / "out"):
         raise AssertionError("never entered")
     assert names(tmp_path) == []
+
+
+def _three(folder: Path, text: str, **options: Any) -> None:
+    """A file, a directory and another file, published together."""
+    with staged_set() as outputs:
+        first, second = outputs.file(folder / "a", **options), outputs.directory(folder / "b", **options)
+        outputs.file(folder / "c", **options).write_text(text)
+        first.write_text(text)
+        (second / "inner").write_text(text)
+
+
+def _texts(folder: Path) -> list[str]:
+    return [(folder / name).read_text() if (folder / name).exists() else "" for name in ("a", "b/inner", "c")]
+
+
+@pytest.mark.parametrize("renameat2", [True, False])
+def test_a_set_appears_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renameat2: bool) -> None:
+    if not renameat2:
+        monkeypatch.setattr(atomic, "_renameat2", _missing)
+    _three(tmp_path, "old")
+    assert _texts(tmp_path) == ["old"] * 3 and names(tmp_path) == ["a", "b", "c"]
+    if renameat2:
+        _three(tmp_path, "new", overwrite=True)
+        assert _texts(tmp_path) == ["new"] * 3 and names(tmp_path) == ["a", "b", "c"]
+
+
+def _missing(*_: Any) -> None:
+    raise OSError(errno.ENOSYS, "missing")
+
+
+@pytest.mark.parametrize("old", ["old", ""])
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), KeyboardInterrupt()])
+@pytest.mark.parametrize("function", ["_renameat2", "_sync"])
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, error: BaseException, function: str, number: int
+) -> None:
+    if old:
+        _three(tmp_path, old)
+    real, calls = getattr(atomic, function), []
+
+    def fails_once(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == number:
+            raise error
+        return real(*args)
+
+    wanted: Any = OutputError if isinstance(error, OSError) else KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, function, fails_once)
+        if number > (3 if function == "_renameat2" else 7):  # three renames; four files and folders, three parents
+            _three(tmp_path, "new", overwrite=True)
+            assert _texts(tmp_path) == ["new"] * 3
+        else:
+            with pytest.raises(wanted):
+                _three(tmp_path, "new", overwrite=True)
+            assert _texts(tmp_path) == [old] * 3
+    assert names(tmp_path) == (["a", "b", "c"] if old or len(calls) < number else [])
+
+
+def test_a_set_stops_at_a_target_that_appears_meanwhile(tmp_path: Path) -> None:
+    def write() -> None:
+        with staged_set() as outputs:
+            for name in ("a", "c"):
+                outputs.file(tmp_path / name).write_text("mine")
+            (tmp_path / "a").write_text("theirs")  # it is renamed last
+
+    with pytest.raises(OutputExistsError, match="meanwhile"):
+        write()
+    assert _texts(tmp_path) == ["theirs", "", ""] and names(tmp_path) == ["a"]
+    with staged_set():
+        pass
