@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cleanpairs.errors import ConfigError
 
-__all__ = ["LIMITS", "Limit", "limit", "parse_bytes"]
+__all__ = ["LIMITS", "Limit", "cap_memory", "hold_memory", "limit", "parse_bytes", "whole"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
@@ -98,3 +98,45 @@ def parse_bytes(text: str, name: str = "a number of bytes") -> int:
     if value < 1:
         raise ConfigError(f"{name} must be a number of bytes above 0, like 4GB, 512MiB or 1000000, found {text!r}")
     return value
+
+
+LEAST_MEMORY = 2**30  # below it torch itself does not start
+
+
+def cap_memory(size: str | None = None) -> int | None:
+    """Let this process, and each that it starts, take so much memory and no more: bytes, or None where there is no cap.
+
+    The cap is on private memory (RLIMIT_DATA): what is mapped from files, like cached features, does not count, nor
+    does a GPU's. Beyond it there is a MemoryError, which the command line ends with code 6.
+
+    Parameters
+    ----------
+    size : str, optional
+        Like ``8GB``; CLEANPAIRS_MEMORY when None.
+
+    Raises
+    ------
+    ConfigError
+        It is no size, or one below 1 GiB.
+    """
+    entry = LIMITS["memory"]
+    if size is not None:
+        os.environ[entry.variable] = size
+    value = limit("memory")
+    if value is None:
+        return None
+    if value < LEAST_MEMORY:
+        raise ConfigError(
+            f"{entry.variable} ({entry.what}, --memory-cap) must be at least 1GiB, found {value:.0f} bytes"
+        )
+    return hold_memory(int(value))
+
+
+def hold_memory(most: int) -> int:
+    """Lower RLIMIT_DATA of this process to ``most`` bytes; what it is then, for it is never raised."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    held = min([most, *(known for known in (soft, hard) if known != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_DATA, (held, hard))
+    return held

@@ -19,8 +19,9 @@ import click
 
 from cleanpairs import __version__
 from cleanpairs.cli.completion import COMPLETE_VARIABLE
-from cleanpairs.errors import CleanpairsError, OutputError
+from cleanpairs.errors import CleanpairsError, OutputError, ResourceError
 from cleanpairs.interrupt import Terminated
+from cleanpairs.limits import cap_memory
 
 __all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
 
@@ -98,7 +99,7 @@ class LazyGroup(click.Group):
         """The sections of commands, and below them the options on one line: the whole help fits a screen."""
         self.format_commands(ctx, formatter)
         formatter.write_paragraph()
-        formatter.write_text("Options: --version, --debug (errors with a traceback), -h, --help")
+        formatter.write_text("Options: --version, --debug (errors with a traceback), --memory-cap, -h, --help")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Section, name and one line each, without importing them."""
@@ -124,10 +125,12 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="cleanpairs")
 @click.option("--debug", is_flag=True, help="Show a traceback with an error.")
+@click.option("--memory-cap", metavar="SIZE", help="Memory that a command may take, like 8GB.")
 @click.pass_context
-def cli(ctx: click.Context, debug: bool) -> None:
+def cli(ctx: click.Context, debug: bool, memory_cap: str | None) -> None:
     """Find the wrong pairs of image-text data, repair them, keep the rest."""
     ctx.ensure_object(dict)["debug"] = debug
+    cap_memory(memory_cap)
     ctx.color = _color()  # for this command and those below it
 
 
@@ -160,10 +163,16 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except MemoryError as error:
+        _complain(error, debug, ResourceError.kind, _no_memory(error), color)
+        sys.exit(ResourceError.exit_code)
     except OSError as error:
         _complain(error, debug, OutputError.kind, _of_the_system(error), color)
         sys.exit(OutputError.exit_code)
     except Exception as error:
+        if _allocates(error):
+            _complain(error, debug, ResourceError.kind, _no_memory(error), color)
+            sys.exit(ResourceError.exit_code)
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         message = f"{said}; this is a bug of cleanpairs: `cleanpairs --debug COMMAND ...` shows where, please report it"
         _complain(error, debug, CleanpairsError.kind, message, color)
@@ -195,6 +204,18 @@ _REMEDIES = {  # what to do about an error that the system reports
     errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
     errno.EIO: "the disk reports a fault: check it, and write to another one",
 }
+
+
+def _allocates(error: Exception) -> bool:
+    """Whether torch says that there is no memory, which has no exception of its own on a CPU."""
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
+
+
+def _no_memory(error: BaseException) -> str:
+    said = str(error).splitlines()[0] if str(error) else "it was refused"
+    cap = os.environ.get("CLEANPAIRS_MEMORY")
+    remedy = f"raise --memory-cap (CLEANPAIRS_MEMORY), which is {cap}" if cap else "give the machine more, or less data"
+    return f"the memory does not suffice ({said}); {remedy}, or take a smaller --batch-size or --limit"
 
 
 def _of_the_system(error: OSError) -> str:

@@ -51,6 +51,9 @@ __all__ = ["fit"]
 @click.option(
     "--cross-fit", type=int, metavar="K", help="Also score every pair by models of K folds that never saw it."
 )
+@click.option(
+    "--max-bad-share", type=float, metavar="SHARE", help="More quarantined pairs end the run.  [default: 0.2]"
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]))
 @click.option("--seed", type=int, metavar="N")
@@ -82,7 +85,7 @@ def fit(**options: Any) -> None:
         "method": options["method"], "backbone": options["backbone"], "train": options["data"], "val": options["val"],
         "out": options["out"], "epochs": options["epochs"], "batch_size": options["batch_size"],
         "device": options["device"], "precision": options["precision"], "seed": options["seed"],
-        "cross_fit": options["cross_fit"],
+        "cross_fit": options["cross_fit"], "max_bad_share": options["max_bad_share"],
         "encoder": options["encoder"], "tune": options["tune"], "text_encoder": options["text_encoder"],
         "image_encoder": options["image_encoder"], "image_size": options["image_size"], "limit": options["limit"],
         "overwrite": True if options["overwrite"] else None, "quiet": True if quiet else None,

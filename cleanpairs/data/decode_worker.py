@@ -23,6 +23,7 @@ import numpy as np
 
 from cleanpairs.data.images import read_image
 from cleanpairs.errors import DataError
+from cleanpairs.limits import hold_memory
 
 __all__ = ["REPLY", "REQUEST", "main", "prepare", "resolve"]
 
@@ -67,10 +68,7 @@ def main() -> None:
     function = resolve(given["target"])
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if given["memory"]:
-            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-            most = given["memory"] if hard == resource.RLIM_INFINITY else min(given["memory"], hard)
-            resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+        hold_memory(given["memory"])
     _reply(replies, np.zeros(0, np.uint8))
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # until here it says why it cannot start; from here on only decoders would complain there
