@@ -53,8 +53,9 @@ def run_cell(
     start = time.perf_counter()
     _reset_peak()
     model = settings.estimator(random_state=seed)
-    needs_pixels = "model" in METHODS.entry(settings.method).needs  # a pretrained one encodes them by itself
-    ready = splits if needs_pixels else splits.with_features(model.image_encoder, model.image_size)
+    # A pretrained one encodes them by itself; so do the encoders that a setting names, and keep what they make.
+    by_itself = "model" in METHODS.entry(settings.method).needs or model.encoder is not None
+    ready = splits if by_itself else splits.with_features(model.image_encoder, model.image_size)
     if ready is not splits:
         if settings.params.get("meta") is not None:  # read and encoded as the data is
             meta = load_pairs(settings.params["meta"])

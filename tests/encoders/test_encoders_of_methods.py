@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
 from cleanpairs import CRCL, Pairs, load_pairs
+from cleanpairs.cli import cli
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.features import rows as rows_module
@@ -449,3 +451,29 @@ def test_modules_that_make_something_else() -> None:
     for module in (nn.Identity(), nn.Linear(3, 3)):
         with pytest.raises(ConfigError, match="image_encoder"):
             tiny(CRCL, image_encoder=module).fit(pairs)
+
+
+# -- the command line -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tune", ["head", "lora"])
+def test_fit_score_evaluate_and_export(
+    tune: str, tiny_clip: Path, colored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = "epochs=1 refine_epochs=[] batch_size=16 label_group=16".split()
+    options = [part for setting in settings for part in ("--set", setting)]
+    commands = [
+        ["fit", str(colored), "--encoder", str(tiny_clip), "--tune", tune, *options, "--out", "run", "--quiet"],
+        ["score", "run", str(colored), "--out", "scores.parquet"],
+        ["evaluate", "run", str(colored)],
+        ["export", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet"],
+    ]
+    for command in commands:
+        CliRunner().invoke(cli, command, catch_exceptions=False)
+    assert (tmp_path / "scores.parquet").exists() and (tmp_path / "out.parquet").exists()
+    recipe = (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f"encoder: {tiny_clip}" in recipe and f"tune: {tune}" in recipe
+    with pytest.raises(DataError, match="there is no directory"):
+        refused = ["fit", str(colored), "--encoder", str(tmp_path / "none"), "--out", "other"]
+        CliRunner().invoke(cli, refused, catch_exceptions=False)
