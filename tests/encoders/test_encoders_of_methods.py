@@ -467,13 +467,14 @@ def test_fit_score_evaluate_and_export(
         ["fit", str(colored), "--encoder", str(tiny_clip), "--tune", tune, *options, "--out", "run", "--quiet"],
         ["score", "run", str(colored), "--out", "scores.parquet"],
         ["evaluate", "run", str(colored)],
-        ["export", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet"],
+        ["export", "--run", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet"],
     ]
     for command in commands:
-        CliRunner().invoke(cli, command, catch_exceptions=False)
+        result = CliRunner().invoke(cli, command, catch_exceptions=False)
+        assert result.exit_code == 0, (command, result.output)
     assert (tmp_path / "scores.parquet").exists() and (tmp_path / "out.parquet").exists()
     recipe = (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")
     assert f"encoder: {tiny_clip}" in recipe and f"tune: {tune}" in recipe
+    refused = ["fit", str(colored), "--encoder", str(tmp_path / "none"), "--out", "other"]
     with pytest.raises(DataError, match="there is no directory"):
-        refused = ["fit", str(colored), "--encoder", str(tmp_path / "none"), "--out", "other"]
         CliRunner().invoke(cli, refused, catch_exceptions=False)
