@@ -32,6 +32,7 @@ from cleanpairs.report.summary import count_rows, detection_tiles, number, reaso
 __all__ = ["MAX_BYTES", "write_report"]
 
 MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
+SHEET_SIZES = (240, 160, 96)  # longest side of the audit's pictures, pixels: the first that fits
 MAX_QUARANTINED = 50  # rows of their table
 
 
@@ -125,7 +126,7 @@ def write_report(
         "figures": _figures(outcome, metrics),
         "quarantined": _quarantined(pairs, outcome),
         "slices": _slices(pairs, outcome, slice_by),
-        "sheet": None if audit is None or pairs is None else sheet_fragment(audit, pairs),
+        "sheet": None if audit is None or pairs is None else _sheet(audit, pairs),
         "audited": audit_result,
     }
     pictures = None if pairs is None else Pictures(pairs)
@@ -216,6 +217,15 @@ def _slices(pairs: Pairs | None, outcome: Outcome, columns: Sequence[str]) -> li
         return []
     by_length = caption_lengths(pairs, outcome)
     return [*slice_tables(pairs, outcome, columns), *([by_length] if by_length is not None else [])]
+
+
+def _sheet(audit: AuditSample, pairs: Pairs) -> SheetFragment:
+    """The audit's sheet with pictures as large as half of the page has room for."""
+    for size in SHEET_SIZES:
+        sheet = sheet_fragment(audit, pairs, size=size)
+        if len(sheet.html) <= MAX_BYTES // 2:
+            break
+    return sheet
 
 
 def _render(*, sheet: SheetFragment | None, **values: Any) -> str:
