@@ -231,9 +231,11 @@ class RepairPlan:
         }
         if path.suffix == ".csv":
             with staged_set() as outputs:
-                write_csv(self.table, outputs.file(path, overwrite=overwrite))
+                staged = outputs.file(path, overwrite=overwrite)
+                write_csv(self.table, staged)
                 beside = outputs.file(_beside(path), overwrite=True)
-                beside.write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+                noted = note | {"sha256": _sha256(staged), "previous": _previous(path)}
+                beside.write_text(json.dumps(noted, indent=2) + "\n", encoding="utf-8")
             return
         schema = self.table.schema.with_metadata({_METADATA_KEY: json.dumps(note).encode()})
         with staged_file(path, overwrite=overwrite) as staging, ParquetSink(staging, schema) as sink:
@@ -255,7 +257,7 @@ class RepairPlan:
         if path.suffix == ".csv":
             table = read_csv(path, PLAN_SCHEMA)
             try:
-                note = dict(json.loads(_beside(path).read_text(encoding="utf-8")))
+                note = _note_of(path)
             except (OSError, ValueError, TypeError) as error:
                 raise DataError(
                     f"{path} is no repair plan without {_beside(path).name} as it was written: {error}"
@@ -275,6 +277,30 @@ class RepairPlan:
 
 def _beside(path: Path) -> Path:
     return path.with_name(path.name + ".json")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _previous(path: Path) -> dict[str, Any] | None:
+    """The note of a plan that is overwritten: killed between two renames, it is still the one of the table there."""
+    try:
+        note = dict(json.loads(_beside(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    note.pop("previous", None)
+    return note
+
+
+def _note_of(path: Path) -> dict[str, Any]:
+    """The note beside a table, whatever was edited there; of the plan before, where the table is still that one's."""
+    note = dict(json.loads(_beside(path).read_text(encoding="utf-8")))
+    previous, written = note.pop("previous", None), note.pop("sha256", None)
+    if isinstance(previous, dict) and (found := _sha256(path)) != written and found == previous.pop("sha256", None):
+        return previous
+    return note
 
 
 def _checked(table: pa.Table) -> pa.Table:

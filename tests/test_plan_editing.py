@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,19 @@ def test_plans_of_any_text(tmp_path: Path) -> None:
     plan = RepairPlan(table, 0.1, 0.5)
     plan.save(tmp_path / "plan.csv")
     assert RepairPlan.load(tmp_path / "plan.csv").table.equals(plan.table)
+
+
+def test_killed_between_the_table_and_its_note_the_older_plan_is_what_it_was(tmp_path: Path) -> None:
+    """The note is renamed first: the old table may stand beside the new note, and then counts the old note in it."""
+    path = tmp_path / "plan.csv"
+    old = replace(plan_of(), threshold=0.25)
+    new = replace(plan_of({6: {"action": "drop", "caption": None}}), threshold=0.75)
+    old.save(path)
+    kept = path.read_bytes()
+    for same_table in (True, False):
+        (replace(old, threshold=0.75) if same_table else new).save(path)
+        assert RepairPlan.load(path).threshold == 0.75
+        path.write_bytes(kept)
+        found = RepairPlan.load(path)
+        assert found.threshold == (0.75 if same_table else 0.25) and found.table.equals(old.table)
+        old.save(path)

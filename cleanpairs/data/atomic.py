@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -122,7 +122,8 @@ class _Output:
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
         _refuse(self.target, overwrite, directory, inputs)
         self._lock: int | None = None
-        self._undo: Callable[[], None] | None = None
+        self._written: os.stat_result | None = None  # what is to be published, to know it again
+        self._final = False
         try:
             self.target.parent.mkdir(parents=True, exist_ok=True)
             _collect_stale(self.target.parent, self.target.name)
@@ -157,21 +158,21 @@ class _Output:
             _sync(self.staged)
 
     def publish(self) -> None:
+        self._written = os.lstat(self.staged)
         exists = os.path.lexists(self.target)
         if exists and not self.overwrite:
             raise OutputExistsError(f"{self.target} has appeared meanwhile; it is left as it is")
-        if not exists:
-            self._publish_new()
-        if self._undo is None:
+        if exists or not self._publish_new():
             self._replace()
 
-    def _publish_new(self) -> None:
+    def _publish_new(self) -> bool:
+        """False where something has appeared there meanwhile, which is to be overwritten."""
         try:
             _renameat2(self.staged, self.target, _NOREPLACE)
         except FileExistsError as error:
             if not self.overwrite:
                 raise OutputExistsError(f"{self.target} has appeared meanwhile; it is left as it is") from error
-            return
+            return False
         except OSError as error:
             if error.errno not in _MISSING:
                 raise
@@ -179,7 +180,7 @@ class _Output:
                 os.rename(self.staged, self.target)  # refuses a directory that is not empty
             else:
                 os.link(self.staged, self.target)  # refuses a file that exists
-        self._undo = lambda: os.rename(self.target, self.staged)
+        return True
 
     def _replace(self) -> None:
         try:
@@ -191,15 +192,23 @@ class _Output:
                 raise OutputExistsError(
                     f"{self.target} cannot be replaced in one step on this filesystem; name another"
                 ) from error
-            os.replace(self.staged, self.target)  # the old file is gone: this cannot be taken back
-        else:
-            self._undo = lambda: _renameat2(self.staged, self.target, _EXCHANGE)
+            self._final = True  # the old file goes: this cannot be taken back
+            os.replace(self.staged, self.target)
 
     def withdraw(self) -> None:
-        """The old output back, if this one was published; without an error of its own, as there is one already."""
-        if self._undo is not None:
-            with suppress(OSError):
-                self._undo()
+        """The old output back, if this one was published; without an error of its own, as there is one already.
+
+        It looks at what is there: an interrupt may have come between the rename and any note of it.
+        """
+        with suppress(OSError):
+            if self._written is None or self._final or not os.path.samestat(os.lstat(self.target), self._written):
+                return
+            if not os.path.lexists(self.staged):
+                os.rename(self.target, self.staged)
+            elif os.path.samestat(os.lstat(self.staged), self._written):
+                os.unlink(self.target)  # both are names of the one file
+            else:
+                _renameat2(self.staged, self.target, _EXCHANGE)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

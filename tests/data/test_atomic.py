@@ -350,9 +350,16 @@ def _missing(*_: Any) -> None:
 @pytest.mark.parametrize("old", ["old", ""])
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), KeyboardInterrupt()])
 @pytest.mark.parametrize("function", ["_renameat2", "_sync"])
+@pytest.mark.parametrize("late", [False, True])  # it comes when the call has done its work, as a signal may
 @pytest.mark.parametrize("number", range(1, 9))
 def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, error: BaseException, function: str, number: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    error: BaseException,
+    function: str,
+    number: int,
+    late: bool,
 ) -> None:
     if old:
         _three(tmp_path, old)
@@ -361,6 +368,8 @@ def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
     def fails_once(*args: Any) -> Any:
         calls.append(args)
         if len(calls) == number:
+            if late:
+                real(*args)
             raise error
         return real(*args)
 
@@ -375,6 +384,25 @@ def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
                 _three(tmp_path, "new", overwrite=True)
             assert _texts(tmp_path) == [old] * 3
     assert names(tmp_path) == (["a", "b", "c"] if old or len(calls) < number else [])
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_without_renameat2_a_new_set_is_taken_back_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(atomic, "_renameat2", _missing)
+    real, calls = atomic._sync, []
+
+    def fails_once(path: Path) -> None:
+        calls.append(path)
+        if len(calls) == 4 + number:  # the parents, when all has been renamed
+            raise OSError(errno.EIO, "disk")
+        real(path)
+
+    monkeypatch.setattr(atomic, "_sync", fails_once)
+    with pytest.raises(OutputError):
+        _three(tmp_path, "new")
+    assert names(tmp_path) == []
 
 
 def test_a_set_stops_at_a_target_that_appears_meanwhile(tmp_path: Path) -> None:

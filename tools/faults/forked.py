@@ -1,0 +1,191 @@
+"""Commands in forked children of a warm process: importing torch for each of some thousand tries would take a day."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Outcome", "in_child", "run_command", "warm"]
+
+_PR_SET_PTRACER = 0x59616D61  # any process of ours may trace the child, also where that is restricted to parents
+_ANY = ctypes.c_ulong(-1)
+LIMIT = 120  # seconds for one command
+WRITING = (
+    "write,pwrite64,writev,ftruncate,copy_file_range,sendfile,fsync,fdatasync,rename,renameat,renameat2,link,linkat"
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended: its exit code (minus the signal that ended it), what it printed, the traced calls.
+
+    ``hung``: it was killed after ``LIMIT`` seconds.
+    """
+
+    code: int
+    out: str
+    err: str
+    trace: str
+    hung: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether what it said is fit for a user: no traceback."""
+        return "Traceback (most recent call last)" not in self.err
+
+
+def warm() -> None:
+    """Import everything that commands import, without starting a thread that a fork would lose."""
+    import cleanpairs
+
+    for module in pkgutil.walk_packages(cleanpairs.__path__, "cleanpairs."):
+        if not module.name.endswith(("__main__",)):
+            importlib.import_module(module.name)
+    for name in ("datasets", "faiss", "lightning_fabric", "matplotlib.pyplot", "ot", "scipy.optimize", "scipy.sparse",
+                 "sklearn.mixture", "sklearn.isotonic", "sklearn.linear_model", "torch", "PIL.PngImagePlugin",
+                 "PIL.JpegImagePlugin", "safetensors.torch", "safetensors.numpy", "torch.optim", "jinja2"):  # fmt: skip
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+    import torch
+
+    torch.nn.Linear(2, 2)(torch.zeros(1, 2)).sum().backward()  # the first backward pass imports more
+
+
+def run_command(
+    argv: Sequence[str], cwd: Path, *, inject: Sequence[str] | None = None, memory: int | None = None
+) -> Outcome:
+    """``cleanpairs ARGV`` in ``cwd``.
+
+    Parameters
+    ----------
+    inject : sequence of str, optional
+        Expressions of ``strace -e inject=``; an empty sequence traces only. None: without strace.
+    memory : int, optional
+        Bytes of address space at most.
+    """
+    scratch = cwd.parent / f".{cwd.name}-said"
+    scratch.mkdir(exist_ok=True)
+    out, err, trace = (scratch / name for name in ("out", "err", "trace"))
+    trace.unlink(missing_ok=True)
+    go_read, go_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go_write)
+        _become(argv, cwd, out, err, go_read, memory)
+    os.close(go_read)
+    tracer = None
+    if inject is not None:
+        # -D is not used: strace is our child, and ends with the last of the traced processes.
+        command = ["strace", "-f", "-y", "-s", "0", "-e", "signal=none", "-o", str(trace), "-e", f"trace={WRITING}"]
+        for expression in inject:
+            command += ["-e", f"inject={expression}"]
+        tracer = subprocess.Popen([*command, "-p", str(child)], stderr=subprocess.PIPE, text=True)
+        assert tracer.stderr is not None
+        said = tracer.stderr.readline()
+        if "attached" not in said:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise RuntimeError(f"strace cannot attach: {said.strip()}")
+    os.write(go_write, b"x")
+    os.close(go_write)
+    status, hung = _wait(child)
+    if tracer is not None:
+        tracer.wait()
+        assert tracer.stderr is not None
+        tracer.stderr.close()
+    said_trace = trace.read_text(errors="replace") if trace.exists() else ""
+    code = os.waitstatus_to_exitcode(status)
+    return Outcome(code, out.read_text(errors="replace"), err.read_text(errors="replace"), said_trace, hung)
+
+
+def _wait(child: int) -> tuple[int, bool]:
+    until = time.monotonic() + LIMIT
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status, False
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            return os.waitpid(child, 0)[1], True
+        time.sleep(0.005)
+
+
+def _become(argv: Sequence[str], cwd: Path, out: Path, err: Path, go: int, memory: int | None) -> None:
+    """The child: waits for the tracer, runs the command, and ends without what the parent would do at its exit."""
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+        os.chdir(cwd)
+        (cwd / ".tmp").mkdir(exist_ok=True)
+        os.environ |= {"TMPDIR": str(cwd / ".tmp"), "CLEANPAIRS_CACHE": str(cwd / ".cache")}
+        import tempfile
+
+        tempfile.tempdir = None
+        for path, number in ((out, 1), (err, 2)):
+            os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), number)
+        if memory is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        os.read(go, 1)
+        sys.argv = ["cleanpairs", *argv]
+        from cleanpairs.cli import main
+
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt as error:  # outside of main's own handling: what Python makes of it is the same code
+        code = 143 if type(error).__name__ == "Terminated" else 130
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code & 0xFF)
+
+
+def in_child(function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)`` in a forked child, its result by JSON; the parent stays without threads and files.
+
+    Raises
+    ------
+    RuntimeError
+        The child has failed; the message is its traceback.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read)
+            result = json.dumps({"result": function(*args)})
+        except BaseException:
+            result = json.dumps({"error": traceback.format_exc()})
+        with os.fdopen(write, "w") as stream:
+            stream.write(result)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        text = stream.read()
+    status = os.waitpid(child, 0)[1]
+    if not text:
+        raise RuntimeError(f"{function.__name__} ended with status {os.waitstatus_to_exitcode(status)}")
+    said = json.loads(text)
+    if "error" in said:
+        raise RuntimeError(said["error"])
+    return said["result"]
