@@ -28,11 +28,13 @@ def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
     ConfigError
         Not in [0, 1].
     RefusedError
-        "auto", and the scores of the run do not separate.
+        "auto", and the scores of the run do not separate, and are not all high either.
     """
     if threshold == "auto":
         y = run.scores().correspondence
         valley = find_valley(y[y == y])
+        if valley.right:
+            return 0.0
         if not valley.separated:
             raise RefusedError(
                 f"--threshold auto: the scores of {run.path.name} do not separate into two groups; give a number"
@@ -55,6 +57,8 @@ def expected_at(threshold: float | str | None, run: Run) -> str | None:
     """
     if threshold != "auto":
         return None
+    if resolve_threshold(threshold, run) == 0:
+        return "The scores are one heap of right pairs: --threshold auto takes none of them for wrong."
     return str(expected_quality(run.scores().correspondence, threshold=resolve_threshold(threshold, run)))
 
 

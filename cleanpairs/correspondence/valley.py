@@ -22,6 +22,8 @@ __all__ = ["Valley", "find_valley"]
 
 BINS = 100
 WIDE, NARROW = 4.0, 1.5  # bins: smoothing of the density that finds the valley, and of the one that finds the crossing
+LITTLE = 0.1  # noise rate below which a threshold that was set for more takes right pairs for wrong ones
+HIGH = 3.0  # times as dense as the lower half is the upper one where all pairs look right
 DEPTH = 0.7  # the valley is at most this share of the lower heap, else there are no two heaps
 LEAST_HEAP = 0.005  # share of the pairs that each heap holds at least
 
@@ -31,11 +33,21 @@ class Valley:
     """``threshold`` in (0, 1); ``noise_rate``: estimated share of wrong pairs.
 
     ``separated``: there are two heaps with a valley between. Otherwise the threshold and the rate mean nothing.
+    ``right``: there is one heap, in the upper half: no pair looks wrong.
     """
 
     threshold: float
     noise_rate: float
     separated: bool
+    right: bool = False
+
+    def at_most(self, threshold: float) -> float:
+        """A fixed ``threshold``, or this one where it is lower and the pairs hold little noise.
+
+        A fixed threshold that is right for many wrong pairs takes the hard ones of clean data: 8 % of clip art, where
+        this one takes 0.4 %.
+        """
+        return min(threshold, self.threshold) if self.separated and self.noise_rate < LITTLE else threshold
 
 
 def find_valley(values: ArrayLike) -> Valley:
@@ -55,6 +67,8 @@ def find_valley(values: ArrayLike) -> Valley:
     wide = _density(x, WIDE)
     low_peak = int(wide[: BINS // 2].argmax())
     high_peak = BINS // 2 + int(wide[BINS // 2 :].argmax())
+    if wide[high_peak] >= HIGH * wide[low_peak] and np.mean(x < 0.5) < 0.5 and np.ptp(x) > 1 / BINS:
+        none = Valley(0.5, 0.0, False, right=True)
     bottom = low_peak + int(wide[low_peak : high_peak + 1].argmin())
     level = float(wide[bottom])
     if level > DEPTH * min(wide[low_peak], wide[high_peak]):

@@ -268,12 +268,12 @@ class PairCleaner(Plots, SharedParameters):
         self.separated_ = valley.separated
         self.noise_rate_ = valley.noise_rate if valley.separated else float("nan")
         if self.threshold == "auto":
-            if not valley.separated:
+            if not valley.separated and not valley.right:
                 raise RefusedError(
                     "threshold='auto' found no valley between matched and mismatched pairs in the correspondence: "
                     "give a number, or train longer"
                 )
-            self.threshold_ = valley.threshold
+            self.threshold_ = valley.threshold if valley.separated else 0.0  # one heap of right pairs
         else:
             self.threshold_ = self._default_threshold(valley) if self.threshold is None else float(self.threshold)
             if self.threshold is None and self.require_evidence and not self._hint():

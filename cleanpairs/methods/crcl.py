@@ -118,4 +118,4 @@ class CRCL(PairCleaner):
         return Plain(loss, labels, label_pass=self.label_pass, label_tau=self.label_tau)
 
     def _default_threshold(self, valley: Valley) -> float:
-        return self.epsilon
+        return valley.at_most(self.epsilon)

@@ -65,4 +65,4 @@ class RCL(PairCleaner):
         )
 
     def _default_threshold(self, valley: Valley) -> float:
-        return 0.1
+        return valley.at_most(0.1)

@@ -51,3 +51,29 @@ def test_too_few_to_tell(n: int) -> None:
 def test_what_is_no_correspondence_is_refused(bad: float) -> None:
     with pytest.raises(DataError):
         find_valley([0.5] * 30 + [bad])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "right"), [(12, 3, True), (6, 2, True), (2, 12, False), (5, 5, False), (1, 1, False)]
+)
+def test_one_heap_of_right_pairs(a: int, b: int, right: bool) -> None:
+    valley = find_valley(np.random.default_rng(0).beta(a, b, 5000))
+    assert not valley.separated
+    assert valley.right == right
+
+
+@pytest.mark.parametrize("value", [0.0, 0.6, 1.0])
+def test_equal_values_are_not_known_to_be_right(value: float) -> None:
+    assert not find_valley(np.full(1000, value)).right
+
+
+@pytest.mark.parametrize(("share", "lower"), [(0.04, True), (0.3, False)])
+def test_a_fixed_threshold_is_lowered_where_there_is_little_noise(share: float, lower: bool) -> None:
+    rng = np.random.default_rng(1)
+    wrong = int(20_000 * share)
+    x = np.concatenate([rng.beta(1, 40, wrong), rng.beta(12, 3, 20_000 - wrong)])
+    valley = find_valley(x)
+    assert valley.separated
+    assert (valley.at_most(0.5) < 0.5) == lower
+    assert valley.at_most(0.001) == 0.001
+    assert find_valley(rng.beta(20, 2, 5000)).at_most(0.5) == 0.5
