@@ -27,6 +27,7 @@ What holds of every plan (and is tested on random corpora):
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Protocol
 
 import numpy as np
@@ -248,6 +249,7 @@ def plan_repairs(
         "orphan_bonus": orphan_bonus,
         "image_margin": image_margin,
         "max_trusted": max_trusted,
+        "searches": [asdict(note) for note in edges.searches],
     }
     return RepairPlan(table, float(threshold), float(min_repair_score), pairs.source.fingerprint, settings)
 

@@ -42,6 +42,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     """
     from cleanpairs.errors import OutputExistsError
     from cleanpairs.exporting import expected_at, plan_run
+    from cleanpairs.ops.search import SearchNote
 
     if Path(out).exists() and not overwrite:  # before the work, not after it
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
@@ -65,6 +66,8 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     else:
         if expected is not None:
             click.echo(f"{expected}\n")
+        for note in plan.settings.get("searches", ()):
+            click.echo(f"search: {SearchNote(**note)}")
         click.echo(f"{summary}\n\nplan: {out}\nnext: cleanpairs export --plan {out} --repaired FILE")
 
 

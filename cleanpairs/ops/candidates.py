@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanpairs.ops.assign import Members
-from cleanpairs.ops.search import TopK, top_k
+from cleanpairs.ops.search import SearchNote, TopK, top_k
 
 __all__ = ["Edges", "Search", "Side", "candidate_edges"]
 
@@ -41,6 +41,7 @@ class Edges:
     ``row`` int32, into the orphans; ``is_image`` bool; ``trusted`` bool: the donor group is of trusted pairs;
     ``donor_group`` int32, into ``members``; ``image_of``, ``text_of`` int32: pairs that show the edge's image and its
     text; ``key`` int64: image group times the number of text groups plus text group; ``similarity`` float32.
+    ``searches``: how the neighbours were looked for, per pool and direction.
     """
 
     row: np.ndarray
@@ -52,6 +53,7 @@ class Edges:
     key: np.ndarray
     similarity: np.ndarray
     members: Members
+    searches: tuple[SearchNote, ...] = ()
 
     def __len__(self) -> int:
         return len(self.row)
@@ -90,6 +92,7 @@ def candidate_edges(
     n_text = int(text.group.max()) + 1 if len(text.group) else 0
     parts: list[dict[str, np.ndarray]] = []
     holders: list[Members] = []
+    searches: list[SearchNote] = []
     first_group = 0
     for donors, trusted in pools:
         for is_image in (False, True):
@@ -103,6 +106,8 @@ def candidate_edges(
             found = search(is_image, trusted, asking, showing, candidates + _SLACK) if search is not None else None
             if found is None:
                 found = top_k(kept.z[kept.index[asking]], given.z[given.index[showing]], candidates + _SLACK)
+            if found.note is not None:
+                searches.append(found.note)
             nearest = found.indices[query_of_row]  # (R, k)
             pair = showing[np.maximum(nearest, 0)]  # (R, k) a pair that shows the donor part
             own = kept.group[orphans][:, None]
@@ -127,7 +132,7 @@ def candidate_edges(
             held = (np.arange(len(groups)), showing) if trusted else (group_of_donor, donors)
             holders.append(Members.from_groups(*held, len(groups)))
             first_group += len(groups)
-    return Edges(**_stack(parts), members=_join(holders))
+    return Edges(**_stack(parts), members=_join(holders), searches=tuple(searches))
 
 
 def _representatives(group: np.ndarray, member: np.ndarray, n_groups: int) -> np.ndarray:

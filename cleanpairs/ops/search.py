@@ -1,24 +1,59 @@
-"""Exact nearest neighbours by inner product: a flat FAISS index, or blocked matrix products where FAISS is absent.
+"""Nearest neighbours by inner product, by the index that the size asks for.
 
     S = queries @ bank.T                                   (n, m)
     indices_i = the k largest entries of S_i, scores_i = their values, in falling order
 
-With unit vectors the inner product is the cosine. The search is exact either way; both ways agree up to rounding and
-to the order of exact ties.
+With unit vectors the inner product is the cosine.
+
+    flat     up to 100,000 bank rows, or few queries: exact. A flat FAISS index; on a GPU FAISS's where its GPU build is
+             there, else matrix products in blocks; these too where FAISS is absent.
+    ivf      above, on a CPU: inverted lists (:mod:`cleanpairs.ops.inverted_lists`), with as many probes as give a
+             recall@10 of 0.95 on a sample of the queries; flat where that would take no less time.
+
+The exact ways agree up to rounding and to the order of exact ties. Which it was, and its recall, is in the answer.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-__all__ = ["TopK", "top_k"]
+__all__ = ["FLAT_UP_TO", "LEAST_RECALL", "SearchNote", "TopK", "merge_top_k", "top_k"]
+
+FLAT_UP_TO = 100_000  # bank rows
+LEAST_RECALL = 0.95  # recall@10 of the approximate search, on a sample
+_PAYS = 0.5  # inverted lists are taken where they do less than this share of the flat search's multiplications
 
 # Rows of the score block that the fall-back holds at once, in entries: 64 MiB of float32.
 _BLOCK_ENTRIES = 1 << 24
+_FAISS_GPU_K = 2048  # the most neighbours that FAISS's GPU indexes give
+
+
+@dataclass(frozen=True)
+class SearchNote:
+    """How neighbours were looked for: ``index`` is "flat", or "ivf" with ``lists`` and the ``probes`` of each query.
+
+    ``recall`` is the recall@10 on a sample of the queries, 1 where the search is exact; ``queries`` and ``bank`` count
+    the rows.
+    """
+
+    index: str
+    queries: int
+    bank: int
+    lists: int = 0
+    probes: int = 0
+    recall: float = 1.0
+
+    def __str__(self) -> str:
+        size = f"{self.queries:,} in {self.bank:,}"
+        if self.index == "flat":
+            return f"{size}: exact"
+        return f"{size}: {self.probes} of {self.lists:,} inverted lists, recall@10 {self.recall:.3f} on a sample"
 
 
 @dataclass(frozen=True)
@@ -31,14 +66,19 @@ class TopK:
         Inner products, falling along a row; ``-inf`` where the bank has fewer than ``k`` rows.
     indices : (n, k) int64
         Bank rows; ``-1`` where there is none.
+    note : SearchNote or None
+        How they were found; None where they were not searched for here.
     """
 
     scores: np.ndarray
     indices: np.ndarray
+    note: SearchNote | None = None
 
 
-def top_k(queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
+def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> TopK:
     """The ``k`` bank rows of largest inner product with each query.
+
+    The same input gives the same answer; which index it is found by, see the module's head.
 
     Parameters
     ----------
@@ -47,6 +87,8 @@ def top_k(queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
         May be empty.
     k : int
         At least 1; where ``m < k`` the rest is padded by -1 and -inf.
+    exact : bool
+        Never approximate, whatever the size.
 
     Returns
     -------
@@ -64,14 +106,80 @@ def top_k(queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
     n, m = len(queries), len(bank)
     scores = np.full((n, k), -np.inf, np.float32)
     indices = np.full((n, k), -1, np.int64)
+    note = SearchNote("flat", n, m)
     found = min(k, m)
     if n and found:
         left = np.ascontiguousarray(queries, np.float32)
         right = np.ascontiguousarray(bank, np.float32)
-        faiss = _faiss()
-        search = _search_blocked if faiss is None else _search_faiss
-        scores[:, :found], indices[:, :found] = _ordered(*search(left, right, found))
-    return TopK(scores, indices)
+        lists = None if exact else _lists_for(n, m)
+        approximate = None if lists is None else _search_inverted(left, right, found, lists)
+        if approximate is None:
+            scores[:, :found], indices[:, :found] = _ordered(*_search_exact(left, right, found))
+        else:
+            scores[:, :found], indices[:, :found] = _ordered(*approximate[0])
+            note = approximate[1]
+    return TopK(scores, indices, note)
+
+
+def merge_top_k(parts: Sequence[TopK], first_rows: Sequence[int], k: int) -> TopK:
+    """The ``k`` best of a bank whose shards were searched apart.
+
+    Parameters
+    ----------
+    parts : sequence of TopK
+        Of the same n queries, one a shard; each of any width.
+    first_rows : sequence of int
+        Row of the whole bank at which each shard begins.
+
+    Returns
+    -------
+    TopK
+        As :func:`top_k` of the whole bank, if each shard's search was exact and no narrower than ``k``, or than the
+        shard.
+
+    Raises
+    ------
+    ValueError
+        No shard, or another number of shards than of first rows.
+    """
+    if not parts or len(parts) != len(first_rows):
+        raise ValueError(f"{len(parts)} shards with {len(first_rows)} first rows: give one of each, at least one")
+    n = len(parts[0].scores)
+    scores = np.concatenate([p.scores for p in parts] + [np.full((n, k), -np.inf, np.float32)], axis=1)
+    moved = [np.where(p.indices >= 0, p.indices + at, -1) for p, at in zip(parts, first_rows, strict=True)]
+    indices = np.concatenate([*moved, np.full((n, k), -1, np.int64)], axis=1)
+    scores, indices = _ordered(scores, indices)
+    return TopK(np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(indices[:, :k]))
+
+
+def _lists_for(n: int, m: int) -> int | None:
+    """How many inverted lists for n queries in m rows; None where the flat search is to be preferred."""
+    if m <= FLAT_UP_TO or _gpu():
+        return None
+    lists = 1 << round(np.log2(np.sqrt(m)))
+    return lists if n > 4 * lists else None  # each bank row is compared with all centres once
+
+
+def _search_inverted(
+    queries: np.ndarray, bank: np.ndarray, k: int, lists: int
+) -> tuple[tuple[np.ndarray, np.ndarray], SearchNote] | None:
+    """Scores, indices and what was done; None where no number of probes that pays reaches the recall."""
+    from cleanpairs.ops.inverted_lists import build_lists, choose_probes, search_lists
+
+    index = build_lists(bank, lists)
+    chosen = choose_probes(index, queries, _search_exact, least_recall=LEAST_RECALL, most=int(_PAYS * lists))
+    if chosen is None:
+        return None
+    note = SearchNote("ivf", len(queries), len(bank), len(index), chosen.probes, chosen.recall)
+    return search_lists(index, queries, k, chosen.probes), note
+
+
+def _search_exact(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k best in any order, by the fastest exact way that is there."""
+    faiss = _faiss()
+    if _gpu() and not _faiss_gpus(faiss):
+        return _search_torch(queries, bank, k)
+    return _search_blocked(queries, bank, k) if faiss is None else _search_faiss(queries, bank, k)
 
 
 def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +191,9 @@ def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.nd
 def _search_faiss(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     faiss = _faiss()
     assert faiss is not None
-    index = faiss.IndexFlatIP(bank.shape[1])
+    index: Any = faiss.IndexFlatIP(bank.shape[1])
+    if _faiss_gpus(faiss) and k <= _FAISS_GPU_K:
+        index = faiss.index_cpu_to_all_gpus(index)
     index.add(bank)
     scores, indices = index.search(queries, k)
     return scores, indices
@@ -110,6 +220,41 @@ def _search_blocked(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.n
     return scores, indices
 
 
+def _search_torch(queries: np.ndarray, bank: np.ndarray, k: int, device: str = "cuda") -> tuple[np.ndarray, np.ndarray]:
+    """The same on a GPU, in float32; the bank goes there shard by shard, so that any bank fits."""
+    import torch
+
+    n, m = len(queries), len(bank)
+    shard = max(k, min(m, (1 << 32) // (4 * bank.shape[1])))  # 4 GiB
+    rows = max(1, min(n, (1 << 28) // shard))  # 1 GiB of scores
+    scores = torch.full((n, k), -torch.inf)
+    indices = torch.full((n, k), -1, dtype=torch.int64)
+    with torch.inference_mode():
+        for first in range(0, m, shard):
+            part = torch.from_numpy(bank[first : first + shard]).to(device)
+            for start in range(0, n, rows):
+                s = slice(start, start + rows)
+                S = torch.from_numpy(queries[s]).to(device) @ part.T  # (rows, shard)
+                new = S.topk(min(k, len(part)), dim=1)
+                merged = torch.cat([scores[s].to(device), new.values], dim=1)
+                names = torch.cat([indices[s].to(device), new.indices + first], dim=1)
+                best = merged.topk(k, dim=1)
+                scores[s], indices[s] = best.values.cpu(), names.gather(1, best.indices).cpu()
+    return scores.numpy(), indices.numpy()
+
+
+def _gpu() -> bool:
+    """Whether PyTorch, or FAISS, has a GPU to search on."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _faiss_gpus(faiss: ModuleType | None) -> int:
+    """How many GPUs the build of FAISS that is installed can use."""
+    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") and faiss is not None else 0
+
+
 def _faiss() -> ModuleType | None:
     """FAISS, imported at the first search, or None where it is not installed."""
     _choose_openblas_kernel()
@@ -133,7 +278,13 @@ def _choose_openblas_kernel() -> None:
             flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
     except OSError:
         return
+    kernel = _kernel_of(flags)
+    if kernel is not None:
+        os.environ["OPENBLAS_CORETYPE"] = kernel
+
+
+def _kernel_of(flags: set[str]) -> str | None:
+    """OpenBLAS's name of the fastest kernel for a processor with these flags of /proc/cpuinfo; None: let it choose."""
     if "avx512f" in flags:
-        os.environ["OPENBLAS_CORETYPE"] = "SKYLAKEX"
-    elif "avx2" in flags:
-        os.environ["OPENBLAS_CORETYPE"] = "HASWELL"
+        return "SKYLAKEX"
+    return "HASWELL" if "avx2" in flags else None

@@ -35,7 +35,8 @@ def half_replacing(z_image: np.ndarray, z_text: np.ndarray, neighbours: int = 32
         fit = np.einsum("qke,qe->qk", given[showing[at]], kept[asking])  # S of the half with what stays
         fit = np.where(near.indices >= 0, fit, -np.inf)
         order = np.argsort(-fit, axis=1, kind="stable")[:, :k]
-        return TopK(np.take_along_axis(fit, order, 1).astype(np.float32), np.take_along_axis(near.indices, order, 1))
+        indices = np.take_along_axis(near.indices, order, 1)
+        return TopK(np.take_along_axis(fit, order, 1).astype(np.float32), indices, near.note)
 
     return search
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from cleanpairs.ops import search
-from cleanpairs.ops.search import TopK, top_k
+from cleanpairs.ops.inverted_lists import build_lists, choose_probes, recall_at, search_lists
+from cleanpairs.ops.search import SearchNote, TopK, merge_top_k, top_k
 
 ways = pytest.mark.parametrize("way", ["faiss", "blocked"])
 
@@ -93,3 +94,128 @@ def test_the_users_openblas_kernel_stays() -> None:
     environment = {**os.environ, "OPENBLAS_CORETYPE": "Haswell"}
     printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert printed.stdout.strip() == "Haswell"
+
+
+@pytest.mark.parametrize(
+    ("flags", "kernel"),
+    [({"avx512f", "avx2", "sse"}, "SKYLAKEX"), ({"avx2", "sse"}, "HASWELL"), ({"sse", "neon"}, None), (set(), None)],
+)
+def test_the_kernel_that_openblas_is_told(flags: set[str], kernel: str | None) -> None:
+    assert search._kernel_of(flags) == kernel
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/cpuinfo"), reason="no /proc/cpuinfo to read the processor from")
+def test_openblas_is_told_its_kernel_before_faiss_is_imported() -> None:
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+        flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
+    code = (
+        "import os, sys, numpy as np; from cleanpairs.ops.search import top_k; assert 'faiss' not in sys.modules;"
+        "top_k(np.eye(2), np.eye(2), 1); assert 'faiss' in sys.modules; print(os.environ.get('OPENBLAS_CORETYPE'))"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == str(search._kernel_of(flags))
+
+
+def heaps(n: int, seed: int, *, heaps: int = 20, d: int = 16) -> np.ndarray:
+    """Unit vectors around a few centres, which are the same for every seed."""
+    centres = np.random.default_rng(0).normal(size=(heaps, d))
+    rng = np.random.default_rng(seed)
+    rows = centres[rng.integers(0, heaps, n)] + 0.5 * rng.normal(size=(n, d))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "FLAT_UP_TO", 1000)
+    monkeypatch.setattr(search, "_gpu", lambda: False)
+
+
+def test_above_the_size_the_search_is_approximate_and_says_how_good(small_is_large: None) -> None:
+    queries, bank = heaps(600, 1), heaps(4000, 2)
+    found, wanted = top_k(queries, bank, 12), oracle(queries, bank, 12)
+    assert found.note is not None and (found.note.index, found.note.lists) == ("ivf", 64)
+    assert search.LEAST_RECALL - 0.03 <= found.note.recall <= 1  # measured on other queries than those that chose
+    assert recall_at(found.indices[:, :10], wanted.indices[:, :10]) == pytest.approx(found.note.recall, abs=0.03)
+    exact = np.einsum("qd,qkd->qk", queries, bank[found.indices])
+    np.testing.assert_allclose(found.scores, exact, atol=1e-5)  # whatever is found has its true score
+    assert (np.diff(found.scores, axis=1) <= 0).all()
+    again = top_k(queries, bank, 12)
+    np.testing.assert_array_equal(again.indices, found.indices)
+    assert f"{found.note.probes} of 64 inverted lists, recall@10 0.9" in str(found.note) or found.note.recall == 1
+
+
+def test_at_the_size_few_queries_and_on_demand_it_is_exact(small_is_large: None) -> None:
+    queries, bank = heaps(600, 1), heaps(4000, 2)
+    for asked, held, exact in ((queries, bank[:1000], False), (queries[:5], bank, False), (queries, bank, True)):
+        found = top_k(asked, held, 5, exact=exact)
+        assert found.note == SearchNote("flat", len(asked), len(held))
+        np.testing.assert_array_equal(found.indices, oracle(asked, held, 5).indices)
+
+
+def test_vectors_without_any_structure_are_searched_exactly(small_is_large: None) -> None:
+    rng = np.random.default_rng(0)
+    queries, bank = rng.normal(size=(600, 64)).astype(np.float32), rng.normal(size=(4000, 64)).astype(np.float32)
+    found = top_k(queries, bank, 5)
+    assert found.note is not None and found.note.index == "flat" and str(found.note).endswith("exact")
+    np.testing.assert_array_equal(found.indices, oracle(queries, bank, 5).indices)
+
+
+@pytest.mark.parametrize(("m", "lists", "k"), [(1, 1, 3), (2, 5, 2), (50, 7, 4), (300, 16, 60)])
+def test_all_lists_probed_are_the_exact_search(monkeypatch: pytest.MonkeyPatch, m: int, lists: int, k: int) -> None:
+    from cleanpairs.ops import inverted_lists
+
+    monkeypatch.setattr(inverted_lists, "_SLOTS", 3000)  # blocks of few queries, the last one smaller
+    queries, bank = heaps(23, 1), heaps(m, 2)
+    index = build_lists(bank, lists)
+    assert len(index) == min(lists, m) and index.start[-1] == m
+    np.testing.assert_array_equal(np.sort(index.order), np.arange(m))
+    np.testing.assert_array_equal(index.rows, bank[index.order])
+    scores, indices = search_lists(index, queries, k, len(index))
+    wanted = oracle(queries, bank, k)
+    np.testing.assert_array_equal(indices[:, :m], wanted.indices)
+    np.testing.assert_allclose(scores[:, :m], wanted.scores, atol=1e-5)
+    assert (indices[:, m:] == -1).all() and np.isneginf(scores[:, m:]).all()
+
+
+def test_lists_of_equal_rows_and_no_bank() -> None:
+    index = build_lists(np.ones((9, 3), np.float32), 4)  # some lists hold nothing
+    scores, indices = search_lists(index, np.ones((2, 3), np.float32), 9, 4)
+    assert sorted(indices[0].tolist()) == list(range(9)) and np.allclose(scores, 3)
+    with pytest.raises(ValueError, match="0 rows"):
+        build_lists(np.empty((0, 3), np.float32), 2)
+
+
+def test_probes_are_refused_where_too_many_are_needed() -> None:
+    rng = np.random.default_rng(0)
+    bank, queries = rng.normal(size=(2000, 64)).astype(np.float32), rng.normal(size=(100, 64)).astype(np.float32)
+    index = build_lists(bank, 32)
+    assert choose_probes(index, queries, search._search_exact, least_recall=0.99, most=8) is None
+    easy = choose_probes(index, queries[:1], search._search_exact, least_recall=0.0, most=8)
+    assert easy is not None and easy.probes == 4
+
+
+@pytest.mark.parametrize("cuts", [(0,), (0, 1), (0, 10, 150), (0, 199)])
+def test_shards_merge_to_the_whole(cuts: tuple[int, ...]) -> None:
+    queries, bank = heaps(30, 1), heaps(200, 2)
+    bank[150] = bank[3]  # a tie across shards
+    ends = (*cuts[1:], len(bank))
+    merged = merge_top_k([top_k(queries, bank[a:b], 7) for a, b in zip(cuts, ends, strict=True)], cuts, 7)
+    whole = top_k(queries, bank, 7)
+    np.testing.assert_array_equal(merged.indices, whole.indices)
+    np.testing.assert_allclose(merged.scores, whole.scores, atol=1e-6)
+
+
+def test_a_merge_of_too_few_is_padded_and_of_nothing_refused() -> None:
+    part = top_k(np.eye(2, 3), np.eye(1, 3), 1)
+    merged = merge_top_k([part, part], [0, 1], 4)
+    np.testing.assert_array_equal(merged.indices[0], [0, 1, -1, -1])
+    with pytest.raises(ValueError, match="at least one"):
+        merge_top_k([], [], 3)
+
+
+def test_the_gpu_way_is_the_exact_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    queries, bank = heaps(40, 1), heaps(300, 2)
+    scores, indices = search._search_torch(queries, bank, 6, device="cpu")
+    np.testing.assert_array_equal(indices, oracle(queries, bank, 6).indices)
+    np.testing.assert_allclose(scores, oracle(queries, bank, 6).scores, atol=1e-5)

@@ -1,0 +1,174 @@
+r"""Approximate nearest neighbours by inner product: inverted lists, searched with queries grouped by list.
+
+k-means splits the bank's m rows into L lists. A query looks into the P lists whose centres it is nearest to, and within
+these the search is exact: the scores are true inner products, so nothing needs to be ranked again. FAISS's
+``IndexIVFFlat`` walks list by list for each query, at the speed of memory; here all queries that probe a list are
+gathered and answered by one matrix product, at the speed of the processor:
+
+    for each list l:    S = queries[those that probe l] @ bank[l].T,    their k best go to (query, slot of the probe)
+    for each query:     the k best of its P slots
+
+P is not given but found: it is doubled until a sample of the queries has the recall that is wanted, by exact search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+__all__ = ["InvertedLists", "Probing", "build_lists", "choose_probes", "recall_at", "search_lists"]
+
+Exact = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+
+SAMPLE_PER_LIST = 64  # bank rows a list that k-means sees
+ITERATIONS = 8  # of k-means; the recall is measured, so the lists need not be the best
+_SLOTS = 1 << 24  # (query, probe, neighbour) triples in a block of queries: 200 MiB
+_ROWS = 1 << 14  # bank rows that are given to their lists at once
+SAMPLED = 256  # queries that choose the probes, and as many others that measure the recall
+
+
+@dataclass(frozen=True)
+class InvertedLists:
+    """A bank of m rows in L lists.
+
+    ``centres`` (L, d) float32 unit vectors; ``rows`` (m, d) float32, the bank's rows list by list; ``order`` (m,)
+    int64, where each stood in the bank; ``start`` (L + 1,) int64, where each list begins.
+    """
+
+    centres: np.ndarray
+    rows: np.ndarray
+    order: np.ndarray
+    start: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.centres)
+
+
+@dataclass(frozen=True)
+class Probing:
+    """``probes`` lists a query; ``recall`` in [0, 1], of the nearest ten, on queries that did not choose the probes."""
+
+    probes: int
+    recall: float
+
+
+def build_lists(bank: np.ndarray, lists: int, *, seed: int = 0) -> InvertedLists:
+    """Split ``bank`` (m, d) float32 into at most ``lists`` lists by spherical k-means on a sample of it.
+
+    The same bank gives the same lists.
+
+    Raises
+    ------
+    ValueError
+        An empty bank, or ``lists`` < 1.
+    """
+    m = len(bank)
+    if not m or lists < 1:
+        raise ValueError(f"a bank of {m} rows cannot be split into {lists} lists: both must be at least 1")
+    lists = min(lists, m)
+    rng = np.random.default_rng(seed)
+    sample = bank[np.sort(rng.choice(m, min(m, SAMPLE_PER_LIST * lists), replace=False))]
+    centres = _unit(sample[np.sort(rng.choice(len(sample), lists, replace=False))])
+    for _ in range(ITERATIONS):
+        centres = _means(sample, _nearest(sample, centres), centres)
+    owner = _nearest(bank, centres)
+    order = np.argsort(owner, kind="stable")
+    start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=lists))])
+    return InvertedLists(centres, np.ascontiguousarray(bank[order], np.float32), order, start)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(norm, 1e-12), np.float32)
+
+
+def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """The centre (n,) int64 of largest inner product with each row."""
+    out = np.empty(len(rows), np.int64)
+    against = torch.from_numpy(centres).T
+    for first in range(0, len(rows), _ROWS):
+        part = torch.from_numpy(np.ascontiguousarray(rows[first : first + _ROWS], np.float32))
+        out[first : first + len(part)] = (part @ against).argmax(dim=1).numpy()
+    return out
+
+
+def _means(rows: np.ndarray, owner: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Unit means (L, d) of the rows of each centre; one that has none stays where it was."""
+    order = np.argsort(owner, kind="stable")
+    held, first = np.unique(owner[order], return_index=True)
+    means = before.copy()
+    means[held] = _unit(np.add.reduceat(rows[order], first, axis=0))
+    return means
+
+
+@torch.inference_mode()
+def search_lists(index: InvertedLists, queries: np.ndarray, k: int, probes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ``k`` best bank rows of each query (n, d) in its ``probes`` nearest lists.
+
+    Returns
+    -------
+    scores : (n, k) float32, falling, ``-inf`` where the lists hold fewer than ``k`` rows
+    indices : (n, k) int64, rows of the bank, ``-1`` where there is none
+    """
+    n, probes = len(queries), min(probes, len(index))
+    scores = np.full((n, k), -np.inf, np.float32)
+    indices = np.full((n, k), -1, np.int64)
+    block = max(1, _SLOTS // (probes * k))
+    rows, centres = torch.from_numpy(index.rows), torch.from_numpy(index.centres)
+    for first in range(0, n, block):
+        Q = torch.from_numpy(np.ascontiguousarray(queries[first : first + block], np.float32))  # (b, d)
+        probed = (Q @ centres.T).topk(probes, dim=1).indices.flatten()  # (b * P,) list of each slot
+        slots = torch.argsort(probed, stable=True)
+        bounds = torch.searchsorted(probed[slots], torch.arange(len(index) + 1)).tolist()
+        best = torch.full((len(Q) * probes, k), -torch.inf)  # (b * P, k)
+        where = torch.full((len(Q) * probes, k), -1, dtype=torch.int32)
+        for number in range(len(index)):
+            asked = slots[bounds[number] : bounds[number + 1]]
+            begin, end = int(index.start[number]), int(index.start[number + 1])
+            if not len(asked) or begin == end:
+                continue
+            S = Q[asked // probes] @ rows[begin:end].T  # (q, rows of the list)
+            found = S.topk(min(k, end - begin), dim=1)
+            best[asked, : found.values.shape[1]] = found.values
+            where[asked, : found.values.shape[1]] = (found.indices + begin).int()
+        top = best.view(len(Q), -1).topk(k, dim=1)
+        at = where.view(len(Q), -1).gather(1, top.indices).numpy()
+        scores[first : first + len(Q)] = top.values.numpy()
+        indices[first : first + len(Q)] = np.where(at >= 0, index.order[at], -1)
+    return scores, indices
+
+
+def recall_at(found: np.ndarray, exact: np.ndarray) -> float:
+    """Share of the ``exact`` neighbours (n, k) that are among those ``found`` (n, k'); 1 for no queries."""
+    if not exact.size:
+        return 1.0
+    hits = sum(len(np.intersect1d(f, e, assume_unique=False)) for f, e in zip(found, exact, strict=True))
+    return hits / exact.size
+
+
+def choose_probes(
+    index: InvertedLists, queries: np.ndarray, exact: Exact, *, least_recall: float, most: int, k: int = 10
+) -> Probing | None:
+    """The fewest probes, of 4, 8, 16 ..., with a recall@k of ``least_recall`` on a sample of the queries.
+
+    Parameters
+    ----------
+    exact : callable
+        (queries, bank, k) -> (scores, indices): the exact search.
+    most : int
+        Probes at which the exact search is as fast; None is returned where more are needed.
+    """
+    sample = queries[np.unique(np.linspace(0, len(queries) - 1, 2 * SAMPLED).astype(np.int64))]
+    _, place = exact(np.ascontiguousarray(sample, np.float32), index.rows, min(k, len(index.rows)))
+    truth = index.order[place]
+    chooses = np.arange(len(sample)) % 2 == 0
+    probes = 4
+    while probes <= most:
+        if recall_at(search_lists(index, sample[chooses], k, probes)[1], truth[chooses]) >= least_recall:
+            rest = ~chooses if len(sample) > 1 else chooses
+            return Probing(probes, recall_at(search_lists(index, sample[rest], k, probes)[1], truth[rest]))
+        probes *= 2
+    return None
