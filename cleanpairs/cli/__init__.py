@@ -144,7 +144,8 @@ def main() -> None:
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     try:
         code = cli.main(prog_name="cleanpairs", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)  # click returns the code of ctx.exit, and does not raise it
+        if isinstance(code, int) and code:  # click returns the code of ctx.exit, and does not raise it
+            sys.exit(code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
