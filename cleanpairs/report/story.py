@@ -112,7 +112,10 @@ def _repair(plan: PlanLike | None) -> str:
         return ""
     settings: Mapping[str, Any] = getattr(plan, "settings", None) or {}
     least = getattr(plan, "min_repair_score", None)
-    parts = [f"{k.replace('_', ' ')} {v}" for k, v in flattened(settings).items() if v is not None]
+    plain = {
+        k: v for k, v in settings.items() if isinstance(v, str | int | float)
+    }  # records of searches are no setting
+    parts = [f"{k.replace('_', ' ')} {v}" for k, v in plain.items()]
     if least is not None:
         parts.append(f"a repair needs a score of at least {least:.3g}")
     return "; ".join(parts) + "." if parts else ""

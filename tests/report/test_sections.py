@@ -186,6 +186,12 @@ def test_the_story_says_nothing_of_what_is_not_known() -> None:
     assert told["Method"] == "mine." and told["Noise"].startswith("Undetermined")
 
 
+def test_the_repair_is_told_without_its_records() -> None:
+    plan = SimpleNamespace(settings={"strategy": "ot", "max_reuse": 1, "searches": [{"index": "flat"}], "x": None})
+    told = dict(story({}, {}, outcome([0.1]), plan))  # type: ignore[arg-type]
+    assert told["Repair"] == "strategy ot; max reuse 1."
+
+
 def test_flattened() -> None:
     nested = {"a": 1, "b": {"c": [1, 2], "d": {"e": None}, "f": []}, "g": {}}
     assert flattened(nested) == {"a": 1, "b.c": "1, 2", "b.d.e": None}
