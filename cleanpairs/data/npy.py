@@ -21,6 +21,6 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     """
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # the header is read as Python's text is: a damaged one raises tokenize's errors too
         raise DataError(f"{path} cannot be read as an array: {error}") from error
     return np.asarray(array) if array.size == 0 else array

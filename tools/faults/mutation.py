@@ -62,7 +62,7 @@ def mutate(data: bytes, number: int) -> bytes:
         out[at : at + length] = bytes([int(rng.choice([0, 255, 127, 128]))]) * len(out[at : at + length])
     elif kind == 4:  # a number that is much too large, or negative
         at = int(rng.integers(0, max(n - 8, 1)))
-        value = int(rng.choice([2**31 - 1, 2**31, 2**63 - 1, 2**64 - 1, 2**40]))
+        value = (2**31 - 1, 2**31, 2**63 - 1, 2**64 - 1, 2**40)[int(rng.integers(5))]
         out[at : at + 8] = struct.pack("<Q", value)[: len(out[at : at + 8])]
     else:  # a stretch put elsewhere
         a, b, length = (int(rng.integers(0, n)) for _ in range(3))
@@ -123,7 +123,7 @@ def _batch(kind: str, data: bytes, first: int, end: int, scratch: Path, found: M
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if begun is None:
         if code:
-            raise RuntimeError(f"the child of {kind} ended with {code} between two files")
+            raise RuntimeError(f"the child of {kind} ended with {code} between two files: {_failure(scratch)}")
         return done
     found.tried += 1
     if code == -signal.SIGALRM:
@@ -131,6 +131,11 @@ def _batch(kind: str, data: bytes, first: int, end: int, scratch: Path, found: M
     else:
         found.deaths.append(f"{signal.Signals(-code).name if code < 0 else code} at {begun}")
     return begun + 1
+
+
+def _failure(scratch: Path) -> str:
+    file = scratch / "failed.txt"
+    return file.read_text() if file.exists() else ""
 
 
 def _child(kind: str, data: bytes, first: int, end: int, scratch: Path, out: int) -> None:
@@ -165,6 +170,7 @@ def _child(kind: str, data: bytes, first: int, end: int, scratch: Path, out: int
         stream.flush()
         os._exit(0)
     except BaseException:
+        (scratch / "failed.txt").write_text(traceback.format_exc())
         os._exit(70)
 
 

@@ -1,0 +1,51 @@
+"""Arrays on disk: read as they are, or refused by name."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cleanpairs.data.npy import read_npy
+from cleanpairs.errors import DataError
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_it_is_read_and_not_to_be_written(tmp_path: Path, n: int) -> None:
+    array = np.arange(3 * n, dtype=np.float32).reshape(n, 3)
+    np.save(tmp_path / "a.npy", array)
+    found = read_npy(tmp_path / "a.npy")
+    assert np.array_equal(found, array) and found.dtype == np.float32
+    if n:
+        with pytest.raises(ValueError, match="read-only"):
+            found[0, 0] = 1
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_damaged_header_is_an_error_of_the_data(tmp_path: Path, seed: int) -> None:
+    """Numpy reads it as Python's text is read: a bracket too few raises an error of the tokenizer's own."""
+    stream = io.BytesIO()
+    np.save(stream, np.zeros((4, 2), np.float32))
+    data = bytearray(stream.getvalue())
+    rng = np.random.default_rng(seed)
+    data[int(rng.integers(0, 70))] = int(rng.choice(list(b"({['\"\\\n,0")))
+    (tmp_path / "a.npy").write_bytes(data)
+    try:
+        read_npy(tmp_path / "a.npy")
+    except DataError as error:
+        assert "a.npy" in str(error)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"<html>", b"PK\x03\x04"])
+def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.npy").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.npy"):
+        read_npy(tmp_path / "a.npy")
+
+
+def test_pickles_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"a\.npy"):
+        read_npy(tmp_path / "a.npy")
