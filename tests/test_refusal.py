@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,19 @@ def test_every_method_refuses_pairs_in_random_order(name: str) -> None:
     with pytest.raises(RefusedError, match="nothing to tell wrong pairs from right ones by: like images") as error:
         method(name).fit(corpus(200, wrong=1.0))
     assert error.value.exit_code == 7
+
+
+def test_a_filter_by_given_vectors_refuses_them_too() -> None:
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(200, 16)).astype(np.float32)
+    for texts, refused in ((shared, False), (shared[rng.permutation(200)], True)):
+        pairs = Pairs.from_arrays([f"caption {i}" for i in range(200)], features=shared, text_vectors=texts)
+        filter_ = METHODS.load("clip-score")(text_encoder="features", image_encoder="features", label_group=16)
+        if refused:
+            with pytest.raises(RefusedError, match="clip-score has nothing to tell"):
+                filter_.fit(pairs)
+        else:
+            filter_.fit(pairs)
 
 
 @pytest.mark.parametrize("kind", ["rows", "images", "captions"])
@@ -108,3 +123,35 @@ def test_the_share_of_bad_rows_is_a_parameter_and_a_variable(monkeypatch: pytest
         pairs.reasons[row] = "set aside by the test"
     with pytest.raises(DataError, match="all of 40 pairs are unusable"):
         method("crcl", max_bad_share=1.0).fit(pairs)
+
+
+def test_the_command_line_refuses_with_code_7_and_leaves_nothing_to_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cleanpairs.cli import main
+
+    pairs = corpus(200, wrong=1.0)
+    vectors = pairs.images.array()
+    assert vectors is not None
+    pq.write_table(
+        pa.table({"caption": pairs.captions, "image_features": list(vectors[:, 0])}), tmp_path / "shuffled.parquet"
+    )
+    monkeypatch.chdir(tmp_path)
+    codes = []
+    for argv in (
+        "fit shuffled.parquet --backbone mlp --epochs 2 --out run --quiet",
+        "export run --repaired out.parquet",
+    ):
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *argv.split()])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        codes.append(stop.value.code)
+    assert codes[0] == 7
+    assert codes[1] not in (0, 1)
+    said = capfd.readouterr().err
+    assert "Error [refused]" in said
+    assert "no pair is dropped" in said
+    assert not (tmp_path / "out.parquet").exists()

@@ -32,6 +32,7 @@ from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.encoders import GIVEN
+from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.evaluate import Recall, recall
 from cleanpairs.features import FrozenTexts, ImageMatrix, encoded_matrix
 from cleanpairs.methods.given import Given, given_cosines, no_donors, unit_rows
@@ -144,6 +145,8 @@ class ClipScore(PairCleaner):
             The model is not CLIP or SigLIP, or transformers is missing.
         DataError
             There is no such model, or it is damaged.
+        RefusedError
+            Images and captions do not depend on each other; see :mod:`cleanpairs.estimators.refusal`.
         """
         self._validate()
         for name in [n for n in vars(self) if n.endswith("_")]:
@@ -156,6 +159,10 @@ class ClipScore(PairCleaner):
         self._refuse_mostly_bad(len(pairs), len(usable))
         if len(usable) < 2:
             raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
+        if self.require_evidence and self.score_column is None:
+            index, groups = pairs.image_index[usable], (pairs.pair_image_group[usable], pairs.text_group[usable])
+            found = evidence_of(images.vectors[:, None], texts.vectors[usable], index, *groups, seed=self.random_state)
+            refuse_without(found, len(usable), self.method_name)
         self.correspondence_ = self._bank_scores(pairs, images, texts)
         self.correspondence_[list(self.quarantined_)] = np.nan
         self._set_threshold(self.correspondence_[usable])
