@@ -112,9 +112,7 @@ def _repair(plan: PlanLike | None) -> str:
         return ""
     settings: Mapping[str, Any] = getattr(plan, "settings", None) or {}
     least = getattr(plan, "min_repair_score", None)
-    plain = {
-        k: v for k, v in settings.items() if isinstance(v, str | int | float)
-    }  # no records of searches
+    plain = {k: v for k, v in settings.items() if isinstance(v, str | int | float)}  # no records of searches
     parts = [f"{k.replace('_', ' ')} {v}" for k, v in plain.items()]
     if least is not None:
         parts.append(f"a repair needs a score of at least {least:.3g}")
