@@ -1,0 +1,80 @@
+"""An image column that names files reads those under its root, and nothing else: no other file, no network."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs import load_pairs
+from cleanpairs.data.images import resolve_path
+from cleanpairs.errors import DataError
+
+URLS = [
+    "http://127.0.0.1/x.png", "http://localhost:8000/x.png", "http://169.254.169.254/latest/meta-data/",
+    "http://[::1]/x.png", "http://10.0.0.1/x.png", "https://example.org/x.png", "file:///etc/passwd", "ftp://a/b.png",
+    "FILE:///etc/passwd", "s3://bucket/x.png",
+]  # fmt: skip
+
+
+def encoded() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (4, 4), "red").save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with one image, a link that stays and one that leaves, and an image outside."""
+    (tmp_path / "outside.png").write_bytes(encoded())
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "good.png").write_bytes(encoded())
+    (root / "within.png").symlink_to("good.png")
+    (root / "leaving.png").symlink_to("../outside.png")
+    (root / "up").symlink_to("..")
+    (root / "circle").symlink_to("circle")
+    return root
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_urls_are_refused(url: str, root: Path) -> None:
+    with pytest.raises(DataError, match="URL"):
+        resolve_path(url, root)
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside.png", "leaving.png", "up/outside.png", "/etc/passwd", "a/../../outside.png", "circle", "a\0b"]
+)
+def test_paths_that_leave_the_root_are_refused(path: str, root: Path) -> None:
+    with pytest.raises(DataError, match=r"leaves the image root|not valid"):
+        resolve_path(path, root)
+
+
+def test_no_row_reaches_the_network_or_another_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connects(*_: object) -> None:
+        raise AssertionError("a connection was tried")
+
+    monkeypatch.setattr(socket.socket, "connect", connects)
+    monkeypatch.setattr(socket, "getaddrinfo", connects)
+    hostile = [*URLS, "../outside.png", "leaving.png", "up/outside.png", "/etc/passwd", "missing.png", "circle"]
+    table = pa.table({"image": ["good.png", "within.png", *hostile], "caption": ["a caption"] * (len(hostile) + 2)})
+    pq.write_table(table, root.parent / "d.parquet")
+    pairs = load_pairs(root.parent / "d.parquet", image_root=str(root))
+    assert sorted(pairs.reasons) == list(range(2, len(hostile) + 2))
+    assert all("image" in reason for reason in pairs.reasons.values())
+    found = pairs.images.read(range(len(pairs.images)))
+    assert [data is not None for data in found] == [True, True, *[False] * len(hostile)]
+
+
+def test_a_device_or_a_pipe_is_no_image(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    pq.write_table(pa.table({"image": ["pipe"], "caption": ["one"]}), root.parent / "d.parquet")
+    pairs = load_pairs(root.parent / "d.parquet", image_root=str(root))
+    assert "missing" in pairs.reasons[0]
