@@ -427,7 +427,9 @@ def test_a_batch_that_does_not_fit_is_computed_in_parts_and_recorded() -> None:
     trained = fitted(OutOfMemory)
     assert {line["batch_parts"] for line in trained.history} == {4}  # 8 pairs: halved to 4, and again to 2
     assert all(np.isfinite(line["loss"]) for line in trained.history)
-    assert {line["batch_parts"] for line in fitted(Plain).history} == {1}
+    assert "in 4 parts" in trained.history[-1]["note"]
+    plain = fitted(Plain).history
+    assert {(line["batch_parts"], line["note"]) for line in plain} == {(1, None)}
 
 
 def test_the_parts_have_the_gradient_of_the_whole_where_pairs_do_not_depend_on_each_other() -> None:
@@ -523,6 +525,7 @@ def test_a_training_that_diverges_goes_back_once_with_half_the_rate(
     assert fallbacks == ([0, 0, 1, 1] if kept else [1, 1, 1, 1])
     assert [h["lr"] for h in trained.history] == pytest.approx([SETTINGS.lr * 0.5**k for k in fallbacks])
     assert max(h["loss"] for h in trained.history) < 100
+    assert "after a divergence at half the learning rate" in trained.history[-1]["note"]
     assert np.isfinite(trained.values).all()
 
 

@@ -276,7 +276,8 @@ class _Run:
             pairs_per_second=(done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
             lr=float(self.optimizers[0].param_groups[0]["lr"]), mean_probability=procedure.mean_probability,
             flagged=float((procedure.labels() == 0).mean()), val_rsum=rsum, skipped_steps=self.skipped,
-            note=procedure.note, batch_parts=self.parts, fallbacks=self.fallbacks,
+            note="; ".join(filter(None, [procedure.note, *self.notes()])) or None,
+            batch_parts=self.parts, fallbacks=self.fallbacks,
         )  # fmt: skip
         self.history.append(record.to_dict())
         if self.trainer.on_epoch is not None:
@@ -310,6 +311,13 @@ class _Run:
         optimizer.step()
         self.skipped_in_row = 0
         return value
+
+    def notes(self) -> list[str]:
+        """What a person should know of how it goes on."""
+        found = [f"batches are computed in {self.parts} parts, as memory does not hold them"] if self.parts > 1 else []
+        if self.fallbacks:
+            found.append("after a divergence at half the learning rate")
+        return found
 
     def gradients(self, k: int, parts: list[tuple[np.ndarray, ...]], seed: int) -> tuple[float, bool]:
         """Mean loss over the parts of a batch, and whether it has a gradient, which is then in the weights.
