@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.data import Pairs, ParquetSink, staged_file, staged_set
+from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.text import text_groups
 from cleanpairs.errors import DataError
 from cleanpairs.plan_editing import followed, read_csv, write_csv
@@ -263,16 +264,16 @@ class RepairPlan:
                     f"{path} is no repair plan without {_beside(path).name} as it was written: {error}"
                 ) from error
             return cls(followed(table), **note)
-        import pyarrow.parquet as pq
-
-        try:
-            table = pq.read_table(path, page_checksum_verification=True)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path} cannot be read as a repair plan: {error}") from error
+        table = read_table(path)
         metadata = table.schema.metadata or {}
         if _METADATA_KEY not in metadata:
             raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {_METADATA_KEY.decode()!r}")
-        return cls(followed(table), **json.loads(metadata[_METADATA_KEY]))
+        try:
+            return cls(followed(table), **json.loads(metadata[_METADATA_KEY]))
+        except (TypeError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path} is a damaged repair plan: its note is not as written: {error}") from error
 
 
 def _beside(path: Path) -> Path:

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import cleanpairs
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
 
 __all__ = ["Run", "Scores", "versions", "write_scores"]
@@ -234,10 +234,10 @@ class Run:
         file = self.path / "scores.parquet"
         if not file.exists():
             raise DataError(f"{self.path} has no scores: the run did not finish; `cleanpairs fit ... --resume`")
-        try:
-            return Scores(pq.read_table(file, page_checksum_verification=True))
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{file} cannot be read: {error}") from error
+        table = read_table(file)
+        if table.schema.remove_metadata() != SCORES_SCHEMA:
+            raise DataError(f"{file} cannot be read: it is no table of scores: its columns are {table.column_names}")
+        return Scores(table)
 
     def model(self) -> Any:
         """The fitted estimator, without its training pairs; DataError when the run did not finish."""

@@ -128,6 +128,9 @@ class Checkpoint:
                 head = json.loads((f.metadata() or {})["state"])
                 tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
             fingerprint, position = head["fingerprint"], Position(*head["position"])
+            best_rsum, history, plain, partly = (head[k] for k in ("best_rsum", "history", "plain", "partial"))
+            if not (isinstance(history, list) and isinstance(plain, dict)):
+                raise TypeError("its history and its labels are not what was written")
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(
                 f"the checkpoint {self.path} cannot be read ({error}); start again with --overwrite"
@@ -140,7 +143,7 @@ class Checkpoint:
 
         def part(prefix: str) -> dict[str, Any]:
             out: dict[str, Any] = {k[len(prefix) + 1 :]: v for k, v in tensors.items() if k.startswith(prefix + ".")}
-            out.update({k[len(prefix) + 1 :]: v for k, v in head["plain"].items() if k.startswith(prefix + ".")})
+            out.update({k[len(prefix) + 1 :]: v for k, v in plain.items() if k.startswith(prefix + ".")})
             return out
 
         labels = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in part("labels").items()}
@@ -151,7 +154,7 @@ class Checkpoint:
             optimizer=part("optimizer"),
             labels=labels,
             best=part("best") or None,
-            best_rsum=head["best_rsum"],
-            history=head["history"],
-            partial=partial if head["partial"] else None,
+            best_rsum=best_rsum,
+            history=history,
+            partial=partial if partly else None,
         )

@@ -17,7 +17,17 @@ from cleanpairs.data.images import image_cells, rows_by_file
 from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.errors import DataError
 
-__all__ = ["common_schema", "count_rows", "expand", "iter_batches", "open_parquet", "parquet_files", "read_rows"]
+__all__ = [
+    "common_schema",
+    "count_rows",
+    "expand",
+    "iter_batches",
+    "open_parquet",
+    "parquet_files",
+    "read_rows",
+    "read_table",
+    "row_groups",
+]
 
 _BUFFER = 1 << 20
 _BATCH_BYTES = 32 * 2**20
@@ -63,7 +73,7 @@ def expand(data: str) -> list[str]:
 def _named(path: str, what: str = "read as Parquet") -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last for names in a damaged footer
         text = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataError(f"{path} cannot be {what}: {text}") from error
 
@@ -72,11 +82,27 @@ def _named(path: str, what: str = "read as Parquet") -> Iterator[None]:
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     """A Parquet file with page checksums verified and little read ahead; DataError names the file."""
     with _named(path):
+        # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets, and a
+        # damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
     try:
         yield file
     finally:
         file.close()
+
+
+def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A whole file, or some of its columns, for tables that fit into memory.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, or is damaged; the message names it.
+    """
+    with open_parquet(str(path)) as file, _named(str(path)):
+        table = file.read(columns=None if columns is None else list(columns))
+        table.validate(full=True)
+        return table
 
 
 def common_schema(paths: Sequence[str]) -> pa.Schema:
@@ -109,6 +135,15 @@ def common_schema(paths: Sequence[str]) -> pa.Schema:
     return first
 
 
+def row_groups(paths: Sequence[str]) -> list[int]:
+    """Rows of each row group, in order over all files."""
+    sizes: list[int] = []
+    for path in paths:
+        with open_parquet(path) as file:
+            sizes += [int(file.metadata.row_group(g).num_rows) for g in range(file.metadata.num_row_groups)]
+    return sizes
+
+
 def count_rows(paths: Sequence[str]) -> list[int]:
     """Rows of each file, by its footer."""
     counts = []
@@ -131,28 +166,43 @@ def _fitting_rows(file: pq.ParquetFile, columns: Sequence[str] | None, at_most: 
 
 
 def iter_batches(
-    paths: Sequence[str], columns: Sequence[str] | None, batch_size: int, limit: int | None = None
+    paths: Sequence[str], columns: Sequence[str] | None, batch_size: int, limit: int | None = None, first: int = 0
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(File, batch) of the first ``limit`` rows, in row order and bounded memory; all columns when None.
+    """(File, batch) of ``limit`` rows from row ``first`` on, in row order and bounded memory; all columns when None.
 
-    Batches have at most ``batch_size`` rows, and fewer where rows are large.
+    Batches have at most ``batch_size`` rows, and fewer where rows are large. Row groups before ``first`` are not read.
     """
     left = limit
+    ahead = first  # rows to pass over
     wanted = None if columns is None else list(columns)
     for path in paths:
         if left is not None and left <= 0:
             break
         with open_parquet(path) as file:
-            with _named(path, "read from row 0"):
+            sizes = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
+            skipped = row = 0
+            while ahead and skipped < len(sizes) and sizes[skipped] <= ahead:
+                ahead -= sizes[skipped]
+                row += sizes[skipped]
+                skipped += 1
+            if sizes and skipped == len(sizes):
+                continue
+            with _named(path, f"read from row {row}"):
                 rows = _fitting_rows(file, wanted, batch_size)
-            batches = file.iter_batches(batch_size=rows, columns=wanted)
-            row = 0
+            groups = None if not skipped else list(range(skipped, len(sizes)))
+            batches = file.iter_batches(batch_size=rows, columns=wanted, row_groups=groups)
             while left is None or left > 0:
                 with _named(path, f"read on from row {row}"):
                     batch = next(batches, None)
                 if batch is None:
                     break
                 row += len(batch)
+                if ahead:
+                    passed = min(ahead, len(batch))
+                    ahead -= passed
+                    batch = batch.slice(passed)
+                    if not len(batch):
+                        continue
                 with _named(path, f"read on from row {row}"):
                     batch = plain_batch(batch)
                 if left is not None:

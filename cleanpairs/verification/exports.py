@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of, sha256_of
 from cleanpairs.export.formats import FORMATS, make_format
@@ -130,11 +130,10 @@ def _check_ledger(
     out: Path, path: Path, rows: Mapping[str, int], counts: Mapping[str, int], findings: Findings
 ) -> None:
     try:
-        names = pq.read_schema(path)
-        if not check_schema(path, names, LEDGER_SCHEMA, findings):
+        if not check_schema(path, common_schema([str(path)]), LEDGER_SCHEMA, findings):
             return
-        table = pq.read_table(path, columns=["pair_id", "action", "out_row"], page_checksum_verification=True)
-    except (pa.ArrowException, OSError):
+        table = read_table(path, ["pair_id", "action", "out_row"])
+    except DataError:
         return  # named already, page by page
     if table["pair_id"].null_count or not np.array_equal(table["pair_id"].to_numpy(), np.arange(len(table))):
         findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")
@@ -164,11 +163,11 @@ def _check_ledger(
 def _check_actions(out: Path, wanted: np.ndarray, findings: Findings) -> None:
     """The actions in the cleaned file, in order, are those of the ledger's written pairs: no row has moved."""
     try:
-        if "action" not in pq.read_schema(out).names:
+        if "action" not in common_schema([str(out)]).names:
             findings.wrong(out, "is missing", "column 'action'")
             return
-        table = pq.read_table(out, columns=["action"], page_checksum_verification=True)
-    except (pa.ArrowException, OSError):
+        table = read_table(out, ["action"])
+    except DataError:
         return  # named already
     column = table["action"].combine_chunks()
     found = column.flatten() if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) else column

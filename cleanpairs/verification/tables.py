@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.errors import DataError
 from cleanpairs.run import SCORES_SCHEMA
 from cleanpairs.verification.findings import Findings
@@ -23,29 +24,32 @@ _ROWS = 64  # of a column at once: a page of a compression bomb is not held whol
 def read_pages(path: Path, findings: Findings) -> int | None:
     """Read every column of every row group, its page checksums verified; the rows, or None if it is no Parquet."""
     try:
-        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        findings.wrong(path, f"cannot be read as Parquet: {_said(error)}", "footer")
+        with open_parquet(str(path)) as file:
+            return _read_pages(path, file, findings)
+    except DataError as error:
+        findings.wrong(path, str(error).removeprefix(f"{path} "), "footer")
         return None
-    with file:
-        metadata = file.metadata
-        for group in range(metadata.num_row_groups):
-            expected = metadata.row_group(group).num_rows
-            for name in dict.fromkeys(file.schema_arrow.names):
-                place = f"row group {group}, column {name!r}"
-                row = 0
-                try:
-                    for batch in file.iter_batches(batch_size=_ROWS, row_groups=[group], columns=[name]):
-                        batch.validate(full=True)
-                        row += len(batch)
-                except (pa.ArrowException, OSError) as error:
-                    findings.wrong(path, f"damaged after row {row} of it: {_said(error)}", place)
-                    continue
-                if row != expected:
-                    findings.wrong(path, f"has {row:,} rows, and its row group {expected:,}", place)
-        if sum(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)) != metadata.num_rows:
-            findings.wrong(path, f"the row groups' rows do not add up to its {metadata.num_rows:,}", "footer")
-        return int(metadata.num_rows)
+
+
+def _read_pages(path: Path, file: pq.ParquetFile, findings: Findings) -> int:
+    metadata = file.metadata
+    for group in range(metadata.num_row_groups):
+        expected = metadata.row_group(group).num_rows
+        for name in dict.fromkeys(file.schema_arrow.names):
+            place = f"row group {group}, column {name!r}"
+            row = 0
+            try:
+                for batch in file.iter_batches(batch_size=_ROWS, row_groups=[group], columns=[name]):
+                    batch.validate(full=True)
+                    row += len(batch)
+            except (pa.ArrowException, OSError) as error:
+                findings.wrong(path, f"damaged after row {row} of it: {_said(error)}", place)
+                continue
+            if row != expected:
+                findings.wrong(path, f"has {row:,} rows, and its row group {expected:,}", place)
+    if sum(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)) != metadata.num_rows:
+        findings.wrong(path, f"the row groups' rows do not add up to its {metadata.num_rows:,}", "footer")
+    return int(metadata.num_rows)
 
 
 def check_schema(path: Path, found: pa.Schema, wanted: pa.Schema, findings: Findings) -> bool:
@@ -65,10 +69,7 @@ def check_schema(path: Path, found: pa.Schema, wanted: pa.Schema, findings: Find
 
 def check_scores(path: Path, findings: Findings, *, pairs: int | None = None, threshold: float | None = None) -> int:
     """A scores table: one row a pair in order, correspondence in [0, 1] or null with a reason; the flagged, counted."""
-    try:
-        table = pq.read_table(path, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read: {_said(error)}") from error
+    table = read_table(path)
     if not check_schema(path, table.schema, SCORES_SCHEMA, findings):
         return 0
     if pairs is not None and len(table) != pairs:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
-from cleanpairs.data.parquet_io import parquet_files
+from cleanpairs.data.parquet_io import open_parquet, parquet_files
 from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of
 from cleanpairs.run import SCORES_SCHEMA
@@ -97,8 +95,7 @@ def _verify_parquet(path: Path, findings: Findings) -> None:
         rows = read_pages(path, findings)
     if rows is None:
         return
-    file = pq.ParquetFile(path)
-    with file:
+    with open_parquet(str(path)) as file:
         schema = file.schema_arrow
         groups = range(file.metadata.num_row_groups)
         findings.notes += [f"{path.name}: {rows:,} rows, {len(groups)} row groups, {len(schema)} columns"]

@@ -293,10 +293,46 @@ def _read_jpeg(data: bytes, work: Path) -> None:
     images.read_image(data)
 
 
+def _make_run(path: Path) -> None:
+    from cleanpairs.run import write_scores
+
+    y = np.linspace(0, 1, 40, dtype=np.float32)
+    write_scores(path, [f"k{i}" for i in range(40)], y, 0.5, {}, overwrite=True)
+
+
+def _read_scores(data: bytes, work: Path) -> None:
+    from cleanpairs.run import Run
+
+    (work / "scores.parquet").write_bytes(data)
+    Run(work).scores()
+
+
+def _make_plan(path: Path) -> None:
+    import pyarrow as pa
+
+    from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+
+    n = 40
+    columns = {"pair_id": range(n), "key": [f"k{i}" for i in range(n)], "action": ["keep"] * n, "caption": ["x"] * n}
+    table = pa.table([pa.array(columns.get(f.name, [None] * n), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA)
+    plan = path.with_name("plan.parquet")
+    RepairPlan(table, 0.5, 0.5, "f", {}).save(plan)
+    path.write_bytes(plan.read_bytes())
+
+
+def _read_plan(data: bytes, work: Path) -> None:
+    from cleanpairs.plan import RepairPlan
+
+    (work / "plan.parquet").write_bytes(data)
+    RepairPlan.load(work / "plan.parquet")
+
+
 KINDS: dict[str, tuple[Callable[[Path], None], Callable[[bytes, Path], None]]] = {
     "Parquet": (_make_parquet, _read_parquet),
     "Parquet without checksums": (_make_foreign_parquet, _read_parquet),
     "Parquet in verify": (_make_foreign_parquet, _verify_parquet),
+    "scores.parquet": (_make_run, _read_scores),
+    "plan.parquet": (_make_plan, _read_plan),
     "Arrow": (_make_arrow, _read_arrow),
     "safetensors": (_make_safetensors, _read_safetensors),
     "npy": (_make_npy, _read_npy),
