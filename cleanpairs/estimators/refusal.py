@@ -13,12 +13,13 @@ import numpy as np
 from cleanpairs.correspondence.evidence import (
     BLOCK,
     BLOCKS,
-    LEAST_PAIRS,
+    LEAST,
     Evidence,
     bag_of_tokens,
+    by_image,
     evidence,
     image_vectors,
-    one_of_each,
+    mean_of,
     standardised,
 )
 from cleanpairs.encoders.tokenizer import TokenTable
@@ -47,9 +48,10 @@ def evidence_of(
     texts : TokenTable of N captions, or (N, E) float
     image_index, image_group, text_group : (N,) int64
     """
-    rows = one_of_each(image_group, text_group, most=BLOCK * BLOCKS, seed=seed)
-    if len(rows) < LEAST_PAIRS:
-        return Evidence(0.0, len(rows))
+    groups = by_image(image_group, text_group, most=BLOCK * BLOCKS, seed=seed)
+    if len(groups) < LEAST:
+        return Evidence(0.0, len(groups))
+    rows = np.concatenate(groups)
     if isinstance(texts, TokenTable):
         chosen = texts.take(rows)
         if chosen.vectors is None:
@@ -58,7 +60,9 @@ def evidence_of(
             described = standardised(chosen.vectors[chosen.ids[chosen.offsets[:-1]]])
     else:
         described = standardised(texts[rows])
-    return evidence(image_vectors(images, image_index[rows]), described, seed=seed)
+    shown = image_index[[group[0] for group in groups]]
+    captions = mean_of(described, np.array([len(group) for group in groups]))
+    return evidence(image_vectors(images, shown), captions, seed=seed)
 
 
 def refuse_without(found: Evidence, pairs: int, method: str, *, pixels: bool = False) -> None:
@@ -68,7 +72,7 @@ def refuse_without(found: Evidence, pairs: int, method: str, *, pixels: bool = F
     ------
     RefusedError
     """
-    if pairs < MANY or found.enough or (pixels and found.n >= LEAST_PAIRS):
+    if pairs < MANY or found.enough or (pixels and found.n >= LEAST):
         return
     raise RefusedError(
         f"{method} has nothing to tell wrong pairs from right ones by: {found}; no pair is dropped. Check that each "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from cleanpairs.correspondence import evidence as module
-from cleanpairs.correspondence.evidence import bag_of_tokens, evidence, image_vectors, one_of_each, standardised
+from cleanpairs.correspondence.evidence import bag_of_tokens, by_image, evidence, image_vectors, mean_of, standardised
 from cleanpairs.encoders.tokenizer import Tokenizer
 
 
@@ -84,13 +85,41 @@ def test_few_and_equal_rows_are_no_evidence(n: int) -> None:
         assert str(found)
 
 
-def test_one_pair_of_each_image_and_each_text() -> None:
+def test_an_image_takes_part_once_with_its_captions_and_a_text_once() -> None:
     rng = np.random.default_rng(0)
-    images, texts = rng.integers(0, 40, 300), rng.integers(0, 60, 300)
-    rows = one_of_each(images, texts, most=300)
-    assert len(np.unique(images[rows])) == len(np.unique(texts[rows])) == len(rows) > 20
-    assert len(one_of_each(images, texts, most=5)) == 5
-    assert len(one_of_each(images[:0], texts[:0], most=5)) == 0
+    images, texts = rng.integers(0, 40, 300), rng.integers(0, 200, 300)
+    groups = by_image(images, texts, most=300)
+    rows = np.concatenate(groups)
+    assert len(np.unique(texts[rows])) == len(rows) > 100
+    assert all(len(np.unique(images[group])) == 1 <= len(group) <= module.CAPTIONS for group in groups)
+    assert len({images[group[0]] for group in groups}) == len(groups)
+    assert len(by_image(images, texts, most=5)) == 5
+    assert by_image(images[:0], texts[:0], most=5) == []
+
+
+def test_the_mean_of_an_images_captions() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 4))
+    x[5] = 0
+    counts = np.array([2, 1, 3])
+    unit = x / np.where(np.linalg.norm(x, axis=1) > 0, np.linalg.norm(x, axis=1), 1)[:, None]
+    want = np.stack([unit[:2].sum(0), unit[2], unit[3:].sum(0)])
+    np.testing.assert_allclose(mean_of(x, counts), want, rtol=1e-5)
+    np.testing.assert_allclose(mean_of(csr_array(x), counts).toarray(), want, rtol=1e-5)
+
+
+def test_several_captions_tell_more_and_stay_together_where_they_are_wrong() -> None:
+    """Five captions of an image that are alike, all permuted by images: no evidence, though rows of one image agree."""
+    images, texts = dependent(150)
+    five = np.repeat(texts, 5, axis=0) + 1.5 * np.random.default_rng(1).normal(size=(750, 30))
+    group, text_group = np.repeat(np.arange(150), 5), np.arange(750)
+    found = {}
+    for name, order in (("right", np.arange(150)), ("wrong", np.random.default_rng(2).permutation(150))):
+        groups = by_image(order[group], text_group, most=1000)
+        shown = order[group][[rows[0] for rows in groups]]
+        found[name] = evidence(images[shown], mean_of(five[np.concatenate(groups)], np.full(150, 5)))
+    assert found["right"].z > evidence(images, five[::5]).z > module.LEAST_Z
+    assert not found["wrong"].enough
 
 
 def test_vectors_of_regions_of_pixels_and_of_tokens() -> None:
