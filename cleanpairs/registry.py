@@ -10,7 +10,7 @@ from typing import Any
 
 from cleanpairs.errors import ConfigError
 
-__all__ = ["BACKBONES", "IMAGE_ENCODERS", "METHODS", "OBJECTIVES", "READERS", "Entry", "Registry", "nearest"]
+__all__ = ["BACKBONES", "ENGINES", "IMAGE_ENCODERS", "METHODS", "OBJECTIVES", "READERS", "Entry", "Registry", "nearest"]
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -206,5 +206,13 @@ READERS = Registry(
         ),
         "precomp": ("cleanpairs.data.precomp:PrecompReader", "research layout: {split}_ims.npy and {split}_caps.txt"),
         "parquet": ("cleanpairs.data.parquet:ParquetReader", "Parquet: a file, a glob or a directory"),
+    },
+)
+
+ENGINES = Registry(
+    "engine",
+    {
+        "local": ("cleanpairs.engine.local:LocalEngine", "this machine: one process, or a pool of them"),
+        "ray": ("cleanpairs.engine.ray:RayEngine", "a Ray cluster, or a Ray started here: a pool of actors"),
     },
 )

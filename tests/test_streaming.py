@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,10 @@ import pytest
 
 from cleanpairs import InfoNCE, load_pairs
 from cleanpairs import streaming as streaming_module
-from cleanpairs.errors import DataError, OutputExistsError
-from cleanpairs.streaming import score_stream
+from cleanpairs.data import open_source
+from cleanpairs.data.parquet import ParquetReader
+from cleanpairs.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.streaming import PARTS, score_stream
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +82,101 @@ def test_an_existing_output_is_kept(model: InfoNCE, tmp_path: Path) -> None:
         score_stream(model, data, tmp_path / "scores.parquet")
     assert (tmp_path / "scores.parquet").read_text() == "mine"
     assert score_stream(model, data, tmp_path / "scores.parquet", overwrite=True).pairs == 5
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two files of 40 rows in row groups of 10, which become partitions of 20 rows."""
+    monkeypatch.setattr(streaming_module, "PARTITION", 20)
+    (tmp_path / "many").mkdir()
+    for name, seed in (("a", 40), ("b", 41)):
+        file = write(tmp_path / f"{name}.parquet", seed, lists=True, bad=(1, 8))
+        pq.write_table(pq.read_table(file), tmp_path / "many" / f"{name}.parquet", row_group_size=10)
+    return tmp_path / "many"
+
+
+def test_partitions_score_as_a_whole(
+    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+    result = score_stream(model, many, tmp_path / "scores.parquet", progress=lambda *rows: told.append(rows))
+    assert told == [(0, 81), (20, 81), (40, 81), (60, 81), (80, 81), (81, 81)]
+    assert not (tmp_path / f"scores.parquet{PARTS}").exists()
+    monkeypatch.setattr(streaming_module, "PARTITION", 1000)
+    assert score_stream(model, many, tmp_path / "whole.parquet") == result
+    table, whole = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("scores", "whole"))
+    assert table.drop(["correspondence"]).equals(whole.drop(["correspondence"]))
+    np.testing.assert_allclose(*(t["correspondence"].to_pandas() for t in (table, whole)), rtol=1e-5)
+    assert table["pair_id"].to_pylist() == list(range(result.pairs)) and result.quarantined > 4
+
+
+def test_a_job_that_was_interrupted_goes_on(
+    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = model.save_pretrained(tmp_path / "model")
+    score_stream(saved, many, tmp_path / "whole.parquet")
+    out, seen = tmp_path / "scores.parquet", []
+    inner = ParquetReader.iter_range
+
+    def until_the_third(self: ParquetReader, source: Any, first: int, rows: int, batch: int) -> Any:
+        seen.append(first)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return inner(self, source, first, rows, batch)
+
+    monkeypatch.setattr(ParquetReader, "iter_range", until_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        score_stream(saved, many, out)
+    parts = tmp_path / f"scores.parquet{PARTS}"
+    assert not out.exists() and sorted(p.name for p in parts.glob("part-*")) == ["part-000000", "part-000001"]
+    score_stream(saved, many, out)
+    assert seen[3] == seen[2] and len(set(seen)) == len(seen) - 1  # the third again, the first two not
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert not parts.exists()
+
+
+def test_parts_of_another_model_are_not_mixed_in(
+    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "scores.parquet"
+    with monkeypatch.context() as patched:
+        patched.setattr(streaming_module, "_put_together", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            score_stream(model, many, out)
+    other = InfoNCE(**{**model.get_params(), "random_state": 5}).fit(tmp_path / "train.parquet")
+    with pytest.raises(OutputExistsError, match="another model"):
+        score_stream(other, many, out)
+    score_stream(other, many, out, overwrite=True)
+    score_stream(other, many, tmp_path / "want.parquet")
+    assert out.read_bytes() == (tmp_path / "want.parquet").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_pool_writes_the_same_file(model: InfoNCE, many: Path, tmp_path: Path) -> None:
+    one = score_stream(model, many, tmp_path / "one.parquet")
+    two = score_stream(model, many, tmp_path / "two.parquet", workers=2)
+    assert one == two
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
+    assert not list(tmp_path.glob(".cleanpairs-model-*"))
+
+
+def test_what_cannot_be_divided_says_so(tmp_path: Path, model: InfoNCE) -> None:
+    table = pq.read_table(write(tmp_path / "new.parquet", 9)).rename_columns(["caption", "image_features", "id"])
+    table.to_pandas().drop(columns="image_features").assign(image=b"no image").to_parquet(tmp_path / "images.parquet")
+    with pytest.raises(ConfigError, match="leave --engine and --workers out"):
+        score_stream(model, tmp_path / "images.parquet", tmp_path / "s.parquet", workers=2)
+    assert not (tmp_path / "s.parquet").exists()
+
+
+@pytest.mark.parametrize(("first", "rows"), [(0, 81), (0, 0), (5, 1), (9, 2), (10, 10), (39, 2), (40, 41), (80, 9)])
+def test_a_range_of_rows_is_that_of_all(many: Path, first: int, rows: int) -> None:
+    source, reader = open_source(many), ParquetReader()
+    pairs = load_pairs(many)
+    wanted = [
+        (pairs.keys[i], pairs.captions[i]) for i in np.flatnonzero((pairs.row >= first) & (pairs.row < first + rows))
+    ]
+    found = [p for b in reader.iter_range(source, first, rows, 4) for p in zip(b.keys, b.captions, strict=True)]
+    assert found == wanted
+    vectors = np.concatenate([b.vectors for b in reader.iter_rows(source)])
+    part = [b.vectors for b in reader.iter_range(source, first, rows, 4)]
+    np.testing.assert_array_equal(np.concatenate([vectors[:0], *part]), vectors[first : first + rows])

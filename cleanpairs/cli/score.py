@@ -8,6 +8,7 @@ import click
 
 from cleanpairs.cli.options import column_options, existing_run, pick_columns, split_run_and_data
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.registry import ENGINES
 
 __all__ = ["score"]
 
@@ -16,15 +17,42 @@ __all__ = ["score"]
 @click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
 @click.option("--out", required=True, metavar="FILE", help="The scores table to write (Parquet).")
 @column_options
+@click.option("--engine", type=click.Choice(ENGINES.names()), default="local", show_default=True, help="Who works.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that work at once.")
+@click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster; a Ray is started here if not given.")
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option
-def score(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
-    """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest)."""
+def score(
+    paths: tuple[str, ...],
+    out: str,
+    engine: str,
+    workers: int,
+    ray_address: str | None,
+    overwrite: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
+
+    Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
+    interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
+    """
     from cleanpairs.streaming import score_stream
 
     run_path, data = split_run_and_data(paths)
-    model = existing_run(run_path).model()
-    result = score_stream(model, data, out, overwrite=overwrite, columns=pick_columns(options))
+    run = existing_run(run_path)
+    if not (run.path / "model").exists():
+        run.model()  # says what to do
+    result = score_stream(
+        run.path / "model",
+        data,
+        out,
+        overwrite=overwrite,
+        columns=pick_columns(options),
+        engine=engine,
+        workers=workers,
+        address=ray_address,
+    )
     if as_json:
         print_json(result.to_dict())
     else:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from cleanpairs.data.images import ImageSource, ParquetImages
-from cleanpairs.data.parquet_io import common_schema, count_rows, expand, iter_batches, parquet_files
+from cleanpairs.data.parquet_io import common_schema, count_rows, expand, iter_batches, parquet_files, row_groups
+from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.errors import DataError
@@ -49,6 +50,19 @@ class ParquetReader(TableReader):
         """See :class:`TableReader`."""
         for path, batch in iter_batches(source.paths, columns, batch_rows, source.n_rows):
             yield Rows(path, batch)
+
+    def iter_range(self, source: Source, first: int, rows: int, batch_rows: int) -> Iterator[RowBatch]:
+        """The rows ``first`` to ``first + rows`` of ``source``, converted, batch by batch.
+
+        The row groups before them are not read.
+        """
+        rows = max(0, min(rows, source.n_rows - first))
+        batches = iter_batches(source.paths, self._wanted(source), batch_rows, rows, first)
+        return self._converted(source, (Rows(path, batch) for path, batch in batches), first)
+
+    def row_groups(self, source: Source) -> list[int]:
+        """Rows of each row group, in order over all files."""
+        return row_groups(source.paths)
 
     def encoded(self, source: Source) -> ImageSource | None:
         """The image column."""

@@ -75,13 +75,20 @@ class TableReader(ABC):
 
     def iter_rows(self, source: Source, batch_rows: int = BATCH) -> Iterator[RowBatch]:
         """The rows of ``source``, converted, batch by batch."""
+        return self._converted(source, self.batches(source, batch_rows, self._wanted(source)), 0)
+
+    def _wanted(self, source: Source) -> list[str]:
+        """The columns that become pairs."""
         needed = dict.fromkeys(source.columns.values())
         if "features" in source.columns:
             needed.pop(source.columns.get("image", ""), None)
         names = set(self.schema(source).names)
-        wanted = [*needed, *(c for c in ("true_mismatch", "true_key") if c in names)]
-        first, shape = 0, self._vector_shape(source)
-        for rows in self.batches(source, batch_rows, wanted):
+        return [*needed, *(c for c in ("true_mismatch", "true_key") if c in names)]
+
+    def _converted(self, source: Source, batches: Iterator[Rows], first: int) -> Iterator[RowBatch]:
+        """Consecutive rows of ``source``, converted; the first of them is row ``first``."""
+        shape = self._vector_shape(source)
+        for rows in batches:
             yield convert(
                 rows.batch,
                 source.columns,

@@ -1,0 +1,19 @@
+"""Work on many rows, partition by partition, in one process, in several, or on a Ray cluster; resumable."""
+
+from __future__ import annotations
+
+from cleanpairs.engine.job import Progress, remove_job, run_partitions
+from cleanpairs.engine.partitions import Partition, plan_partitions
+from cleanpairs.engine.work import Engine, Finished, Work, make_engine
+
+__all__ = [
+    "Engine",
+    "Finished",
+    "Partition",
+    "Progress",
+    "Work",
+    "make_engine",
+    "plan_partitions",
+    "remove_job",
+    "run_partitions",
+]

@@ -1,0 +1,179 @@
+"""A job: work over all partitions of an input, of which any part may be done already.
+
+In the job's folder lie the partitions' outputs, ``part-000000`` and on, and ``manifest.jsonl``: a line that says which
+job it is, then one line for each finished partition, appended when its output is in place. A line that a kill has torn,
+or whose file is missing or of another size, counts for nothing: that partition is done again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.engine.partitions import Partition
+from cleanpairs.engine.work import Engine, Finished, Work
+from cleanpairs.errors import OutputError, OutputExistsError
+
+__all__ = ["MANIFEST", "Progress", "remove_job", "run_partitions"]
+
+MANIFEST = "manifest.jsonl"
+LOCK = ".job-lock"
+
+Progress = Callable[[int, int], None]
+"""``progress(rows done, rows in all)``, when a partition is finished."""
+
+
+def run_partitions(
+    work: Work,
+    partitions: Sequence[Partition],
+    folder: Path,
+    *,
+    job: str,
+    engine: Engine,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> list[Finished]:
+    """Do what is left of a job.
+
+    Parameters
+    ----------
+    work : Work
+    partitions : sequence of Partition
+    folder : path
+        Of the job; made if it does not exist. On a cluster every machine must see it.
+    job : str
+        Names everything that the outputs depend on: input, model, settings.
+    engine : Engine
+    overwrite : bool
+        Start over where the folder holds another job.
+
+    Returns
+    -------
+    list of Finished
+        In the order of the partitions; ``folder / partition.name`` are the outputs.
+
+    Raises
+    ------
+    OutputExistsError
+        The folder holds another job, or one that is running.
+    CleanpairsError
+        As the work and the engine do; run again to go on.
+    """
+    name = hashlib.sha256(json.dumps([job, [asdict(p) for p in partitions]]).encode()).hexdigest()
+    total = sum(p.rows for p in partitions)
+    with _locked(folder):
+        done = _begin(folder, name, overwrite)
+        done = {p.number: done[p.number] for p in partitions if p.number in done}
+        left = [p for p in partitions if p.number not in done]
+        rows, rows_of = total - sum(p.rows for p in left), {p.number: p.rows for p in left}
+        if progress is not None:
+            progress(rows, total)
+        with _writing(folder), (folder / MANIFEST).open("a", encoding="utf-8") as manifest:
+            for finished in engine.run(work, left, folder) if left else ():
+                _append(manifest, asdict(finished))
+                done[finished.number] = finished
+                rows += rows_of[finished.number]
+                if progress is not None:
+                    progress(rows, total)
+    return [done[p.number] for p in partitions]
+
+
+def remove_job(folder: Path) -> None:
+    """Remove what a job has left in its folder, and the folder if there is nothing else in it."""
+    with suppress(OSError):
+        for file in [*folder.glob("part-*"), folder / MANIFEST, folder / LOCK]:
+            file.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        if error.errno is None or not str(error.filename or "").startswith(str(folder)):
+            raise
+        raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The folder, made, and held against a second process that would do the same job."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputExistsError(
+                f"{folder} belongs to a job that is running: wait, or name another output"
+            ) from error
+        yield
+    finally:
+        os.close(lock)
+
+
+def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
+    """The partitions that are finished, by number; the manifest is there afterwards, and whole."""
+    manifest = folder / MANIFEST
+    lines = _lines(manifest)
+    if lines and lines[0].get("job") == name:
+        done = [Finished(**line) for line in lines[1:] if line.keys() == {"number", "bytes", "facts"}]
+        kept = {f.number: f for f in done if _size(folder / Partition(f.number, 0, 0).name) == f.bytes}
+    elif manifest.exists() and not overwrite:
+        raise OutputExistsError(
+            f"{folder} holds parts of another job (other data, another model or version): remove it, or give "
+            "--overwrite (overwrite=True) to start over"
+        )
+    else:
+        kept = {}
+        for old in folder.glob("part-*"):
+            old.unlink()
+    with staged_file(manifest, overwrite=True) as fresh:
+        lines = [{"job": name}, *(asdict(finished) for finished in kept.values())]
+        Path(fresh).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return kept
+
+
+def _append(file: IO[str], line: dict[str, Any]) -> None:
+    file.write(json.dumps(line) + "\n")
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of JSON lines up to the first that is torn; none where there is no file."""
+    found: list[dict[str, Any]] = []
+    try:
+        text = path.read_bytes().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return found
+    for line in text.splitlines(keepends=True):
+        try:
+            value = json.loads(line) if line.endswith("\n") else None
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            break
+        found.append(value)
+    return found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1

@@ -1,0 +1,102 @@
+"""What the unit of work is, and what an engine does with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.engine.partitions import Partition
+from cleanpairs.errors import ConfigError
+from cleanpairs.registry import ENGINES
+
+__all__ = ["Do", "Engine", "Finished", "Work", "carry_out", "cores", "make_engine", "share_of_threads"]
+
+Do = Callable[[Partition, Path], dict[str, Any]]
+"""``do(partition, path)`` writes the partition's output to ``path`` and returns facts about it, as JSON has them."""
+
+
+class Work(Protocol):
+    """A pure function from a partition to a file, that can be sent to another process.
+
+    What is expensive (a model) is not sent but opened there, once a worker. The same partition gives the same file,
+    bit for bit, in whatever process it is done, as long as that has as many threads.
+    """
+
+    def open(self, threads: int | None) -> Do:
+        """Make ready, with so many threads (None: as they are), and return what does a partition."""
+        ...
+
+
+@dataclass(frozen=True)
+class Finished:
+    """``number`` of a partition whose output is in place, its size in ``bytes``, and the ``facts`` of its making."""
+
+    number: int
+    bytes: int
+    facts: dict[str, Any]
+
+
+class Engine(Protocol):
+    """Drives work over partitions; see :data:`cleanpairs.registry.ENGINES`."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether work is done in other processes, so that it has to be sent there."""
+        ...
+
+    def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
+        """Do all partitions, in any order; outputs go to ``folder``, each by :func:`carry_out`.
+
+        Raises
+        ------
+        CleanpairsError
+            What the work raises; partitions done until then are in place.
+        ResourceError
+            Workers die on a partition again and again.
+        """
+        ...
+
+
+def carry_out(do: Do, partition: Partition, folder: Path) -> Finished:
+    """Do one partition: its output appears in ``folder`` whole or not at all, over that of an earlier attempt."""
+    target = folder / partition.name
+    with staged_file(target, overwrite=True) as path:
+        facts = do(partition, Path(path))
+    return Finished(partition.number, target.stat().st_size, facts)
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def share_of_threads(workers: int) -> int:
+    """Threads of each of ``workers`` processes, so that together they use the cores once."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    share = max(1, cores() // workers)
+    return min(share, int(limit)) if limit.isdecimal() and int(limit) else share
+
+
+def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> Engine:
+    """The engine registered as ``name``.
+
+    Parameters
+    ----------
+    workers : int
+        Processes at once.
+    address : str, optional
+        Of the cluster, for engines that have one.
+
+    Raises
+    ------
+    ConfigError
+        An unknown engine, no worker, an address for an engine without a cluster, or the engine's package is missing.
+    """
+    if workers < 1:
+        raise ConfigError(f"workers must be at least 1, found {workers}")
+    engine: Engine = ENGINES.load(name)(workers=workers, address=address)
+    return engine

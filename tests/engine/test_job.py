@@ -1,0 +1,236 @@
+"""A job is done once: after errors, kills and torn manifests it goes on where it was."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanpairs.engine import Partition, make_engine, plan_partitions, remove_job, run_partitions
+from cleanpairs.engine.job import LOCK, MANIFEST
+from cleanpairs.engine.work import share_of_threads
+from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError, ResourceError
+
+WORKS = '''
+import os
+import signal
+from pathlib import Path
+from dataclasses import dataclass
+
+from cleanpairs.errors import DataError
+
+
+@dataclass(frozen=True)
+class Squares:
+    """The squares of a partition's rows. On partition ``dies`` the worker is killed, while ``times`` can be taken."""
+
+    dies: int = -1
+    times: str = ""
+    refuses: int = -1
+
+    def open(self, threads):
+        def do(partition, path):
+            if partition.number == self.refuses:
+                raise DataError("no row 7 for you")
+            if partition.number == self.dies:
+                left = sorted(Path(self.times).iterdir())
+                if left:
+                    left[0].unlink()
+                    path.write_text("half of")
+                    os.kill(os.getpid(), signal.SIGKILL)
+            rows = range(partition.first, partition.first + partition.rows)
+            path.write_text(" ".join(str(r * r) for r in rows))
+            return {"process": os.getpid(), "threads": threads}
+        return do
+'''
+
+
+@dataclass
+class Squares:
+    """In this process: which partitions were done; one of them fails."""
+
+    fails: int = -1
+    done: list[int] = field(default_factory=list)
+
+    def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
+        def do(partition: Partition, path: Path) -> dict[str, Any]:
+            if partition.number == self.fails:
+                path.write_text("half of")
+                raise DataError("this one fails")
+            self.done.append(partition.number)
+            rows = range(partition.first, partition.first + partition.rows)
+            path.write_text(" ".join(str(r * r) for r in rows))
+            return {"rows": partition.rows}
+
+        return do
+
+
+LOCAL = make_engine("local")
+PARTITIONS = plan_partitions([10] * 5, 45, target=10)
+WHOLE = " ".join(str(r * r) for r in range(45))
+
+
+def text(folder: Path) -> str:
+    return " ".join((folder / p.name).read_text() for p in PARTITIONS)
+
+
+@pytest.fixture
+def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module ``squares_for_workers``, which other processes can import too."""
+    import importlib
+    import sys
+
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "squares_for_workers.py").write_text(WORKS)
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    yield importlib.import_module("squares_for_workers")
+    del sys.modules["squares_for_workers"]
+
+
+def test_all_partitions_are_done_and_listed(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    work = Squares()
+    done = run_partitions(
+        work, PARTITIONS, tmp_path / "job", job="a", engine=LOCAL, progress=lambda *rows: told.append(rows)
+    )
+    assert [f.number for f in done] == work.done == [0, 1, 2, 3, 4]
+    assert [f.facts["rows"] for f in done] == [10, 10, 10, 10, 5]
+    assert text(tmp_path / "job") == WHOLE
+    assert told == [(0, 45), (10, 45), (20, 45), (30, 45), (40, 45), (45, 45)]
+    lines = [json.loads(line) for line in (tmp_path / "job" / MANIFEST).read_text().splitlines()]
+    assert [line["number"] for line in lines[1:]] == [0, 1, 2, 3, 4]
+    remove_job(tmp_path / "job")
+    assert not (tmp_path / "job").exists()
+
+
+def test_an_empty_input_is_a_job_too(tmp_path: Path) -> None:
+    assert run_partitions(Squares(), [], tmp_path / "job", job="a", engine=LOCAL) == []
+
+
+def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    with pytest.raises(DataError, match="this one fails"):
+        run_partitions(Squares(fails=2), PARTITIONS, folder, job="a", engine=LOCAL)
+    assert not (folder / "part-000002").exists()  # nothing half-written
+    again = Squares()
+    done = run_partitions(again, PARTITIONS, folder, job="a", engine=LOCAL)
+    assert again.done == [2, 3, 4] and [f.number for f in done] == [0, 1, 2, 3, 4]
+    assert text(folder) == WHOLE
+
+
+@pytest.mark.parametrize("harm", ["torn", "garbage", "gone", "cut", "foreign line"])
+def test_what_is_damaged_is_done_again(tmp_path: Path, harm: str) -> None:
+    folder = tmp_path / "job"
+    run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
+    manifest = folder / MANIFEST
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    if harm == "torn":
+        manifest.write_bytes(b"".join(lines[:5]) + lines[5][:-9])
+    elif harm == "garbage":
+        manifest.write_bytes(b"".join(lines[:5]) + b"\xff\x00\n" + lines[5])
+    elif harm == "foreign line":
+        manifest.write_bytes(b"".join(lines[:5]) + b'{"x": 1}\n')
+    elif harm == "gone":
+        (folder / "part-000004").unlink()
+    else:
+        (folder / "part-000004").write_text("16")
+    again = Squares()
+    run_partitions(again, PARTITIONS, folder, job="a", engine=LOCAL)
+    assert again.done == [4]
+    assert text(folder) == WHOLE
+    last = Squares()
+    run_partitions(last, PARTITIONS, folder, job="a", engine=LOCAL)
+    assert last.done == []  # the manifest is whole again
+
+
+def test_parts_of_another_job_are_kept_unless_told(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
+    with pytest.raises(OutputExistsError, match="another job"):
+        run_partitions(Squares(), PARTITIONS, folder, job="b", engine=LOCAL)
+    with pytest.raises(OutputExistsError, match="another job"):  # the same rows cut otherwise
+        run_partitions(Squares(), plan_partitions([9] * 5, 45, target=9), folder, job="a", engine=LOCAL)
+    assert text(folder) == WHOLE
+    again = Squares()
+    run_partitions(again, PARTITIONS, folder, job="b", engine=LOCAL, overwrite=True)
+    assert again.done == [0, 1, 2, 3, 4]
+
+
+def test_a_folder_with_something_else_in_it_keeps_that(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
+    remove_job(folder)
+    assert [p.name for p in folder.iterdir()] == ["mine.txt"]
+
+
+def test_two_processes_do_not_do_the_same_job(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    lock = os.open(tmp_path / "job" / LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(OutputExistsError, match="running"):
+        run_partitions(Squares(), PARTITIONS, tmp_path / "job", job="a", engine=LOCAL)
+    os.close(lock)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        run_partitions(Squares(), PARTITIONS, tmp_path / "file" / "job", job="a", engine=LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        ("spark", {}, "unknown engine 'spark'"),
+        ("local", {"workers": 0}, "at least 1"),
+        ("local", {"address": "auto"}, "use 'ray'"),
+    ],
+)
+def test_engines_that_cannot_be_made(name: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make_engine(name, **settings)
+
+
+def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"cleanpairs\[ray\]"):
+        make_engine("ray")
+
+
+@pytest.mark.slow
+def test_a_pool_goes_on_when_a_worker_is_killed(tmp_path: Path, works: Any) -> None:
+    (tmp_path / "deaths").mkdir()
+    (tmp_path / "deaths" / "one").write_text("")
+    work = works.Squares(dies=2, times=str(tmp_path / "deaths"))
+    done = run_partitions(work, PARTITIONS, tmp_path / "job", job="a", engine=make_engine("local", workers=2))
+    assert text(tmp_path / "job") == WHOLE
+    assert len({f.facts["process"] for f in done}) >= 2 and os.getpid() not in {f.facts["process"] for f in done}
+    assert {f.facts["threads"] for f in done} == {share_of_threads(2)}
+    assert list((tmp_path / "deaths").iterdir()) == []  # it did die
+
+
+@pytest.mark.slow
+def test_a_partition_that_kills_every_worker_is_given_up_and_errors_keep_their_kind(tmp_path: Path, works: Any) -> None:
+    (tmp_path / "deaths").mkdir()
+    for i in range(9):
+        (tmp_path / "deaths" / str(i)).write_text("")
+    two = make_engine("local", workers=2)
+    with pytest.raises(ResourceError, match="3 times"):
+        run_partitions(
+            works.Squares(dies=4, times=str(tmp_path / "deaths")), PARTITIONS, tmp_path / "job", job="a", engine=two
+        )
+    with pytest.raises(DataError, match="no row 7"):
+        run_partitions(works.Squares(refuses=4), PARTITIONS, tmp_path / "job", job="a", engine=two)
+    run_partitions(works.Squares(), PARTITIONS, tmp_path / "job", job="a", engine=two)
+    assert text(tmp_path / "job") == WHOLE

@@ -1,0 +1,40 @@
+"""Cuts: every row once, in order, at row groups where these are small."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanpairs.engine import Partition, plan_partitions
+
+
+@given(st.lists(st.integers(0, 60), max_size=30), st.integers(1, 25), st.data())
+def test_every_row_is_in_one_partition(groups: list[int], target: int, data: st.DataObject) -> None:
+    rows = data.draw(st.integers(0, sum(groups)))
+    cut = plan_partitions(groups, rows, target=target)
+    assert [p.number for p in cut] == list(range(len(cut)))
+    assert [r for p in cut for r in range(p.first, p.first + p.rows)] == list(range(rows))
+    assert all(p.rows >= 1 for p in cut)
+    assert all(p.rows < 3 * target + 1 for p in cut)
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "sizes"),
+    [
+        ([], 0, []),
+        ([0], 0, []),
+        ([1], 1, [1]),
+        ([10], 10, [10]),
+        ([10] * 5, 50, [20, 20, 10]),
+        ([10] * 5, 25, [20, 5]),
+        ([60], 60, [15, 15, 15, 15]),
+        ([3, 60, 3], 66, [3, 15, 15, 15, 15, 3]),
+    ],
+)
+def test_cuts(groups: list[int], rows: int, sizes: list[int]) -> None:
+    assert [p.rows for p in plan_partitions(groups, rows, target=15)] == sizes
+
+
+def test_names_sort_as_numbers_do() -> None:
+    assert Partition(7, 0, 1).name < Partition(10, 0, 1).name == "part-000010"
