@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt
 PINNED := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint format bench docs clean
+.PHONY: help demo test test-gpu lint format bench faults docs clean
 
 help:
 	@echo "make demo    install into $(VENV) and run the demonstration"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint    ruff and mypy; make format rewrites"
 	@echo "make docs    build the documentation site into build/site"
 	@echo "make bench   print the figures of benchmarks/RESULTS.md"
+	@echo "make faults  kill commands, fill disks, damage files; write the table of docs/robustness.md (half an hour)"
 	@echo "make clean   remove $(VENV), caches and build output; runs/ and demo/ stay"
 
 $(BIN)/python:
@@ -57,6 +58,11 @@ docs: $(PINNED) | $(BIN)/python
 
 bench: $(VENV)/.installed-test
 	set -e; for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
+
+FAULTS ?= --write docs/robustness.md
+
+faults: $(VENV)/.installed-test
+	$(BIN)/python tools/faults $(FAULTS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -201,6 +201,8 @@ def fit_run(
         run.write_info({**info, "status": "interrupted"})
         raise
     except BaseException:
+        if not resume:
+            run.discard_empty()
         run.restore_replaced()
         raise
     run.write_metrics(estimator.history_)

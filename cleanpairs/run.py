@@ -113,6 +113,8 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._points_latest = False
+        self._latest_before: str | None = None
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> Run:
@@ -156,13 +158,25 @@ class Run:
     def restore_replaced(self) -> None:
         """The new run has failed: the one that it was to replace comes back, if there was one."""
         if self._aside.exists():
-            shutil.rmtree(self.path)
+            shutil.rmtree(self.path, ignore_errors=True)
             self._aside.rename(self.path)
+
+    def discard_empty(self) -> None:
+        """The fit was refused before it had learnt anything: neither the run nor the link to it stays."""
+        if any(p.is_file() for p in (self.path / "checkpoints").rglob("*")) or (self.path / "model").exists():
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._points_latest and (link := Path("runs/latest")).is_symlink() and not link.exists():
+            link.unlink()
+            if self._latest_before is not None:
+                link.symlink_to(self._latest_before)
 
     def _point_latest(self) -> None:
         link = Path("runs/latest")
         if link.exists() and not link.is_symlink():
             return  # somebody's own file or directory: not ours to replace
+        self._points_latest = True
+        self._latest_before = os.readlink(link) if link.is_symlink() else None
         link.parent.mkdir(exist_ok=True)
         temporary = link.parent / f".latest-{os.getpid()}"
         temporary.unlink(missing_ok=True)  # of a dead process that had this number

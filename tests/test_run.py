@@ -83,6 +83,27 @@ def test_killed_between_setting_aside_and_beginning_the_run_comes_back(
     assert not (tmp_path / ".replaced-a").exists()
 
 
+def test_a_run_that_has_learnt_nothing_is_discarded_with_its_link(tmp_path: Path) -> None:
+    Run.create(tmp_path / "runs" / "first").write_info({"x": 1})
+    empty = Run.create(tmp_path / "runs" / "second")
+    empty.write_info({"x": 2})
+    empty.discard_empty()
+    assert not empty.path.exists() and os.readlink(tmp_path / "runs" / "latest") == "first"
+    begun = Run.create(tmp_path / "runs" / "third")
+    (begun.path / "checkpoints").mkdir()
+    (begun.path / "checkpoints" / "last.safetensors").touch()
+    begun.discard_empty()
+    assert begun.path.exists() and os.readlink(tmp_path / "runs" / "latest") == "third"
+    unlinked = Run.create(tmp_path / "other", latest=False)
+    unlinked.discard_empty()
+    assert not unlinked.path.exists() and os.readlink(tmp_path / "runs" / "latest") == "third"
+
+
+def test_the_first_run_of_all_leaves_no_link_when_it_is_discarded(tmp_path: Path) -> None:
+    Run.create(tmp_path / "a").discard_empty()
+    assert not (tmp_path / "a").exists() and list((tmp_path / "runs").iterdir()) == []
+
+
 def test_somebodys_own_latest_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "runs" / "latest").mkdir(parents=True)
     Run.create(tmp_path / "a")

@@ -33,7 +33,7 @@ WRITING = (
 class Outcome:
     """How a command ended: its exit code (minus the signal that ended it), what it printed, the traced calls.
 
-    ``hung``: it was killed after ``LIMIT`` seconds.
+    ``hung``: it was killed after ``LIMIT`` seconds; ``peak``: bytes that it held at once, this process's own included.
     """
 
     code: int
@@ -41,6 +41,7 @@ class Outcome:
     err: str
     trace: str
     hung: bool = False
+    peak: int = 0
 
     @property
     def clean(self) -> bool:
@@ -104,25 +105,25 @@ def run_command(
             raise RuntimeError(f"strace cannot attach: {said.strip()}")
     os.write(go_write, b"x")
     os.close(go_write)
-    status, hung = _wait(child)
+    status, hung, peak = _wait(child)
     if tracer is not None:
         tracer.wait()
         assert tracer.stderr is not None
         tracer.stderr.close()
     said_trace = trace.read_text(errors="replace") if trace.exists() else ""
     code = os.waitstatus_to_exitcode(status)
-    return Outcome(code, out.read_text(errors="replace"), err.read_text(errors="replace"), said_trace, hung)
+    return Outcome(code, out.read_text(errors="replace"), err.read_text(errors="replace"), said_trace, hung, peak)
 
 
-def _wait(child: int) -> tuple[int, bool]:
+def _wait(child: int) -> tuple[int, bool, int]:
     until = time.monotonic() + LIMIT
     while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status, False
-        if time.monotonic() > until:
+        hung = time.monotonic() > until
+        if hung:
             os.kill(child, signal.SIGKILL)
-            return os.waitpid(child, 0)[1], True
+        pid, status, used = os.wait4(child, 0 if hung else os.WNOHANG)
+        if pid:
+            return status, hung, used.ru_maxrss * 1024
         time.sleep(0.005)
 
 

@@ -1,0 +1,125 @@
+"""Run the fault suite and print its table; `make faults` writes it into docs/robustness.md.
+
+Every figure is counted here, none is typed in. What cannot be tried on this machine is skipped, and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork keeps one thread
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from faults.cases import CASES
+from faults.figures import account, measure_memory
+from faults.forked import warm
+from faults.full_disk import FullDisk, mount_works, try_full_disk
+from faults.injection import FAULTS, Tally, strace_works, try_case
+from faults.inputs import BAD, prepare, try_bad
+from faults.mutation import KINDS, mutate_many
+
+BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="faults", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--points", type=int, default=8, help="points of each system call; 0: all of them [%(default)s]"
+    )
+    parser.add_argument("--signals", type=int, default=4, help="the same for SIGINT and SIGTERM [%(default)s]")
+    parser.add_argument("--mutations", type=int, default=5000, help="damaged files of each kind [%(default)s]")
+    parser.add_argument("--only", help="commands, with commas between")
+    parser.add_argument("--write", type=Path, help="put the table between the marks of this file")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    began = time.time()
+    scratch = Path(tempfile.mkdtemp(prefix="faults-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    failures: list[str] = []
+    try:
+        warm()
+        lines = table(given, scratch, failures)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    lines.append(
+        f"\nAt most {given.points or 'all'} points of each system call and fault ({given.signals or 'all'} of the "
+        f"signals); {time.strftime('%Y-%m-%d')}, {(time.time() - began) / 60:.0f} minutes on {os.cpu_count()} CPUs."
+    )
+    text = "\n".join(lines)
+    print(text)
+    for failure in failures:
+        print(f"FAILED  {failure}", file=sys.stderr)
+    if given.write is not None:
+        page = given.write.read_text(encoding="utf-8")
+        before, rest = page.split(BEGIN)
+        given.write.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    return 1 if failures else 0
+
+
+def table(given: argparse.Namespace, scratch: Path, failures: list[str]) -> list[str]:
+    strace, mount = strace_works(scratch / "probe"), mount_works(scratch / "probe")
+    lines = [
+        "| command | calls that write | " + " | ".join(FAULTS) + " | full disk | resumed, identical |",
+        "|---|---:|" + "---:|" * (len(FAULTS) + 2),
+    ]
+    cases = [case for case in CASES if given.only is None or case.name in given.only.split(",")]
+    for case in cases:
+        tally, full = Tally(), FullDisk(0, 0, ())
+        folder = scratch / case.name.replace(" ", "-")
+        if not strace:
+            tally = try_case(case, folder, most=given.points, signals=given.signals)
+        if not mount:
+            full = try_full_disk(case, folder)
+        for trial in tally.failures:
+            failures.append(f"{case.name}: {trial.fault} at {trial.point}: {'; '.join(trial.problems)}")
+        failures += [f"{case.name}: full disk, {problem}" for problem in full.problems]
+        counts = [_share(tally.survived[fault], tally.tried[fault]) for fault in FAULTS]
+        resumed = _share(tally.identical, tally.resumed) if case.resume else ""
+        lines.append(
+            f"| {case.name} | {tally.calls} | {' | '.join(counts)} | {_share(full.survived, full.tried)} | {resumed} |"
+        )
+        print(lines[-1], file=sys.stderr, flush=True)
+    lines += [f"\nSkipped: {why}" for why in (strace, mount) if why]
+    lines += ["", "| damaged files | tried | read | refused | crashed | hung | other errors |", "|---|" + "---:|" * 6]
+    for kind in KINDS:
+        found = mutate_many(kind, given.mutations, scratch / kind.replace(" ", "-"))
+        bugs = sum(found.bugs.values())
+        lines.append(
+            f"| {kind} | {found.tried:,} | {found.read:,} | {found.refused:,} | {len(found.deaths)} | "
+            f"{len(found.hangs)} | {bugs} |"
+        )
+        print(lines[-1], file=sys.stderr, flush=True)
+        failures += [f"{kind}: {what}" for what in (*found.deaths, *found.hangs, *found.bugs)]
+    base, handled = prepare(scratch / "inputs"), 0
+    for bad in BAD:
+        refused = try_bad(bad, base, scratch / "inputs")
+        handled += not refused.problems
+        if refused.problems:
+            failures.append(f"{refused.name}: {'; '.join(refused.problems)}: {refused.said}")
+    accounted, memory = account(scratch / "account"), measure_memory(scratch / "memory")
+    failures += [*accounted.problems, *memory.problems]
+    lines += [
+        "",
+        "| | tried | wrong |",
+        "|---|---:|---:|",
+        f"| bad inputs: exit code, and a message that names the file | {len(BAD)} | {len(BAD) - handled} |",
+        f"| exports whose rows do not add up | {accounted.tried} | {len(accounted.problems)} |",
+        f"| commands over a memory cap of 1 GiB ({memory.said}) | {memory.tried} | {len(memory.problems)} |",
+    ]
+    return lines
+
+
+def _share(good: int, tried: int) -> str:
+    return f"{good} of {tried}" if tried else "-"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Two more figures: exports whose rows do not add up, and commands that hold more memory than their cap."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.cases import CASES, build
+from faults.forked import in_child, run_command
+
+__all__ = ["Figure", "account", "measure_memory"]
+
+CAP = 2**30  # bytes, as --memory-cap has it: the least that it takes
+THRESHOLDS = ("0", "0.012", "0.02", "0.03", "0.05", "1")
+SCORES = ("0", "0.5", "1")
+FORMATS = (("out.parquet", ""), ("shards", "--format webdataset --shard-size 7"), ("stored", "--format datasets"))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Of ``tried`` things the ``problems``, one text each; ``said`` for the table."""
+
+    tried: int
+    problems: tuple[str, ...]
+    said: str = ""
+
+
+def account(scratch: Path) -> Figure:
+    """Export at many thresholds in every format, and verify each: every pair in the ledger and the files, once."""
+    base = scratch / "base"
+    build(base, next(case for case in CASES if case.name == "score"))
+    problems, tried = [], 0
+    for threshold, score, (out, more) in itertools.product(THRESHOLDS, SCORES, FORMATS):
+        told = (
+            f"export --run run --repaired {out} {more} --threshold {threshold} --min-repair-score {score} --overwrite"
+        )
+        done, tried = run_command(told.split(), base), tried + 1
+        if done.code != 0:
+            problems.append(f"`{told}` ends with {done.code}: {done.err.strip()[-200:]}")
+            continue
+        verified = run_command(["verify", out, "--quiet"], base)
+        if verified.code != 0:
+            problems.append(f"`{told}`: {verified.out.strip()[-300:]}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    return Figure(tried, tuple(problems))
+
+
+def _large(path: str, megabytes: int) -> None:
+    """One row group of vectors that no compression makes smaller."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng, rows, parts = np.random.default_rng(0), 2048, []
+    for k in range(megabytes // 8):
+        flat = pa.array(rng.random(rows * 1024, np.float32))
+        texts = pa.array([f"caption {k} {i} of words" for i in range(rows)])
+        parts.append(pa.table({"image_features": pa.FixedSizeListArray.from_arrays(flat, 1024), "caption": texts}))
+    table = pa.concat_tables(parts)
+    pq.write_table(table, path, row_group_size=len(table), compression="none", use_dictionary=False)
+
+
+def measure_memory(scratch: Path, megabytes: int = 600) -> Figure:
+    """Commands on one row group of ``megabytes``, under a cap: what each holds beyond what it begins with."""
+    scratch.mkdir(parents=True)
+    in_child(_large, str(scratch / "large.parquet"), megabytes)
+    idle = run_command(["--version"], scratch).peak
+    problems, said = [], []
+    for told in (
+        "inspect large.parquet",
+        "verify large.parquet",
+        "corrupt large.parquet --noise 0.4 --out noisy.parquet",
+    ):
+        done = run_command(["--memory-cap", str(CAP), *told.split()], scratch)
+        held = done.peak - idle
+        name = told.split()[0]
+        ended = "" if done.code == 0 else f" (exit code {done.code})"
+        said.append(f"{name} {held / 2**20:.0f} MiB{ended}")
+        if held > CAP or done.code not in (0, 6):
+            problems.append(f"{name} held {held / 2**20:.0f} MiB and ended with {done.code}: {done.err.strip()[-200:]}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    return Figure(len(said), tuple(problems), f"{megabytes} MB in one row group: {', '.join(said)}")
