@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cleanpairs import load_pairs
 from cleanpairs.data import ParquetSink
@@ -358,3 +360,24 @@ def test_an_unfinished_run_is_not_wrong(run: Path) -> None:
 def test_a_broken_run_json(run: Path, text: str) -> None:
     (run / "run.json").write_text(text)
     assert "run.json" in said(verify_path(run))
+
+
+# -- any plan ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(actions=st.lists(st.sampled_from(["keep", "rematch_text", "rematch_image", "drop"]), min_size=1, max_size=9))
+def test_whatever_the_plan_every_pair_is_accounted_for(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    pairs = load_pairs(corpus(folder / "in.parquet", len(actions)))
+    export_pairs(pairs, plan_for(pairs, actions), folder / "out.parquet", dropped=folder / "dropped.parquet")
+    found = verify_path(folder / "out.parquet")
+    assert found.ok, said(found)
+    counts = json.loads((folder / "out.parquet.manifest.json").read_text())["counts"]
+    assert counts.pop("pairs") == len(actions) == sum(counts.values())
+    rows = [pq.read_metadata(folder / name).num_rows for name in ("out.parquet", "dropped.parquet")]
+    assert sum(rows) == len(actions)
+    edit_parquet(folder / "out.parquet.ledger.parquet", lambda t: t.slice(1))
+    assert not verify_path(folder / "out.parquet").ok  # one line less, and every hash is right

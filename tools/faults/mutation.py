@@ -67,7 +67,7 @@ def mutate(data: bytes, number: int) -> bytes:
     else:  # a stretch put elsewhere
         a, b, length = (int(rng.integers(0, n)) for _ in range(3))
         piece = out[a : a + min(length, 256)]
-        out[b : b + len(piece)] = piece
+        out[b : b + len(piece)] = piece[: n - b]
     return bytes(out)
 
 

@@ -1,0 +1,72 @@
+"""The judge of the fault suite: what counts as survived, and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from faults.cases import Case
+from faults.forked import Outcome
+from faults.injection import Point, _judge, points_of, spread
+
+CASE = Case("some", ("score",), ("a", "b"))
+OLD, NEW = {"a": "1", "b": "2"}, {"a": "3", "b": "4"}
+FAILED = "Error [output]: a cannot be written"
+
+
+def judge(tmp_path: Path, fault: str, code: int, state: dict[str, str], err: str = "") -> list[str]:
+    return _judge(CASE, tmp_path, fault, Outcome(code, "", err, ""), state, OLD, NEW)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "state", "err"),
+    [("SIGKILL", -9, OLD, ""), ("SIGKILL", -9, NEW, ""), ("EIO", 4, OLD, FAILED), ("ENOSPC", 0, NEW, ""),
+     ("SIGINT", 130, OLD, ""), ("SIGTERM", 143, OLD, "")],
+)  # fmt: skip
+def test_survived(tmp_path: Path, fault: str, code: int, state: dict[str, str], err: str) -> None:
+    assert judge(tmp_path, fault, code, state, err) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "state", "err", "word"),
+    [
+        ("EIO", 1, OLD, "Error [bug]", "exit code 1"),
+        ("EIO", 0, OLD, "", "not the new one"),
+        ("EIO", 4, OLD, "", "without its message"),
+        ("EIO", 4, OLD, f"Traceback (most recent call last)\n{FAILED}", "traceback"),
+        ("SIGKILL", -9, {"a": "1", "b": "4"}, "", "together"),
+        ("SIGKILL", -9, {"a": "5", "b": "2"}, "", "neither old nor new: a"),
+        ("SIGINT", -2, OLD, "", "exit code -2"),
+    ],
+)
+def test_not_survived(tmp_path: Path, fault: str, code: int, state: dict[str, str], err: str, word: str) -> None:
+    assert any(word in problem for problem in judge(tmp_path, fault, code, state, err))
+
+
+def test_what_is_left_behind_counts_but_not_after_a_kill(tmp_path: Path) -> None:
+    (tmp_path / ".cleanpairs-a-abcdefgh").mkdir()
+    assert any("left behind" in p for p in judge(tmp_path, "EIO", 4, OLD, FAILED))
+    assert judge(tmp_path, "SIGKILL", -9, OLD) == []
+
+
+def test_points_are_those_of_the_main_thread_below_the_folder(tmp_path: Path) -> None:
+    trace = "\n".join(
+        [
+            "7 write(1</dev/pts/0>, ..., 3) = 3",
+            f"7 write(5<{tmp_path}/a>, ..., 3) = 3",
+            f"8 write(6<{tmp_path}/b>, ..., 3) = 3",
+            f'7 renameat2(AT_FDCWD</>, "{tmp_path}/x/a", AT_FDCWD</>, "{tmp_path}/a", RENAME_EXCHANGE) = 0',
+            f"7 write(6<{tmp_path}/.tmp/c>, ..., 3) = 3",
+            f"7 fsync(5<{tmp_path}/a>) = 0",
+        ]
+    )
+    found = points_of(Outcome(0, "", "", trace), tmp_path)
+    assert found == [Point("write", 2, "a"), Point("renameat2", 1, "x/a"), Point("fsync", 1, "a")]
+
+
+@pytest.mark.parametrize("most", [0, 1, 3, 50])
+def test_points_are_spread_evenly(most: int) -> None:
+    points = [Point("write", k, "") for k in range(10)] + [Point("fsync", k, "") for k in range(2)]
+    found = spread(points, most)
+    assert len(set(found)) == len(found) and set(found) <= set(points)
+    assert len([p for p in found if p.call == "write"]) == (10 if most == 0 else min(most, 10))

@@ -1,0 +1,58 @@
+"""The fault suite, cut short: a few faults at each of the commands, some hundred damaged files, all bad inputs.
+
+`make faults` is the whole of it. It runs in a process of its own, which forks: pytest's has threads by now.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+COMMANDS = ("fit", "score", "export", "corrupt")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def said() -> str:
+    argv = [sys.executable, str(TOOLS / "faults"), "--only", ",".join(COMMANDS), "--quick"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_survives_its_faults(said: str, command: str) -> None:
+    if skipped := [line for line in said.splitlines() if line.startswith("Skipped: strace")]:
+        pytest.skip(skipped[0])
+    row = next(line for line in said.splitlines() if line.startswith(f"| {command} |"))
+    shares = [(int(a), int(b)) for a, b in re.findall(r"(\d+) of (\d+)", row)]
+    assert len(shares) >= 5 and all(good == tried > 0 for good, tried in shares)
+
+
+def test_resumed_is_identical(said: str) -> None:
+    if "Skipped: strace" in said:
+        pytest.skip("no strace")
+    row = next(line for line in said.splitlines() if line.startswith("| fit |"))
+    good, tried = re.findall(r"(\d+) of (\d+)", row.rsplit("|", 2)[1])[0]
+    assert good == tried != "0"
+
+
+@pytest.mark.parametrize("kind", ["Parquet", "Parquet without checksums", "scores.parquet", "plan.parquet", "Arrow",
+                                  "safetensors", "npy", "JPEG"])  # fmt: skip
+def test_damaged_files_neither_crash_nor_hang(said: str, kind: str) -> None:
+    row = next(line for line in said.splitlines() if line.startswith(f"| {kind} |"))
+    tried, _, _, crashed, hung, other = (int(cell.replace(",", "")) for cell in row.split("|")[2:-1])
+    assert tried >= 150 and (crashed, hung, other) == (0, 0, 0)
+
+
+def test_bad_inputs_rows_and_memory(said: str) -> None:
+    rows = [line for line in said.splitlines() if line.startswith(("| bad inputs", "| exports", "| commands over"))]
+    assert len(rows) == 3
+    assert all(int(row.split("|")[-3]) > 0 and int(row.split("|")[-2]) == 0 for row in rows)
