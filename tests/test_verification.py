@@ -132,8 +132,8 @@ def test_a_damaged_page_is_named_by_row_group_and_column(tmp_path: Path) -> None
     start = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
     whole[start + 100] ^= 0xFF  # in the dictionary page, behind its header
     path.write_bytes(whole)
-    for given in (out, shutil.copy(path, tmp_path / "alone.parquet")):
-        places = [p.place for p in verify_path(given).problems]
+    for file in (out, shutil.copy(path, tmp_path / "alone.parquet")):
+        places = [p.place for p in verify_path(file).problems]
         assert "row group 0, column 'caption'" in places
         assert not [p for p in places if "column" in p and "caption" not in p]
 
