@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-COMMANDS = ("fit", "score", "export", "corrupt")
+COMMANDS = ("fit", "export")
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork keeps one thread
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.cases import CASES
-from faults.figures import account, measure_memory
+from faults.figures import THRESHOLDS, account, measure_memory
 from faults.forked import warm
 from faults.full_disk import FullDisk, mount_works, try_full_disk
 from faults.injection import FAULTS, Tally, strace_works, try_case
@@ -108,7 +108,10 @@ def table(given: argparse.Namespace, scratch: Path, failures: list[str]) -> list
         handled += not refused.problems
         if refused.problems:
             failures.append(f"{refused.name}: {'; '.join(refused.problems)}: {refused.said}")
-    accounted, memory = account(scratch / "account"), measure_memory(scratch / "memory", 64 if given.quick else 600)
+    accounted, memory = (
+        account(scratch / "account", ("0.02",) if given.quick else THRESHOLDS),
+        measure_memory(scratch / "memory", 64 if given.quick else 600),
+    )
     failures += [*accounted.problems, *memory.problems]
     lines += [
         "",

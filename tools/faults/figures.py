@@ -10,7 +10,7 @@ from pathlib import Path
 from faults.cases import CASES, build
 from faults.forked import in_child, run_command
 
-__all__ = ["Figure", "account", "measure_memory"]
+__all__ = ["THRESHOLDS", "Figure", "account", "measure_memory"]
 
 CAP = 2**30  # bytes, as --memory-cap has it: the least that it takes
 THRESHOLDS = ("0", "0.012", "0.02", "0.03", "0.05", "1")
@@ -27,12 +27,12 @@ class Figure:
     said: str = ""
 
 
-def account(scratch: Path) -> Figure:
+def account(scratch: Path, thresholds: tuple[str, ...] = THRESHOLDS) -> Figure:
     """Export at many thresholds in every format, and verify each: every pair in the ledger and the files, once."""
     base = scratch / "base"
     build(base, next(case for case in CASES if case.name == "score"))
     problems, tried = [], 0
-    for threshold, score, (out, more) in itertools.product(THRESHOLDS, SCORES, FORMATS):
+    for threshold, score, (out, more) in itertools.product(thresholds, SCORES, FORMATS):
         told = (
             f"export --run run --repaired {out} {more} --threshold {threshold} --min-repair-score {score} --overwrite"
         )
