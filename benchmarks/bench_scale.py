@@ -1,0 +1,255 @@
+"""What grows with the rows: score, export, search, mixture, Parquet; with ratios, floors and exponents of cost.
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 100000 --work /tmp/bench-scale
+    OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 1000000 --only score,search --work /tmp/bench-scale
+
+One thread. The floors are measured first: a matrix product of 2048 x 2048 float32 (the FLOP/s of the processor) and a
+copy of 256 MB (its bandwidth).
+
+score    ``cleanpairs score`` of ROWS/4 and of ROWS rows (512-d vectors, captions of 4 to 12 words), an MLP model, in
+         processes of their own: rows/s, peak memory, and the exponents of time and of memory in the rows (the start of
+         the process, measured on few rows, taken off). The floor: the model's and the bank's FLOPs, the file's bytes.
+export   ``cleanpairs export`` of a plan for ROWS rows: rows/s and peak memory. Its floor: the file read and written.
+search   top-32 of ROWS queries in ROWS vectors by inverted lists, against a flat FAISS index (timed on 2,000 queries
+         and scaled) and against FAISS's IVF at the same number of probes; recall@10 against the exact search.
+mixture  Gaussian mixture of 10 ROWS losses, against scikit-learn with the papers' settings on ROWS of them.
+parquet  ROWS captions with four columns through a stream of batches, against pandas.
+
+The baseline stands beside each ratio and ran in the same process. Times are CPU seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from bench_score import write_rows
+
+from cleanpairs.correspondence.mixture import gaussian_split
+from cleanpairs.data import ParquetSink
+from cleanpairs.data.parquet_io import iter_batches
+from cleanpairs.ops import search
+from cleanpairs.ops.inverted_lists import recall_at
+
+PARTS = ("score", "export", "search", "mixture", "parquet")
+CHILD = """
+import json, re, resource, sys
+from cleanpairs.cli import main
+sys.argv[0] = "cleanpairs"
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+peak = re.search("VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]  # ru_maxrss begins with the parent's
+print(json.dumps([sum(u.ru_utime + u.ru_stime for u in used), int(peak) * 1024]))
+"""
+
+
+def cpu(call: Callable[[], object], rounds: int = 1) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        began = time.process_time()
+        call()
+        best = min(best, time.process_time() - began)
+    return best
+
+
+def floors() -> tuple[float, float]:
+    """FLOP/s of float32 and bytes/s of a copy, one thread."""
+    a = torch.randn(2048, 2048)
+    flops = 2 * 2048**3 / cpu(lambda: a @ a, 5)
+    source, target = np.ones(1 << 26, np.float32), np.empty(1 << 26, np.float32)
+    return flops, 2 * source.nbytes / cpu(lambda: np.copyto(target, source), 5)
+
+
+def command(*args: object) -> tuple[float, float]:
+    """CPU seconds and peak bytes of a command in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", CHILD, *map(str, args)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"cleanpairs {' '.join(map(str, args))}\n{done.stderr}")
+    seconds, peak = json.loads(done.stdout.splitlines()[-1])
+    return seconds, peak
+
+
+def inputs(work: Path, rows: int, dim: int) -> Path:
+    path = work / f"rows-{rows}-{dim}.parquet"
+    if not path.exists():
+        write_rows(path, rows, dim)
+    return path
+
+
+def exponent(small: float, large: float, factor: float) -> float:
+    return float(np.log(max(large, 1e-9) / max(small, 1e-9)) / np.log(factor))
+
+
+def fitted(work: Path, dim: int) -> Path:
+    run = work / f"run-{dim}"
+    if not (run / "model").exists():
+        few = inputs(work, 2000, dim)
+        settings = ("--method", "infonce", "--backbone", "mlp", "--epochs", 3, "--quiet", "--overwrite")
+        command("fit", few, "--out", run, *settings)
+    return run
+
+
+def score(work: Path, rows: int, dim: int, flops: float, bandwidth: float) -> None:
+    run, out = fitted(work, dim), work / "scores.parquet"
+    start, base = command("score", run, inputs(work, 2000, dim), "--out", out, "--overwrite")
+    took = {}
+    for n in (rows // 4, rows):
+        data = inputs(work, n, dim)
+        seconds, peak = command("score", run, data, "--out", out, "--overwrite")
+        took[n] = seconds - start, peak
+        print(f"score   {n:>10,} rows: {n / took[n][0]:>9,.0f} rows/s, peak {peak / 2**20:,.0f} MiB", flush=True)
+    (t0, m0), (t1, m1) = took[rows // 4], took[rows]
+    print(f"score   exponent of time {exponent(t0, t1, 4):.2f}, of memory {exponent(m0, m1, 4):.3f}; the start takes "
+          f"{start:.1f} s, {base / 2**20:,.0f} MiB")  # fmt: skip
+    model = json.loads((run / "model" / "config.json").read_text())["parameters"]
+    width = int(model.get("dim") or 256)
+    work_flops = rows * 2 * (dim * width + 2 * width * 1016)
+    floor = work_flops / flops + data.stat().st_size / bandwidth
+    print(f"score   floor {floor:.1f} s (image tower's first layer, bank, bytes): {t1 / floor:.1f} times that")
+
+
+def export(work: Path, rows: int, dim: int, bandwidth: float) -> None:
+    data, out, plan = inputs(work, rows, dim), work / "out.parquet", work / "plan.parquet"
+    write_plan(plan, data, rows)
+    few, few_plan = inputs(work, 2000, dim), work / "plan-2000.parquet"
+    write_plan(few_plan, few, 2000)
+    start, _ = command("export", "--plan", few_plan, "--repaired", out, "--overwrite")
+    seconds, peak = command("export", "--plan", plan, "--repaired", out, "--overwrite")
+    floor = 2 * data.stat().st_size / bandwidth
+    print(f"export  {rows:>10,} rows: {rows / (seconds - start):>9,.0f} rows/s, peak {peak / 2**20:,.0f} MiB; floor "
+          f"{floor:.1f} s (bytes read and written): {(seconds - start) / floor:.1f} times that")  # fmt: skip
+
+
+def write_plan(path: Path, data: Path, rows: int) -> None:
+    """A plan that keeps nine rows in ten and drops one."""
+    from cleanpairs.data import open_source
+    from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+
+    keys = pq.read_table(data, columns=["key", "caption"])
+    dropped = np.arange(rows) % 10 == 0
+    columns = {
+        "pair_id": np.arange(rows), "key": keys["key"], "original_caption": keys["caption"],
+        "action": np.where(dropped, "drop", "keep"), "correspondence": np.where(dropped, 0.1, 0.9).astype(np.float32),
+        "caption": pa.array(keys["caption"].to_pylist(), mask=dropped),
+        "reason": pa.array(np.full(rows, "no candidate", object), mask=~dropped),
+    }  # fmt: skip
+    table = pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA)
+    settings = {"data": str(data.absolute()), "columns": {}}
+    RepairPlan(table, 0.5, 0.5, open_source(data).fingerprint, settings).save(path, overwrite=True)
+
+
+def neighbours(rows: int, dim: int, flops: float) -> None:
+    """Unit vectors in 1,000 heaps, queries near them: as captions are near their images, and near each other."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(1000, dim)).astype(np.float32)
+
+    def unit(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+
+    bank = unit(centres[rng.integers(0, 1000, rows)] + 1.5 * rng.normal(size=(rows, dim)).astype(np.float32))
+    queries = unit(bank + (0.5 / np.sqrt(dim)) * rng.normal(size=(rows, dim)).astype(np.float32))
+    size, search.FLAT_UP_TO = search.FLAT_UP_TO, 0
+    began = time.process_time()
+    found = search.top_k(queries, bank, 32)
+    ours = time.process_time() - began
+    search.FLAT_UP_TO = size
+    some = np.arange(0, rows, max(1, rows // 2000))
+    began = time.process_time()
+    exact = search.top_k(queries[some], bank, 32, exact=True)
+    flat = (time.process_time() - began) * rows / len(some)
+    recall = recall_at(found.indices[some, :10], exact.indices[:, :10])
+    print(f"search  {rows:>10,} x {rows:,}: {found.note}; {ours:.1f} s, recall@10 {recall:.3f}")
+    print(f"search  flat FAISS (scaled) {flat:.1f} s: {flat / ours:.1f} times as long; exact floor "
+          f"{2 * rows * rows * dim / flops:.1f} s")  # fmt: skip
+    if found.note is not None and found.note.index == "ivf":
+        import faiss
+
+        quantizer = faiss.IndexFlatIP(dim)
+        index = faiss.IndexIVFFlat(quantizer, dim, found.note.lists, faiss.METRIC_INNER_PRODUCT)
+        built = cpu(lambda: (index.train(bank[: 64 * found.note.lists]), index.add(bank)))
+        index.nprobe = found.note.probes
+        began = time.process_time()
+        _, at = index.search(queries[some], 32)
+        peer = built + (time.process_time() - began) * rows / len(some)
+        print(f"search  FAISS IVF, as many probes (scaled): {peer:.1f} s, {peer / ours:.1f} times as long, recall@10 "
+              f"{recall_at(at[:, :10], exact.indices[:, :10]):.3f}")  # fmt: skip
+
+
+def mixture(rows: int) -> None:
+    from sklearn.mixture import GaussianMixture
+
+    rng = np.random.default_rng(0)
+    n = 10 * rows
+    x = np.clip(np.where(rng.random(n) < 0.3, rng.normal(0.7, 0.1, n), rng.normal(0.25, 0.08, n)), 0, 1)
+    ours = cpu(lambda: gaussian_split(x))
+    peer = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0)
+    theirs = 10 * cpu(lambda: peer.fit(x[:rows, None]).predict_proba(x[:rows, None]))
+    print(f"mixture {n:>10,} losses: {ours:.2f} s; scikit-learn, the papers' settings (scaled from {rows:,}): "
+          f"{theirs:.1f} s, {theirs / ours:.0f} times as long")  # fmt: skip
+
+
+def parquet(work: Path, rows: int) -> None:
+    import pandas as pd
+
+    path, out = work / f"captions-{rows}.parquet", work / "copy.parquet"
+    words = np.array([f"word{i}" for i in range(2000)], object)
+    rng = np.random.default_rng(0)
+    captions = [" ".join(row) for row in words[rng.integers(0, 2000, (rows, 8))]]
+    columns = {f"c{i}": rng.normal(size=rows) for i in range(4)}
+    pq.write_table(pa.table({"caption": captions, **columns}), path, compression="zstd")
+
+    def stream() -> None:
+        score = np.zeros(rows, np.float32)
+        first, sink = 0, None
+        for _, batch in iter_batches([str(path)], None, 65_536):
+            wide = batch.append_column("score", pa.array(score[first : first + len(batch)]))
+            sink = sink or ParquetSink(out, wide.schema).__enter__()
+            sink.write(wide)
+            first += len(batch)
+        if sink is not None:
+            sink.__exit__(None, None, None)
+
+    ours = cpu(stream)
+    theirs = cpu(lambda: pd.read_parquet(path).assign(score=np.float32(0)).to_parquet(out, compression="zstd"))
+    print(f"parquet {rows:>10,} captions and 4 columns in, 5 out: {ours:.2f} s; pandas {theirs:.2f} s, "
+          f"{theirs / ours:.1f} times as long")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--work", type=Path, default=Path("bench-scale"))
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    args.work.mkdir(parents=True, exist_ok=True)
+    flops, bandwidth = floors()
+    print(f"one thread: {flops / 1e9:.0f} GFLOP/s float32, {bandwidth / 1e9:.1f} GB/s copied", flush=True)
+    only = args.only.split(",")
+    if "score" in only:
+        score(args.work, args.rows, args.dim, flops, bandwidth)
+    if "export" in only:
+        export(args.work, args.rows, args.dim, bandwidth)
+    if "search" in only:
+        neighbours(args.rows, args.dim, flops)
+    if "mixture" in only:
+        mixture(args.rows)
+    if "parquet" in only:
+        parquet(args.work, args.rows)
+
+
+if __name__ == "__main__":
+    main()
