@@ -1,0 +1,103 @@
+"""``cleanpairs score`` in partitions: killed half-way it goes on; engines by name; what cannot be is said."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs import InfoNCE
+from cleanpairs import streaming as streaming_module
+from cleanpairs.cli import main
+
+KILLED = """
+import os, signal, sys
+from cleanpairs import streaming
+from cleanpairs.cli import main
+streaming.PARTITION = 20
+inner = streaming.ScoreWork.open
+def open_(self, threads):
+    do = inner(self, threads)
+    def score(partition, path):
+        print(partition.number, flush=True)
+        if partition.number == 2 and "--dies" in os.environ["HOW"]:
+            path.write_text("half of")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return do(partition, path)
+    return score
+streaming.ScoreWork.open = open_
+main()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with data.parquet, of 90 rows, and a run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=90 * 6).astype(np.float32)), 6)
+    captions = [" ".join(f"w{k}" for k in row) for row in rng.integers(0, 9, (90, 3))]
+    pq.write_table(pa.table({"caption": captions, "image_features": flat}), "data.parquet", row_group_size=10)
+    known = InfoNCE().get_params()
+    settings = {"dim": 8, "dim_word": 4, "epochs": 1, "batch_size": 8, "device": "cpu", "require_evidence": False}
+    model = InfoNCE(**{k: v for k, v in settings.items() if k in known}).fit("data.parquet")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"status": "complete"}')
+    model.save_pretrained(tmp_path / "run" / "model")
+    return tmp_path
+
+
+def run(*argv: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["cleanpairs", *argv])
+        try:
+            main()
+        except SystemExit as end:
+            return int(end.code or 0)
+    return 0
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = [sys.executable, "-c", KILLED, "score", "run", "data.parquet", "--out", "scores.parquet"]
+    monkeypatch.setenv("HOW", "--dies")
+    killed = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert killed.stdout.split() == ["0", "1", "2"]
+    assert not (here / "scores.parquet").exists()
+    monkeypatch.setenv("HOW", "")
+    again = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert again.stdout.split()[:3] == ["2", "3", "4"] and "90 pairs scored" in again.stdout
+    assert not list(here.glob(".cleanpairs-*")) and not (here / "scores.parquet.parts").exists()
+    monkeypatch.setattr(streaming_module, "PARTITION", 20)
+    assert run("score", "run", "data.parquet", "--out", "want.parquet") == 0
+    assert (here / "scores.parquet").read_bytes() == (here / "want.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["--engine", "spark"], 2, "'spark' is not one of 'local', 'ray'"),
+        (["--workers", "0"], 2, "x>=1"),
+        (["--ray-address", "auto"], 2, "use 'ray'"),
+    ],
+)
+def test_engines_that_cannot_be(
+    here: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: int, says: str
+) -> None:
+    assert run("score", "run", "data.parquet", "--out", "scores.parquet", *options) == code
+    assert says in capsys.readouterr().err
+    assert not (here / "scores.parquet").exists()
+
+
+def test_a_run_without_a_model_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "run" / "model").rename(here / "elsewhere")
+    assert run("score", "run", "data.parquet", "--out", "scores.parquet") == 3
+    assert "the run did not finish" in capsys.readouterr().err
