@@ -158,7 +158,7 @@ def _try(case: Case, base: Path, work: Path, fault: str, point: Point, old: Stat
         problems.append("the input has changed")
     resumed = None
     again = case.argv
-    if case.resume and unfinished(work / case.outputs[0], case):
+    if outcome.code != 0 and case.resume and unfinished(work / case.outputs[0], case):
         again, resumed = case.resume, False
     if outcome.code != 0:
         age(work)
