@@ -1,7 +1,8 @@
 """Scoring without holding the input: precomputed vectors stream through the model, partition by partition.
 
 A partition of the input (:mod:`cleanpairs.engine`) becomes a part of the scores table, in batches of 4,096 rows, by a
-pure function of its rows and the model: one process, a pool and a cluster write the same table. The parts lie in
+pure function of its rows and the model: one process, a pool and a cluster write the same table, bit for bit where
+each worker has as many threads (``OMP_NUM_THREADS``), else up to the rounding of sums. The parts lie in
 ``OUT.parts/`` until the last is there; a job that was killed goes on from those that are finished.
 
 Encoded images go through the frozen encoder into its cache first (see :mod:`cleanpairs.features`), and are scored at
@@ -144,7 +145,7 @@ def score_stream(
     data : path
         Anything that :func:`cleanpairs.load_pairs` reads; ``columns`` are its options.
     engine, workers, address
-        Who does the work; see :func:`cleanpairs.engine.make_engine`. Every engine writes the same table.
+        Who does the work; see :func:`cleanpairs.engine.make_engine`.
     progress : callable, optional
         ``progress(rows done, rows in all)`` now and then.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from cleanpairs import InfoNCE, load_pairs
 from cleanpairs import streaming as streaming_module
@@ -85,6 +87,15 @@ def test_an_existing_output_is_kept(model: InfoNCE, tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """The last bit of a sum depends on the number of threads that add it up."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two files of 40 rows in row groups of 10, which become partitions of 20 rows."""
     monkeypatch.setattr(streaming_module, "PARTITION", 20)
@@ -152,7 +163,10 @@ def test_parts_of_another_model_are_not_mixed_in(
 
 
 @pytest.mark.slow
-def test_a_pool_writes_the_same_file(model: InfoNCE, many: Path, tmp_path: Path) -> None:
+def test_a_pool_writes_the_same_file(
+    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     one = score_stream(model, many, tmp_path / "one.parquet")
     two = score_stream(model, many, tmp_path / "two.parquet", workers=2)
     assert one == two

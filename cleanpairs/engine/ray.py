@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Finished, Work, carry_out, cores
+from cleanpairs.engine.work import Finished, Work, carry_out, cores, limited
 from cleanpairs.errors import CleanpairsError, ConfigError, ResourceError
 
 __all__ = ["RayEngine"]
@@ -65,7 +65,7 @@ class RayEngine:
             num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES, max_concurrency=1
         )(_Worker)
         # By value: a reference may be gone when an actor is started again.
-        actors = [kind.remote(work, threads) for _ in range(workers)]
+        actors = [kind.remote(work, limited(threads)) for _ in range(workers)]
         waiting = list(reversed(partitions))
         running: dict[Any, tuple[Any, Partition]] = {}
 

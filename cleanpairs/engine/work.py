@@ -76,9 +76,13 @@ def cores() -> int:
 
 def share_of_threads(workers: int) -> int:
     """Threads of each of ``workers`` processes, so that together they use the cores once."""
+    return limited(max(1, cores() // workers))
+
+
+def limited(threads: int) -> int:
+    """``threads``, or fewer where ``OMP_NUM_THREADS`` says so."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    share = max(1, cores() // workers)
-    return min(share, int(limit)) if limit.isdecimal() and int(limit) else share
+    return min(threads, int(limit)) if limit.isdecimal() and int(limit) else threads
 
 
 def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> Engine:
