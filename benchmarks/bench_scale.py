@@ -21,6 +21,7 @@ The baseline stands beside each ratio and ran in the same process. Times are CPU
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
@@ -39,6 +40,8 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.ops import search
 from cleanpairs.ops.inverted_lists import recall_at
+
+print = functools.partial(print, flush=True)  # what is known is seen before what takes longer
 
 PARTS = ("score", "export", "search", "mixture", "parquet")
 CHILD = """
@@ -109,7 +112,7 @@ def score(work: Path, rows: int, dim: int, flops: float, bandwidth: float) -> No
         data = inputs(work, n, dim)
         seconds, peak = command("score", run, data, "--out", out, "--overwrite")
         took[n] = seconds - start, peak
-        print(f"score   {n:>10,} rows: {n / took[n][0]:>9,.0f} rows/s, peak {peak / 2**20:,.0f} MiB", flush=True)
+        print(f"score   {n:>10,} rows: {n / took[n][0]:>9,.0f} rows/s, peak {peak / 2**20:,.0f} MiB")
     (t0, m0), (t1, m1) = took[rows // 4], took[rows]
     print(f"score   exponent of time {exponent(t0, t1, 4):.2f}, of memory {exponent(m0, m1, 4):.3f}; the start takes "
           f"{start:.1f} s, {base / 2**20:,.0f} MiB")  # fmt: skip
@@ -151,14 +154,14 @@ def write_plan(path: Path, data: Path, rows: int) -> None:
 
 
 def neighbours(rows: int, dim: int, flops: float) -> None:
-    """Unit vectors in 1,000 heaps, queries near them: as captions are near their images, and near each other."""
+    """Unit vectors of 32 degrees of freedom in 1,000 heaps, and queries near them: as embeddings of a model are."""
     rng = np.random.default_rng(0)
-    centres = rng.normal(size=(1000, dim)).astype(np.float32)
+    heaps, basis = rng.normal(size=(1000, 32)).astype(np.float32), rng.normal(size=(32, dim)).astype(np.float32)
 
     def unit(x: np.ndarray) -> np.ndarray:
         return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
-    bank = unit(centres[rng.integers(0, 1000, rows)] + 1.5 * rng.normal(size=(rows, dim)).astype(np.float32))
+    bank = unit((heaps[rng.integers(0, 1000, rows)] + 0.5 * rng.normal(size=(rows, 32)).astype(np.float32)) @ basis)
     queries = unit(bank + (0.5 / np.sqrt(dim)) * rng.normal(size=(rows, dim)).astype(np.float32))
     size, search.FLAT_UP_TO = search.FLAT_UP_TO, 0
     began = time.process_time()
@@ -237,7 +240,7 @@ def main() -> None:
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
     flops, bandwidth = floors()
-    print(f"one thread: {flops / 1e9:.0f} GFLOP/s float32, {bandwidth / 1e9:.1f} GB/s copied", flush=True)
+    print(f"one thread: {flops / 1e9:.0f} GFLOP/s float32, {bandwidth / 1e9:.1f} GB/s copied")
     only = args.only.split(",")
     if "score" in only:
         score(args.work, args.rows, args.dim, flops, bandwidth)
