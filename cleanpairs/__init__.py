@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cleanpairs.data import Pairs, load_pairs
     from cleanpairs.errors import CleanpairsError
     from cleanpairs.estimators import PairCleaner
+    from cleanpairs.methods.auto import Auto
     from cleanpairs.methods.bicro import BiCro
     from cleanpairs.methods.clip_score import ClipScore
     from cleanpairs.methods.crcl import CRCL
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Auto": "cleanpairs.methods.auto",
     "BiCro": "cleanpairs.methods.bicro",
     "CRCL": "cleanpairs.methods.crcl",
     "CleanpairsError": "cleanpairs.errors",
@@ -63,6 +65,7 @@ __all__ = [
     "PC2",
     "RCL",
     "REPAIR",
+    "Auto",
     "BiCro",
     "CleanpairsError",
     "ClipScore",

@@ -73,6 +73,11 @@ class Registry:
 METHODS = Registry(
     "method",
     {
+        "auto": (
+            "cleanpairs.methods.auto:Auto",
+            "neighbours' agreement gives noise rate and weights before training; two networks; no settings",
+            "cleanpairs",
+        ),
         "crcl": (
             "cleanpairs.methods.crcl:CRCL",
             "active complementary loss, self-refining momentum labels",

@@ -122,7 +122,7 @@ class View:
         with self.fabric.autocast():
             return model.similarity(images, texts).float()
 
-    def forward(self, network: int, *groups: np.ndarray, seed: int) -> Forward:
+    def forward(self, network: int, *groups: np.ndarray, seed: int, captions: np.ndarray | None = None) -> Forward:
         """Pairs of one or several groups of rows through a network in training mode, at once.
 
         Parameters
@@ -131,13 +131,16 @@ class View:
             Pairs; ``source`` of the result says which group each one is of.
         seed : int
             Of region and word dropping.
+        captions : (N,) int64, optional
+            Whose caption each pair is to have; its own by default.
         """
         data, s, model = self.data, self.settings, self.networks[network].model
         rng = np.random.default_rng(seed)
         rows = np.concatenate(groups)
         source = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-        tokens, order = pack(data.tokens, rows, drop=model.text_drop, rng=rng)
-        rows, source = rows[order], source[order]
+        texts = rows if captions is None else captions[rows]
+        tokens, order = pack(data.tokens, texts, drop=model.text_drop, rng=rng)
+        rows, texts, source = rows[order], texts[order], source[order]
         images = as_input(data.images[data.image_index[rows]], self.device)
         keep = None
         if images.dim() == 3 and images.shape[1] > 1 and model.image_drop > 0:
@@ -147,7 +150,7 @@ class View:
             keep = torch.from_numpy(kept).to(self.device)
         excluded = None
         if s.exclude_duplicates:
-            excluded = self.duplicates(rows)
+            excluded = self.duplicates(rows, texts)
             excluded = None if excluded is None else excluded.to(self.device)
         z_image, z_text = self.wrapped[network](images, keep, tokens.to(self.device))
         return Forward(self, model, rows, source, z_image, z_text, excluded)
@@ -164,10 +167,11 @@ class View:
             packed: State = model.encode_texts(tokens.to(self.device))
         return take_state(packed, torch.from_numpy(np.argsort(order)).to(self.device))
 
-    def duplicates(self, rows: np.ndarray) -> Tensor | None:
-        """(B, B) bool: pairs of one image or one text; None when there are none."""
+    def duplicates(self, rows: np.ndarray, texts: np.ndarray | None = None) -> Tensor | None:
+        """(B, B) bool: pairs of one image or one text, the latter of ``texts`` if given; None when there are none."""
         data = self.data
-        return duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[rows]))
+        texts = rows if texts is None else texts
+        return duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts]))
 
     def batches(self, rows: np.ndarray | None = None, *tags: int, size: int | None = None) -> list[np.ndarray]:
         """Random batches of all pairs, or of ``rows``; see :func:`random_batches`. ``tags`` make another draw."""

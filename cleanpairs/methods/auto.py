@@ -1,0 +1,219 @@
+r"""Auto: no noise rate, no threshold, no schedule to choose. What holds of the four papers, and a witness of its own.
+
+1. Before any training, neighbours' agreement in frozen spaces (:mod:`cleanpairs.correspondence.agreement`) gives every
+   pair a probability u of being right, and the corpus its noise rate pi, without a label.
+2. Two networks train side by side on all pairs, cross entropy and its reverse weighted by w (L2RM's warm-up objective;
+   CRCL's idea of weighing by the label), w = u at first.
+3. After each of the epochs 2 .. ``horizon`` both networks score every pair in evaluation mode; their mean over networks
+   and epochs, calibrated by u, is joined with u (:mod:`cleanpairs.correspondence.witnesses`): the new w. Later epochs
+   have learned wrong pairs by heart, and are not asked.
+4. After the horizon, sparse partial transport between the images and the captions of the pairs with w < 1/2 gives each
+   such image the caption that suits it best of those left over (L2RM's idea, in the whole corpus and not in a batch);
+   these repaired pairs train with the weight ``repaired``.
+
+The correspondence is w, a probability; the threshold is 1/2. The model is the mean of both networks (Co-teaching's two
+views, as in NCR and REPAIR).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.decomposition import TruncatedSVD
+from sklearn.preprocessing import normalize
+from torch import Tensor, nn
+
+from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement
+from cleanpairs.correspondence.evidence import bag_of_tokens, image_vectors
+from cleanpairs.correspondence.valley import Valley
+from cleanpairs.correspondence.witnesses import joined
+from cleanpairs.estimators import PairCleaner
+from cleanpairs.objectives.rce import InfoNCEWithRCE
+from cleanpairs.ops.matching import matching_probability
+from cleanpairs.ops.search import top_k
+from cleanpairs.ops.sparse_transport import sparse_transport
+from cleanpairs.parameters import check_number, check_whole
+from cleanpairs.scoring import in_groups
+from cleanpairs.trainer import TrainingData, View
+
+__all__ = ["Auto"]
+
+DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
+CANDIDATES = 32
+
+
+def reduced(x: Any, seed: int) -> np.ndarray:
+    """Unit vectors (n, <= 256) float32 of the rows (n, D), dense or sparse, in their principal directions."""
+    dim = min(DIM, min(x.shape) - 1)
+    if dim >= 2:
+        with np.errstate(invalid="ignore"):  # the shares of a variance of zero, where all rows are alike
+            x = TruncatedSVD(dim, random_state=seed).fit_transform(x)
+    return np.asarray(normalize(x.toarray() if hasattr(x, "toarray") else x), dtype=np.float32)
+
+
+def agreement_of(data: TrainingData, seed: int) -> Agreement:
+    """Neighbours' agreement of the pairs of a training: of standardised mean regions, and of words by their rarity."""
+    images = reduced(image_vectors(data.images, np.arange(len(data.images))), seed)
+    texts = reduced(normalize(bag_of_tokens(data.tokens.ids, data.tokens.offsets)), seed)
+    return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
+
+
+class _Weighing:
+    """The procedure of the module's head."""
+
+    networks = 2
+
+    def __init__(self, data: TrainingData, *, tau: float, horizon: int, repaired: float, seed: int) -> None:
+        agreement = agreement_of(data, seed)
+        self.right, self.wrong = agreement.right, agreement.wrong
+        self.asked = len(agreement.control) > 0  # else there are too few pairs, and all count as right at first
+        self.objective = InfoNCEWithRCE(tau=tau)
+        self.tau, self.horizon, self.repaired = tau, horizon, repaired
+        n = len(data)
+        self.w = self.right.astype(np.float32)
+        self.weight = self.w.copy()
+        self.caption = np.arange(n, dtype=np.int64)
+        self.scores = np.zeros((2, n), dtype=np.float64)  # sums over the epochs
+        self.counted = 0
+        self.mean_probability: float | None = None
+        self.note: str | None = None
+
+    def head(self, model: Any) -> nn.Module | None:
+        """Nothing."""
+        return None
+
+    def head_lr(self) -> float | None:
+        """There is no head."""
+        return None
+
+    def start_epoch(self, view: View) -> None:
+        """All was settled when the last epoch ended."""
+
+    def batches(self, view: View, network: int) -> list[tuple[np.ndarray, ...]]:
+        """All pairs once, for each network in an order of its own."""
+        return [(rows,) for rows in view.batches(None, *([network] if network else []))]
+
+    def loss(self, view: View, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
+        """Mean over the batch of the weighted objective."""
+        f = view.forward(network, *batch, seed=seed, captions=self.caption)
+        return self.objective(f.similarity(), f.of(self.weight), f.excluded).mean()
+
+    def end_epoch(self, view: View) -> None:
+        """Ask the networks, join what they say with the agreement, and repair once."""
+        self.note = None
+        if view.epoch < 2 or view.epoch > self.horizon:
+            return
+        for k in range(2):
+            self.scores[k] += self.probability(view, k)
+        self.counted += 1
+        self.w = joined(self.right, [self.scores.sum(axis=0)], self.wrong).astype(np.float32)
+        self.weight = self.w.copy()
+        self.mean_probability = float(self.w.mean())
+        if view.epoch == self.horizon and self.repaired > 0:
+            self.repair(view)
+
+    def probability(self, view: View, network: int) -> np.ndarray:
+        """Matching probability (N,) of all pairs in evaluation mode, over random groups."""
+        data, s = view.data, view.settings
+        return in_groups(
+            lambda S, excluded: matching_probability(S, self.tau, excluded),
+            view.encoded(network), data.image_index, data.image_group, data.text_group, group_size=s.label_group,
+            rounds=1 if view.networks[network].model.local else s.label_rounds, seed=view.seed(7, network),
+            exclude_duplicates=s.exclude_duplicates,
+        )  # fmt: skip
+
+    def repair(self, view: View) -> None:
+        """Give the images of wrong pairs the captions of wrong pairs, jointly, where one fits."""
+        lost = np.flatnonzero(self.w < 0.5)
+        if len(lost) < 4:
+            return
+        image, text = (
+            np.concatenate([getattr(view.encoded(k), side).vectors[at] for k in range(2)], axis=1) / np.sqrt(2)
+            for side, at in (("images", view.data.image_index[lost]), ("texts", lost))
+        )
+        k = min(CANDIDATES, len(lost))
+        found = top_k(image, text, k).indices
+        back = top_k(text, image, k).indices
+        m = len(lost)
+        row = np.concatenate([np.repeat(np.arange(m), k), back.ravel()])
+        column = np.concatenate([found.ravel(), np.repeat(np.arange(m), k)])
+        key = np.unique(row[row != column] * m + column[row != column])
+        row, column = key // m, key % m
+        cosine = np.einsum("ij,ij->i", image[row], text[column])
+        kept = np.flatnonzero(self.w >= 0.5)
+        present = float(np.median(np.einsum("ij,ij->i", image, text)))
+        trusted = np.mean([
+            np.median(np.einsum(
+                "ij,ij->i", view.encoded(j).images.vectors[view.data.image_index[kept]],
+                view.encoded(j).texts.vectors[kept],
+            )) for j in range(2)
+        ]) if len(kept) else 1.0  # fmt: skip
+        stay = present + 0.3 * max(float(trusted) - present, 0.0)
+        plan = sparse_transport(row, column, -cosine, np.ones(m), np.ones(m), stay_cost=-stay, reg=self.tau / 2)
+        order = np.lexsort((-plan.mass, row))
+        first = order[np.searchsorted(row[order], np.arange(m))] if len(order) else order
+        first = first[row[first] == np.arange(m)] if len(first) == m else first
+        good = first[cosine[first] > np.einsum("ij,ij->i", image, text)[row[first]]]
+        good = good[plan.mass[good] > plan.row_left[row[good]] * 0.1]
+        self.caption[lost[row[good]]] = lost[column[good]]
+        self.weight[lost[row[good]]] = self.repaired
+
+    def labels(self) -> np.ndarray:
+        """0 where a pair counts as wrong."""
+        return np.where(self.w < 0.5, np.float32(0), self.w)
+
+    def value(self) -> np.ndarray:
+        """w (N,) float32."""
+        return self.w
+
+    def state(self) -> dict[str, Any]:
+        """What the epochs have changed; the agreement is computed again."""
+        return {
+            "w": self.w, "weight": self.weight, "caption": self.caption, "scores": self.scores, "counted": self.counted,
+        }  # fmt: skip
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self.w, self.weight = (np.array(state[name], dtype=np.float32) for name in ("w", "weight"))
+        self.caption = np.array(state["caption"], dtype=np.int64)
+        self.scores, self.counted = np.array(state["scores"], dtype=np.float64), int(state["counted"])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Auto(PairCleaner):
+    """The method that asks for no setting: neighbours' agreement, two networks, weights that are probabilities.
+
+    Parameters beside those of :class:`cleanpairs.estimators.SharedParameters`:
+
+    Parameters
+    ----------
+    horizon : int
+        Epochs whose scores enter the correspondence.
+    repaired : float in [0, 1]
+        Weight of the repaired pairs in the training behind the horizon; 0 for none.
+    """
+
+    method_name: ClassVar[str] = "auto"
+
+    epochs: int = 16
+    horizon: int = 5
+    repaired: float = 0.5
+
+    def _validate(self) -> None:
+        super()._validate()
+        check_whole("auto", "horizon", self.horizon, 2)
+        check_number("auto", "repaired", self.repaired, least=0, most=1)
+
+    def _procedure(self, data: TrainingData) -> _Weighing:
+        procedure = _Weighing(data, tau=self.tau, horizon=self.horizon, repaired=self.repaired, seed=self.random_state)
+        self._wrong = procedure.wrong if procedure.asked else float("nan")
+        return procedure
+
+    def _set_threshold(self, y: np.ndarray) -> None:
+        super()._set_threshold(y)
+        self.noise_rate_ = self._wrong
+
+    def _default_threshold(self, valley: Valley) -> float:
+        return 0.5

@@ -1,0 +1,136 @@
+"""Auto: the noise rate, the label and the repair within the training, on a corpus whose truth is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs import Auto, Pairs
+from cleanpairs.data.noise import apply_noise, inject_noise
+from cleanpairs.methods.auto import _Weighing, agreement_of, reduced
+from cleanpairs.trainer import TrainingData
+from cleanpairs.trainer.view import View
+
+WORDS = [f"word{k}" for k in range(24)]
+
+
+def corpus(n: int, seed: int = 0) -> Pairs:
+    """Captions of three words beside the sum of the words' vectors and noise, in two regions."""
+    rng = np.random.default_rng(seed)
+    table = np.random.default_rng(7).normal(size=(len(WORDS), 16))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in c) for c in chosen]
+    features = np.stack([np.stack([table[c].sum(0), table[c[0]]]) for c in chosen])
+    return Pairs.from_arrays(captions, features=(features + 0.3 * rng.normal(size=features.shape)).astype(np.float32))
+
+
+def small(**changes: Any) -> Auto:
+    return Auto(**{"backbone": "mlp", "dim": 32, "epochs": 7, "horizon": 4, "lr": 2e-3, "batch_size": 32, **changes})
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.6])
+def test_rate_and_label_without_a_setting(rate: float) -> None:
+    clean = corpus(1500)
+    noise = inject_noise(clean, rate, seed=1)
+    wrong = noise.mismatched
+    model = small().fit(apply_noise(clean, noise))
+    y = model.correspondence_
+    assert abs(model.noise_rate_ - wrong.mean()) < 0.06
+    assert abs(float((1 - y).mean()) - model.noise_rate_) < 0.02  # a probability: its mean is the share of right pairs
+    assert roc_auc_score(~wrong, y) > 0.95
+    assert model.threshold_ == 0.5
+    flagged = y < 0.5
+    assert (flagged & wrong).sum() / flagged.sum() > 0.85 and (flagged & wrong).sum() / wrong.sum() > 0.85
+
+
+def test_clean_pairs_are_left_alone() -> None:
+    model = small().fit(corpus(1200))
+    assert model.noise_rate_ < 0.05 and (model.correspondence_ < model.threshold_).mean() < 0.02
+
+
+def test_the_label_beats_each_of_its_witnesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    clean = corpus(1500, seed=3)
+    noise = inject_noise(clean, 0.5, seed=2)
+    seen: list[_Weighing] = []
+    make = Auto._procedure
+    monkeypatch.setattr(Auto, "_procedure", lambda self, data: seen.append(make(self, data)) or seen[-1])
+    model = small().fit(apply_noise(clean, noise))
+    truth = ~noise.mismatched
+    witness, network = seen[0].right, seen[0].scores.sum(axis=0)
+    joint = roc_auc_score(truth, model.correspondence_)
+    assert joint > roc_auc_score(truth, witness) and joint > roc_auc_score(truth, network) - 0.002
+
+
+def test_repair_gives_wronged_images_captions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clean = corpus(800, seed=5)
+    noise = inject_noise(clean, 0.4, seed=4)
+    seen: list[_Weighing] = []
+    make = Auto._procedure
+    monkeypatch.setattr(Auto, "_procedure", lambda self, data: seen.append(make(self, data)) or seen[-1])
+    small(repaired=0.25).fit(apply_noise(clean, noise))
+    procedure = seen[0]
+    moved = np.flatnonzero(procedure.caption != np.arange(800))
+    assert len(moved) > 100
+    assert (procedure.w[moved] < 0.5).all() and (procedure.weight[moved] == 0.25).all()
+    stay = np.setdiff1d(np.arange(800), moved)
+    np.testing.assert_array_equal(procedure.weight[stay], procedure.w[stay])
+    assert len(np.unique(procedure.caption[moved])) > 0.7 * len(moved)  # not one caption for all
+    own = noise.permutation[procedure.caption[moved]] == moved  # a random one would be right once in 320
+    assert own.mean() > 0.25
+
+
+def test_without_repair_every_pair_keeps_its_caption(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("repaired all the same")
+
+    monkeypatch.setattr(_Weighing, "repair", never)
+    clean = corpus(300)
+    small(repaired=0.0, epochs=5).fit(apply_noise(clean, inject_noise(clean, 0.4, seed=0)))
+
+
+def test_batches_take_the_captions_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two captions exchanged in the map, the similarities are those of data with the two exchanged."""
+    clean = corpus(60)
+    found: list[np.ndarray] = []
+    order = np.arange(60)
+    order[[3, 9]] = [9, 3]
+
+    def loss(self: _Weighing, view: View, network: int, batch: Any, seed: int) -> Any:
+        view.networks[network].model.text_drop = view.networks[network].model.image_drop = 0.0
+        rows = np.arange(60)
+        view.networks[network].eval()
+        mapped = view.forward(network, rows, seed=seed, captions=order)
+        plain = view.forward(network, rows, seed=seed)
+        at, own = np.argsort(mapped.rows), np.argsort(plain.rows)
+        S = mapped.similarity().detach().numpy()[at][:, at]
+        T = plain.similarity().detach().numpy()[own][:, own]
+        found.append(np.abs(S - T[:, order]).max())
+        view.networks[network].train()
+        return plain.similarity().mean()
+
+    monkeypatch.setattr(_Weighing, "loss", loss)
+    small(epochs=2, horizon=2, repaired=0.0).fit(clean)
+    assert found and max(found) < 1e-5
+
+
+def test_spaces_are_of_unit_vectors_and_degenerate_ones_pass() -> None:
+    rng = np.random.default_rng(0)
+    x = reduced(rng.normal(size=(50, 7)), 0)
+    np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, rtol=1e-5)
+    assert x.shape == (50, 6)
+    assert np.isfinite(reduced(np.zeros((5, 4)), 0)).all() and reduced(np.ones((2, 2)), 0).shape == (2, 2)
+
+
+def test_the_agreement_of_a_training_set() -> None:
+    clean = corpus(500)
+    from cleanpairs.encoders.tokenizer import Tokenizer
+
+    tokens = Tokenizer.fit(clean.captions).encode(clean.captions)
+    array = clean.images.array()
+    assert array is not None
+    data = TrainingData(array, tokens, clean.image_index, clean.pair_image_group, clean.text_group)
+    found = agreement_of(data, 0)
+    assert found.right.shape == (500,) and found.wrong < 0.1
