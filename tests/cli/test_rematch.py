@@ -88,6 +88,9 @@ def test_review_edit_apply(command: Callable[..., Any], tmp_path: Path) -> None:
     code, out, err = command("rematch", "run", "--out", plan_file, "--min-repair-score", "0.1")
     assert code == 0, err
     assert "new caption" in out and f"cleanpairs export --plan {plan_file}" in out
+    searches = RepairPlan.load(plan_file).settings["searches"]
+    assert {note["index"] for note in searches} == {"flat"} and {note["recall"] for note in searches} == {1.0}
+    assert out.count("search: ") == len(searches) >= 2 and ": exact" in out
     before = RepairPlan.load(plan_file).table.to_pylist()
     repaired = [row for row in before if row["action"] == "rematch_text"]
     kept = [row for row in before if row["action"] == "keep"]
