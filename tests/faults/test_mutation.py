@@ -31,6 +31,8 @@ def _write(path: Path) -> None:
 
 def _read(data: bytes, work: Path) -> None:
     """By its number, as it was noted: good, refused, a bug, a death, a hang."""
+    if data == DATA:
+        return  # the file before it was damaged, which has to be read
     kind = _read.calls % 5  # type: ignore[attr-defined]
     _read.calls += 1  # type: ignore[attr-defined]
     if kind == 1:

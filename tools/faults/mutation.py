@@ -74,10 +74,13 @@ def mutate(data: bytes, number: int) -> bytes:
 def mutate_many(kind: str, count: int, scratch: Path, *, batch: int = 250, first: int = 0) -> Mutated:
     """Read ``count`` mutations of a file of ``kind`` (a name of :data:`KINDS`)."""
     scratch.mkdir(parents=True, exist_ok=True)
-    make, _ = KINDS[kind]
+    make, read = KINDS[kind]
     seed = scratch / f"seed-{kind}"
     _in_child(make, seed)
     data = seed.read_bytes()
+    whole = scratch / f"whole-{kind}"
+    whole.mkdir(exist_ok=True)
+    _in_child(lambda folder: read(data, folder), whole)  # a reader that refuses the whole file would show nothing
     found, number, end = Mutated(), first, first + count
     while number < end:
         number = _batch(kind, data, number, min(number + batch, end), scratch, found)
@@ -95,7 +98,7 @@ def _in_child(function: Callable[[Path], None], path: Path) -> None:
             traceback.print_exc()
             os._exit(1)
     if os.waitpid(child, 0)[1]:
-        raise RuntimeError(f"{function.__name__} has failed")
+        raise RuntimeError(f"{path}: it cannot be made, or read undamaged")
 
 
 def _batch(kind: str, data: bytes, first: int, end: int, scratch: Path, found: Mutated) -> int:
@@ -313,7 +316,8 @@ def _make_plan(path: Path) -> None:
     from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
 
     n = 40
-    columns = {"pair_id": range(n), "key": [f"k{i}" for i in range(n)], "action": ["keep"] * n, "caption": ["x"] * n}
+    columns = {"pair_id": range(n), "key": [f"k{i}" for i in range(n)], "action": ["keep"] * n}
+    columns |= {"caption": ["x"] * n, "original_caption": ["x"] * n}
     table = pa.table([pa.array(columns.get(f.name, [None] * n), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA)
     plan = path.with_name("plan.parquet")
     RepairPlan(table, 0.5, 0.5, "f", {}).save(plan)
