@@ -319,10 +319,11 @@ def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:
             f"found {values.dtype} {values.shape}"
         )
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from cleanpairs.data.parquet_io import read_table
 
     try:
-        table = pq.read_table(file, columns=["true_mismatch"], page_checksum_verification=True)
+        table = read_table(file, ["true_mismatch"])
         check_truth(table.schema, str(file))
         column = table["true_mismatch"].combine_chunks()
         if pa.types.is_list(column.type):

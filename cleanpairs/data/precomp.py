@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import FeatureImages, vector_groups
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.text import caption_fault, text_groups
 from cleanpairs.errors import DataError
@@ -136,7 +136,7 @@ class PrecompReader:
         if len(source.paths) < 3:
             return None, None
         try:
-            table = pq.read_table(source.paths[2], page_checksum_verification=True)
+            table = read_table(source.paths[2])
             check_truth(table.schema, source.paths[2])
             mismatch, keys = table["true_mismatch"].to_numpy(), table["true_key"].to_pylist()
         except (OSError, pa.ArrowException, KeyError) as error:

@@ -16,14 +16,13 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, record_batch
 from cleanpairs.data.formats.tar_index import Member, Sample, read_index
 from cleanpairs.data.images import ImageSource
-from cleanpairs.data.parquet_io import common_schema
+from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.data.text import NOT_UTF8
@@ -268,10 +267,7 @@ class _Sidecar:
         path = _sidecar(tar)
         if path is None:
             return cls(None, schema, wanted)
-        try:
-            table = pq.read_table(path, page_checksum_verification=True)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())[:300]}") from error
+        table = read_table(path)
         sidecar = cls(table, schema, wanted)
         if len(sidecar._row) != len(table):
             raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
