@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -259,6 +259,7 @@ def test_what_python_writes_is_read_back(
 
 @settings(max_examples=150, deadline=None)
 @given(content=st.binary(max_size=60), ending=st.sampled_from(["csv", "tsv", "jsonl", "json"]))
+@example(content=b",\x80,", ending="csv")  # too many fields, and one that is not UTF-8
 def test_whatever_bytes_are_read_or_refused(
     content: bytes, ending: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -81,8 +81,8 @@ def iter_csv(path: str) -> Iterator[Record]:
             fault = None
             if len(fields) != len(names):
                 fault = f"line {line} has {len(fields)} fields, the header {len(names)}"
-            elif not all(map(_is_text, fields)):
-                fault = f"line {line} is not UTF-8"
+            if not all(map(_is_text, fields)):
+                fault = fault or f"line {line} is not UTF-8"
                 fields = [f.encode("utf-8", "replace").decode() for f in fields]
             yield Record(line, dict(zip(names, fields, strict=False)), fault)
 
