@@ -119,7 +119,7 @@ def test_names_are_completed() -> None:
 
 
 def test_the_last_of_a_list_of_methods_is_completed() -> None:
-    assert offered("bench", "d.parquet", "--methods", "a") == ["all"]
+    assert offered("bench", "d.parquet", "--methods", "a") == ["all", "auto"]
     assert offered("bench", "d.parquet", "--methods", "crcl,nc") == ["crcl,ncr"]
     assert "crcl,crcl" not in offered("bench", "d.parquet", "--methods", "crcl,")
 
