@@ -170,3 +170,15 @@ def test_a_lack_of_memory_is_code_6(
     assert stop.value.code == 6
     assert "Error [limit]" in (said := capsys.readouterr().err)
     assert "--memory-cap (CLEANPAIRS_MEMORY), which is 3GB" in said
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_lack_of_memory_while_reading_is_no_fault_of_the_data(suffix: str, tmp_path: Path) -> None:
+    from cleanpairs.data import parquet_io
+    from cleanpairs.data.formats import arrow_io
+
+    named = {"parquet": parquet_io._named, "arrow": arrow_io._named}[suffix]
+    with pytest.raises(MemoryError), named(str(tmp_path / f"whole.{suffix}")):
+        raise pa.lib.ArrowMemoryError("realloc of size 2097152 failed")
+    with pytest.raises(DataError, match="damaged"), named(str(tmp_path / f"damaged.{suffix}")):
+        raise pa.ArrowInvalid("not what it says")

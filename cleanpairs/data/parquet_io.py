@@ -73,6 +73,8 @@ def expand(data: str) -> list[str]:
 def _named(path: str, what: str = "read as Parquet") -> Iterator[None]:
     try:
         yield
+    except MemoryError:  # Arrow's, too, which is also an ArrowException: a limit was met, the file may be whole
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last for names in a damaged footer
         text = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataError(f"{path} cannot be {what}: {text}") from error

@@ -27,6 +27,8 @@ _BATCH_BYTES = 32 * 2**20
 def _named(path: str) -> Iterator[None]:
     try:
         yield
+    except MemoryError:  # a limit was met: the file may be whole
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         text = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataError(f"{path} cannot be read as Arrow: {text}") from error
