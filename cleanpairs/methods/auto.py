@@ -35,7 +35,6 @@ from cleanpairs.ops.matching import matching_probability
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.parameters import check_number, check_whole
-from cleanpairs.scoring import in_groups
 from cleanpairs.trainer import TrainingData, View
 
 __all__ = ["Auto"]
@@ -116,13 +115,9 @@ class _Weighing:
 
     def probability(self, view: View, network: int) -> np.ndarray:
         """Matching probability (N,) of all pairs in evaluation mode, over random groups."""
-        data, s = view.data, view.settings
-        return in_groups(
-            lambda S, excluded: matching_probability(S, self.tau, excluded),
-            view.encoded(network), data.image_index, data.image_group, data.text_group, group_size=s.label_group,
-            rounds=1 if view.networks[network].model.local else s.label_rounds, seed=view.seed(7, network),
-            exclude_duplicates=s.exclude_duplicates,
-        )  # fmt: skip
+        return view.figure(
+            network, lambda S, excluded: matching_probability(S, self.tau, excluded), seed=view.seed(7, network)
+        )
 
     def repair(self, view: View) -> None:
         """Give the images of wrong pairs the captions of wrong pairs, jointly, where one fits."""

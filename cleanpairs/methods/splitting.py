@@ -30,7 +30,6 @@ from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.parameters import check_choice, check_number, check_whole
-from cleanpairs.scoring import in_groups
 from cleanpairs.trainer import Forward, View
 
 __all__ = ["Splitting", "SplittingCleaner"]
@@ -200,13 +199,7 @@ class Splitting:
 
     def figure(self, view: View, network: int, figure: Any, rounds: int | None = None) -> np.ndarray:
         """A figure (N,) float32 of every pair, in random groups of the corpus."""
-        data, s = view.data, view.settings
-        local = view.networks[network].model.local
-        return in_groups(
-            figure, view.encoded(network), data.image_index, data.image_group, data.text_group,
-            group_size=s.label_group, rounds=rounds or (1 if local else s.label_rounds), seed=view.seed(7, network),
-            exclude_duplicates=s.exclude_duplicates,
-        )  # fmt: skip
+        return view.figure(network, figure, seed=view.seed(7, network), rounds=rounds)
 
     def labels(self) -> np.ndarray:
         """0 where no network trains on a pair as clean."""

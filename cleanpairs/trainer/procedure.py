@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from cleanpairs.objectives.base import Objective
 from cleanpairs.ops.matching import matching_probability
-from cleanpairs.scoring import in_groups
 from cleanpairs.trainer.view import View
 
 __all__ = ["Correspondence", "Plain", "Procedure"]
@@ -168,14 +167,7 @@ class Plain:
 
     def probability(self, view: View) -> np.ndarray:
         """Matching probability (N,) of all pairs in evaluation mode, over random groups."""
-        data, s = view.data, view.settings
-        encoded = view.encoded(0)
-        return in_groups(
-            lambda S, excluded: matching_probability(S, self.tau, excluded),
-            encoded, data.image_index, data.image_group, data.text_group, group_size=s.label_group,
-            rounds=1 if view.networks[0].model.local else s.label_rounds, seed=view.seed(),
-            exclude_duplicates=s.exclude_duplicates,
-        )  # fmt: skip
+        return view.figure(0, lambda S, excluded: matching_probability(S, self.tau, excluded), seed=view.seed())
 
     def labels(self) -> np.ndarray:
         """The estimator's labels."""

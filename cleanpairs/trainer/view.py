@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from cleanpairs.encoders.base import DualEncoder, State, take_state
 from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.ops.matching import duplicate_mask
-from cleanpairs.scoring import Encoded, as_input, embed_images, embed_texts
+from cleanpairs.scoring import Encoded, as_input, embed_images, embed_texts, in_groups
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
 
 __all__ = ["Forward", "Network", "View", "random_batches"]
@@ -113,6 +114,21 @@ class View:
                 self.device,
             )
         return self._encoded[network]
+
+    def figure(
+        self, network: int, figure: Callable[[Tensor, Tensor | None], Tensor], *, seed: int, rounds: int | None = None
+    ) -> np.ndarray:
+        """A figure (N,) float32 of every pair in evaluation mode; see :func:`cleanpairs.scoring.in_groups`.
+
+        ``rounds`` random partitions: the settings' by default, one where the model is slow (local).
+        """
+        data, s = self.data, self.settings
+        local = self.networks[network].model.local
+        return in_groups(
+            figure, self.encoded(network), data.image_index, data.image_group, data.text_group,
+            group_size=s.label_group, rounds=rounds or (1 if local else s.label_rounds), seed=seed,
+            exclude_duplicates=s.exclude_duplicates,
+        )  # fmt: skip
 
     def similarity(self, model: DualEncoder, images: State, texts: State) -> Tensor:
         """(B_image, B_text) float32, with gradient."""

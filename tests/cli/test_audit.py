@@ -4,40 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.cli import main
 from cleanpairs.data import load_pairs
 from cleanpairs.run import Run, write_scores
 
 Command = Callable[..., tuple[int, str, str]]
 N = 400
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.chdir(tmp_path)
-
-    def call(*argv: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err, err
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,34 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.cli import main
 from cleanpairs.data import load_pairs
 from cleanpairs.data.noise import noise_of
 
 Command = Callable[..., tuple[int, str, str]]
 SMALL = "--set epochs=2 --set dim=8 --set dim_word=8 --set batch_size=8 --set label_group=8 --set lr=0.01".split()
 CRCL = "--set refine_epochs=[1] --set freeze=1".split()
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Calls ``cleanpairs`` in this process, in an empty working directory."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*argv: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err, err
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

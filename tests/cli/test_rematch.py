@@ -56,21 +56,9 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def command(fitted: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def command(fitted: Path, monkeypatch: pytest.MonkeyPatch, in_process: Callable[..., Any]) -> Callable[..., Any]:
     monkeypatch.chdir(fitted)
-
-    def call(*argv: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err, err
-        return code, out, err
-
-    return call
+    return in_process
 
 
 @pytest.mark.parametrize("strategy", ["ot", "nearest", "half-replace", "pseudo-caption", "method"])

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +20,7 @@ import pytest
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from cleanpairs import errors
-from cleanpairs.cli import COMMANDS, SECTIONS, cli, main
+from cleanpairs.cli import COMMANDS, SECTIONS, cli
 from cleanpairs.cli.completion import COMPLETE_VARIABLE
 from cleanpairs.cli.printing import plain, print_json
 from cleanpairs.cli.progress import Progress
@@ -29,25 +28,6 @@ from cleanpairs.recipe import find_recipes
 from cleanpairs.registry import BACKBONES, METHODS
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Calls ``cleanpairs`` in this process, in an empty working directory: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*argv: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        return code, *capfd.readouterr()
-
-    return call
 
 
 # -- help -----------------------------------------------------------------------------------------------------------

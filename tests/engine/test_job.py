@@ -17,39 +17,6 @@ from cleanpairs.engine.job import LOCK, MANIFEST
 from cleanpairs.engine.work import share_of_threads
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError, ResourceError
 
-WORKS = '''
-import os
-import signal
-from pathlib import Path
-from dataclasses import dataclass
-
-from cleanpairs.errors import DataError
-
-
-@dataclass(frozen=True)
-class Squares:
-    """The squares of a partition's rows. On partition ``dies`` the worker is killed, while ``times`` can be taken."""
-
-    dies: int = -1
-    times: str = ""
-    refuses: int = -1
-
-    def open(self, threads):
-        def do(partition, path):
-            if partition.number == self.refuses:
-                raise DataError("no row 7 for you")
-            if partition.number == self.dies:
-                left = sorted(Path(self.times).iterdir())
-                if left:
-                    left[0].unlink()
-                    path.write_text("half of")
-                    os.kill(os.getpid(), signal.SIGKILL)
-            rows = range(partition.first, partition.first + partition.rows)
-            path.write_text(" ".join(str(r * r) for r in rows))
-            return {"process": os.getpid(), "threads": threads}
-        return do
-'''
-
 
 @dataclass
 class Squares:
@@ -81,13 +48,13 @@ def text(folder: Path) -> str:
 
 
 @pytest.fixture
-def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squares_source: str) -> Iterator[Any]:
     """The module ``squares_for_workers``, which other processes can import too."""
     import importlib
     import sys
 
     (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "squares_for_workers.py").write_text(WORKS)
+    (tmp_path / "modules" / "squares_for_workers.py").write_text(squares_source)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
     yield importlib.import_module("squares_for_workers")

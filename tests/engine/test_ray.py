@@ -26,50 +26,17 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason='needs Ray: pip install "cleanpairs[ray]"'),
 ]
 
-WORKS = '''
-import os
-import signal
-from dataclasses import dataclass
-from pathlib import Path
-
-from cleanpairs.errors import DataError
-
-
-@dataclass(frozen=True)
-class Squares:
-    """The squares of a partition's rows. On partition ``dies`` the worker is killed, while ``times`` can be taken."""
-
-    dies: int = -1
-    times: str = ""
-    refuses: int = -1
-
-    def open(self, threads):
-        def do(partition, path):
-            if partition.number == self.refuses:
-                raise DataError("no row 7 for you")
-            if partition.number == self.dies:
-                left = sorted(Path(self.times).iterdir())
-                if left:
-                    left[0].unlink()
-                    path.write_text("half of")
-                    os.kill(os.getpid(), signal.SIGKILL)
-            rows = range(partition.first, partition.first + partition.rows)
-            path.write_text(" ".join(str(r * r) for r in rows))
-            return {"process": os.getpid()}
-        return do
-'''
-
 PARTITIONS = plan_partitions([10] * 5, 45, target=10)
 WHOLE = " ".join(str(r * r) for r in range(45))
 
 
 @pytest.fixture(scope="module")
-def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def works(tmp_path_factory: pytest.TempPathFactory, squares_source: str) -> Iterator[Any]:
     """A Ray with two processors, which knows the module ``squares_for_ray``."""
     import ray
 
     folder = tmp_path_factory.mktemp("modules")
-    (folder / "squares_for_ray.py").write_text(WORKS)
+    (folder / "squares_for_ray.py").write_text(squares_source)
     sys.path.insert(0, str(folder))
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     ray.init(

@@ -1,0 +1,42 @@
+"""The command line, called in this process."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanpairs.cli import main
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Calls ``cleanpairs`` in this process, in the working directory: (exit code, stdout, stderr); no traceback."""
+
+    def call(*argv: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err, err
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command) -> Command:
+    """``in_process``, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return in_process

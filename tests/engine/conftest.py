@@ -1,0 +1,44 @@
+"""Work that workers of their own import: a module's source, for each engine to put where its workers look."""
+
+from __future__ import annotations
+
+import pytest
+
+WORKS = '''
+import os
+import signal
+from pathlib import Path
+from dataclasses import dataclass
+
+from cleanpairs.errors import DataError
+
+
+@dataclass(frozen=True)
+class Squares:
+    """The squares of a partition's rows. On partition ``dies`` the worker is killed, while ``times`` can be taken."""
+
+    dies: int = -1
+    times: str = ""
+    refuses: int = -1
+
+    def open(self, threads):
+        def do(partition, path):
+            if partition.number == self.refuses:
+                raise DataError("no row 7 for you")
+            if partition.number == self.dies:
+                left = sorted(Path(self.times).iterdir())
+                if left:
+                    left[0].unlink()
+                    path.write_text("half of")
+                    os.kill(os.getpid(), signal.SIGKILL)
+            rows = range(partition.first, partition.first + partition.rows)
+            path.write_text(" ".join(str(r * r) for r in rows))
+            return {"process": os.getpid(), "threads": threads}
+        return do
+'''
+
+
+@pytest.fixture(scope="session")
+def squares_source() -> str:
+    """Source of a module with ``Squares``."""
+    return WORKS
