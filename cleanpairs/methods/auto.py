@@ -31,6 +31,7 @@ from cleanpairs.correspondence.valley import Valley
 from cleanpairs.correspondence.witnesses import joined
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.rce import InfoNCEWithRCE
+from cleanpairs.ops.joint import SHARPNESS, STAY
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
@@ -41,6 +42,7 @@ __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
+LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
 def reduced(x: Any, seed: int) -> np.ndarray:
@@ -129,29 +131,26 @@ class _Weighing:
             for side, at in (("images", view.data.image_index[lost]), ("texts", lost))
         )
         k = min(CANDIDATES, len(lost))
-        found = top_k(image, text, k).indices
-        back = top_k(text, image, k).indices
         m = len(lost)
-        row = np.concatenate([np.repeat(np.arange(m), k), back.ravel()])
-        column = np.concatenate([found.ravel(), np.repeat(np.arange(m), k)])
-        key = np.unique(row[row != column] * m + column[row != column])
+        asking, found, back = np.repeat(np.arange(m), k), top_k(image, text, k).indices, top_k(text, image, k).indices
+        row, column = np.concatenate([asking, back.ravel()]), np.concatenate([found.ravel(), asking])
+        edge = (row != column) & (row >= 0) & (column >= 0)  # below 0: an approximate search found no more
+        key = np.unique(row[edge] * m + column[edge])
         row, column = key // m, key % m
-        cosine = np.einsum("ij,ij->i", image[row], text[column])
+        cosine, own = np.einsum("ij,ij->i", image[row], text[column]), np.einsum("ij,ij->i", image, text)
         kept = np.flatnonzero(self.w >= 0.5)
-        present = float(np.median(np.einsum("ij,ij->i", image, text)))
+        present = float(np.median(own))
         trusted = np.mean([
             np.median(np.einsum(
                 "ij,ij->i", view.encoded(j).images.vectors[view.data.image_index[kept]],
                 view.encoded(j).texts.vectors[kept],
             )) for j in range(2)
         ]) if len(kept) else 1.0  # fmt: skip
-        stay = present + 0.3 * max(float(trusted) - present, 0.0)
-        plan = sparse_transport(row, column, -cosine, np.ones(m), np.ones(m), stay_cost=-stay, reg=self.tau / 2)
+        stay, reg = present + STAY * max(float(trusted) - present, 0.0), SHARPNESS * self.tau
+        plan = sparse_transport(row, column, -cosine, np.ones(m), np.ones(m), stay_cost=-stay, reg=reg)
         order = np.lexsort((-plan.mass, row))
-        first = order[np.searchsorted(row[order], np.arange(m))] if len(order) else order
-        first = first[row[first] == np.arange(m)] if len(first) == m else first
-        good = first[cosine[first] > np.einsum("ij,ij->i", image, text)[row[first]]]
-        good = good[plan.mass[good] > plan.row_left[row[good]] * 0.1]
+        best = order[np.unique(row[order], return_index=True)[1]]  # of each row, the edge that carries most
+        good = best[(cosine[best] > own[row[best]]) & (plan.mass[best] > LEAST_SHARE * plan.row_left[row[best]])]
         self.caption[lost[row[good]]] = lost[column[good]]
         self.weight[lost[row[good]]] = self.repaired
 
