@@ -8,8 +8,10 @@ import unicodedata
 from collections.abc import Iterable
 
 import numpy as np
+import pyarrow as pa
 
 from cleanpairs.limits import whole
+from cleanpairs.ops.strings import BLANK, byte_table, collapse_blanks, flatten, hashes, in_chunks, string_column
 
 __all__ = [
     "NOT_UTF8",
@@ -42,8 +44,28 @@ def content_hash(data: bytes | memoryview) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
 
 
-def text_groups(captions: Iterable[str]) -> np.ndarray:
-    """Content hash (N,) int64 of each caption's normal form."""
+# What :func:`normalise_text` makes of an ASCII character: NFKC leaves it, casefolding is lower case.
+_NORMAL = byte_table(lambda c: BLANK if c.isspace() or _SEPARATORS.fullmatch(c) else ord(c.casefold()))
+
+
+def text_groups(captions: Iterable[str] | pa.Array) -> np.ndarray:
+    """Content hash (N,) int64 of each caption's normal form; captions that are ASCII are normalised all at once."""
+    return np.concatenate([np.empty(0, np.int64), *map(_groups, in_chunks(captions))])
+
+
+def _groups(captions: list[str] | pa.Array) -> np.ndarray:
+    column = string_column(captions)
+    if column is None:
+        return _one_by_one(captions)
+    flat = flatten(column)
+    normal = collapse_blanks(flat, _NORMAL)
+    odd = np.flatnonzero(~flat.plain() | (normal.lengths == 0))  # or of nothing but punctuation, which it keeps then
+    groups = hashes(normal)
+    groups[odd] = _one_by_one(column.take(pa.array(odd)).to_pylist())
+    return groups
+
+
+def _one_by_one(captions: Iterable[str]) -> np.ndarray:
     return np.fromiter((content_hash(normalise_text(c).encode("utf-8", "surrogatepass")) for c in captions), np.int64)
 
 

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from cleanpairs.errors import DataError
+from cleanpairs.ops.strings import BREAK, LETTER, SYMBOL, byte_table, flatten, in_chunks, string_column, tokens_of
 
 __all__ = ["KINDS", "PackedTokens", "TokenTable", "Tokenizer", "characters", "pack", "runs", "words"]
 
@@ -60,6 +62,10 @@ _WORD = rf"{_LETTER}(?:{_LETTER}|[{_MARKS}])*"
 _WORDS = re.compile(rf"{_CHARACTER}|{_WORD}|{_SYMBOL}")
 _CHARACTERS = re.compile(rf"{_CHARACTER}|{_LETTER}[{_MARKS}]*|{_SYMBOL}")
 _RUNS = re.compile(rf"(?P<run>(?:{_CHARACTER})+)|{_WORD}|{_SYMBOL}")
+
+# The same of ASCII alone, for all captions at once: a mark, or a script without spaces, is not among it.
+_LOWER = byte_table(lambda c: ord(c.casefold()))
+_CLASSES = byte_table(lambda c: LETTER if re.fullmatch(_LETTER, c) else SYMBOL if re.fullmatch(_SYMBOL, c) else BREAK)
 
 
 def _normal(text: str) -> str:
@@ -182,23 +188,59 @@ class Tokenizer:
         """Size of the embedding table: all tokens and the unknown."""
         return len(self.vocabulary) + 1
 
-    def encode(self, captions: Iterable[str]) -> TokenTable:
-        """All captions as one table; a caption without a token becomes one unknown token."""
-        ids: list[int] = []
-        lengths: list[int] = []
-        for row in self._numbers(captions):
-            ids.extend(row or [UNKNOWN])
-            lengths.append(len(row) or 1)
-        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return TokenTable(np.asarray(ids, dtype=np.int64), offsets)
+    def encode(self, captions: Iterable[str] | pa.Array) -> TokenTable:
+        """All captions as one table; a caption without a token becomes one unknown token.
+
+        Captions that are ASCII are cut into words all at once, others one by one.
+        """
+        parts = [self._encode(some) for some in in_chunks(captions)]
+        ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
+        offsets = np.zeros(sum(len(part[1]) for part in parts) + 1, dtype=np.int64)
+        if parts:
+            np.cumsum(np.concatenate([part[1] for part in parts]), out=offsets[1:])
+        return TokenTable(ids, offsets)
+
+    def _encode(self, captions: list[str] | pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the captions' tokens, end to end, and how many each has (n,), at least one."""
+        column = string_column(captions) if self.kind in _SPLIT else None
+        if column is None:
+            return _end_to_end(self._numbers(captions if isinstance(captions, list) else captions.to_pylist()))
+        flat = flatten(column)
+        plain = flat.plain()
+        if plain.all():
+            return self._plain(column)
+        lengths = np.empty(len(column), np.int64)
+        of_plain, lengths[plain] = self._plain(column.filter(pa.array(plain)))
+        of_odd, lengths[~plain] = _end_to_end(self._numbers(column.filter(pa.array(~plain)).to_pylist()))
+        ids = np.empty(int(lengths.sum()), np.int64)
+        is_plain = np.repeat(plain, lengths)
+        ids[is_plain], ids[~is_plain] = of_plain, of_odd
+        return ids, lengths
+
+    def _plain(self, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`_encode`, for captions that are ASCII."""
+        tokens = tokens_of(flatten(column), _LOWER, _CLASSES, single=self.kind == "characters")
+        distinct = tokens.values.dictionary_encode()
+        number = np.array([self._number.get(t, UNKNOWN) for t in distinct.dictionary.to_pylist()], np.int64)
+        ids, counts = number[distinct.indices.to_numpy()], tokens.counts
+        if counts.max(initial=0) > self._most:
+            place = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+            ids, counts = ids[place < self._most], np.minimum(counts, self._most)
+        none = counts == 0
+        if none.any():
+            ids, counts = np.insert(ids, (np.cumsum(counts) - counts)[none], UNKNOWN), np.maximum(counts, 1)
+        return ids, counts
+
+    @property
+    def _most(self) -> int:
+        """Tokens after which a caption is cut."""
+        return self.max_length * (4 if self.kind == "characters" else 1)
 
     def _numbers(self, captions: Iterable[str]) -> Iterator[list[int]]:
         """The numbers of each caption's tokens, cut to length."""
         number, split = self._number, _SPLIT[self.kind]
-        limit = self.max_length * (4 if self.kind == "characters" else 1)
         for caption in captions:
-            yield [number.get(token, UNKNOWN) for token in split(caption)[:limit]]
+            yield [number.get(token, UNKNOWN) for token in split(caption)[: self._most]]
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -222,6 +264,16 @@ class Tokenizer:
 
 
 _SPLIT: dict[str, Callable[[str], list[str]]] = {"words": words, "characters": characters}
+
+
+def _end_to_end(rows: Iterable[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of numbers as one array, and their lengths (n,); an empty one becomes one unknown token."""
+    ids: list[int] = []
+    lengths: list[int] = []
+    for row in rows:
+        ids.extend(row or [UNKNOWN])
+        lengths.append(len(row) or 1)
+    return np.asarray(ids, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
 
 
 def pack(
