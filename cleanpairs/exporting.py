@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 from cleanpairs.audit import expected_quality
 from cleanpairs.correspondence.valley import find_valley
-from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data import Pairs, load_pairs, open_source
+from cleanpairs.engine import Progress, make_engine
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
+from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.formats import choose_format, make_format
 from cleanpairs.export.pushing import push_model
+from cleanpairs.export.stream import InputWatch, export_stream, streams
 from cleanpairs.plan import RepairPlan
 from cleanpairs.run import Run
 
@@ -132,8 +136,21 @@ def card_facts(run: Run, license: str | None = None) -> CardFacts:
     )
 
 
-def export_plan(path: str | Path, out: str | Path, *, license: str | None = None, **written: Any) -> ExportSummary:
+def export_plan(
+    path: str | Path,
+    out: str | Path,
+    *,
+    license: str | None = None,
+    about: CardFacts | None = None,
+    engine: str = "local",
+    workers: int = 1,
+    address: str | None = None,
+    progress: Progress | None = None,
+    **written: Any,
+) -> ExportSummary:
     """Carry out a plan that was saved, and perhaps edited, on the data that it names.
+
+    In memory that does not grow with the rows, where :func:`cleanpairs.export.stream.streams` finds nothing against it.
 
     Parameters
     ----------
@@ -142,6 +159,12 @@ def export_plan(path: str | Path, out: str | Path, *, license: str | None = None
     out : path
     license : str, optional
         For the dataset card: an identifier of the hub, such as cc-by-4.0.
+    about : CardFacts, optional
+        What the card tells, instead of the licence alone.
+    engine, workers, address
+        Who does the work; see :func:`cleanpairs.engine.make_engine`.
+    progress : callable, optional
+        ``progress(rows done, rows in all)`` now and then, where several work.
     **written
         ``dropped``, ``ledger``, ``card``, ``format``, ``shard_size``, ``explode`` and ``overwrite`` of
         :func:`cleanpairs.export.export_pairs`.
@@ -150,14 +173,30 @@ def export_plan(path: str | Path, out: str | Path, *, license: str | None = None
     ------
     DataError
         The file holds no plan, or its data has changed since.
+    ConfigError
+        The engine cannot be used, or the work cannot be divided among several workers.
     CleanpairsError
         As reading the data and exporting do.
     """
-    plan = RepairPlan.load(path)
-    if "data" not in plan.settings:
+    driver = make_engine(engine, workers=workers, address=address)
+    about = about or CardFacts(license=license)
+    plan = PlanFile.open(path)
+    whole = None if plan is not None else RepairPlan.load(path)
+    settings = (plan.head if whole is None else whole).settings
+    if "data" not in settings:
         raise DataError(f"{path} does not name its data: apply it in Python, by cleanpairs.export.export_pairs")
-    pairs = load_pairs(plan.settings["data"], **plan.settings.get("columns", {}))
-    return export_pairs(pairs, plan, out, about=CardFacts(license=license), **written)
+    begun = time.time()
+    source = open_source(settings["data"], **settings.get("columns", {}))
+    reason = streams(plan, source, out, written.get("format"))
+    if reason is None and plan is not None:
+        taken = {name: written[name] for name in ("dropped", "ledger", "card", "overwrite") if name in written}
+        make_format("parquet", written.get("shard_size"))  # refuses what it has not
+        watch = InputWatch.of(source, begun)
+        return export_stream(plan, watch, out, about=about, engine=driver, progress=progress, **taken)
+    if driver.remote:
+        raise ConfigError(f"this export cannot be divided among workers: {reason}; leave --engine and --workers out")
+    pairs = load_pairs(settings["data"], **settings.get("columns", {}))
+    return export_pairs(pairs, RepairPlan.load(path) if whole is None else whole, out, about=about, **written)
 
 
 def export_run(
@@ -173,13 +212,16 @@ def export_run(
     threshold: float | str | None = None,
     explode: bool = False,
     overwrite: bool = False,
+    engine: str = "local",
+    workers: int = 1,
+    address: str | None = None,
     **settings: Any,
 ) -> ExportSummary:
     """Plan the repairs of a run's input and write the result; see :func:`cleanpairs.export.export_pairs`.
 
     The plan is kept in the run, as ``plan.parquet``; ``settings`` are those of
     :meth:`cleanpairs.estimators.PairCleaner.rematch`; ``license``, an identifier of the hub such as cc-by-4.0, goes
-    into the dataset card.
+    into the dataset card; ``engine``, ``workers`` and ``address`` say who writes, as in :func:`export_plan`.
 
     Raises
     ------
@@ -188,21 +230,26 @@ def export_run(
     """
     name, _ = choose_format(out, format)  # before the planning, which takes its time
     make_format(name, shard_size)
+    make_engine(engine, workers=workers, address=address)
     pairs, plan = plan_run(run, threshold=threshold, explode=explode, **settings)
-    plan.save(run.path / "plan.parquet")
-    return export_pairs(
-        pairs,
-        plan,
-        out,
-        dropped=dropped,
-        ledger=ledger,
-        card=card,
-        format=format,
-        shard_size=shard_size,
-        about=card_facts(run, license),
-        explode=explode,
-        overwrite=overwrite,
-    )
+    saved = run.path / "plan.parquet"
+    plan.save(saved)
+    written = {"dropped": dropped, "ledger": ledger, "card": card, "format": format, "shard_size": shard_size}
+    about = card_facts(run, license)
+    if engine != "local" or workers > 1:
+        del pairs, plan  # it is read again as it is needed
+        return export_plan(
+            saved,
+            out,
+            about=about,
+            engine=engine,
+            workers=workers,
+            address=address,
+            explode=explode,
+            overwrite=overwrite,
+            **written,
+        )
+    return export_pairs(pairs, plan, out, about=about, explode=explode, overwrite=overwrite, **written)
 
 
 def push_run(

@@ -23,7 +23,18 @@ from cleanpairs.plan_editing import followed, read_csv, write_csv
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
     import pandas as pd
 
-__all__ = ["ACTIONS", "PLAN_SCHEMA", "PlanSummary", "RepairPlan", "Truth", "part_sources", "truth_after"]
+__all__ = [
+    "ACTIONS",
+    "METADATA_KEY",
+    "PLAN_SCHEMA",
+    "PlanSummary",
+    "RepairPlan",
+    "Truth",
+    "check_decisions",
+    "counted",
+    "part_sources",
+    "truth_after",
+]
 
 ACTIONS = ("keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine")
 REPAIRS = ("rematch_text", "rematch_image")
@@ -46,7 +57,13 @@ PLAN_SCHEMA = pa.schema(
     ]
 )
 
-_METADATA_KEY = b"cleanpairs.plan"
+METADATA_KEY = b"cleanpairs.plan"
+
+
+def counted(column: pa.ChunkedArray) -> Counter[str]:
+    """How often each value occurs, the first to occur first."""
+    found = pc.value_counts(column)
+    return Counter(dict(zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -144,7 +161,7 @@ class RepairPlan:
 
     def summary(self) -> PlanSummary:
         """Counts per action."""
-        actions = Counter(self.table["action"].to_pylist())
+        actions = counted(self.table["action"])
         dropped = self.table.filter(pc.equal(self.table["action"], "drop"))
         return PlanSummary(
             pairs=len(self),
@@ -158,7 +175,7 @@ class RepairPlan:
             min_repair_score=self.min_repair_score,
             mean_repair_score=_mean(self.table["repair_score"]),
             mean_margin=_mean(self.table["margin"]),
-            reasons=dict(Counter(dropped["reason"].to_pylist()).most_common()),
+            reasons=dict(counted(dropped["reason"]).most_common()),
         )
 
     def check_for(self, pairs: Pairs) -> None:
@@ -169,8 +186,9 @@ class RepairPlan:
             )
         if self.fingerprint and self.fingerprint != pairs.source.fingerprint:
             raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
-        keys = self.table["key"].to_pylist()
-        if keys != pairs.keys:
+        told = self.table["key"]
+        if not pc.all(pc.equal(told, pa.array(pairs.keys, pa.string())), skip_nulls=False, min_count=0).as_py():
+            keys = told.to_pylist()
             i = next(i for i, (a, b) in enumerate(zip(keys, pairs.keys, strict=True)) if a != b)
             raise DataError(f"pair {i} has key {keys[i]!r} in the plan and {pairs.keys[i]!r} in the data")
 
@@ -238,7 +256,7 @@ class RepairPlan:
                 noted = note | {"sha256": _sha256(staged), "previous": _previous(path)}
                 beside.write_text(json.dumps(noted, indent=2) + "\n", encoding="utf-8")
             return
-        schema = self.table.schema.with_metadata({_METADATA_KEY: json.dumps(note).encode()})
+        schema = self.table.schema.with_metadata({METADATA_KEY: json.dumps(note).encode()})
         with staged_file(path, overwrite=overwrite) as staging, ParquetSink(staging, schema) as sink:
             sink.write(self.table)
 
@@ -266,10 +284,10 @@ class RepairPlan:
             return cls(followed(table), **note)
         table = read_table(path)
         metadata = table.schema.metadata or {}
-        if _METADATA_KEY not in metadata:
-            raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {_METADATA_KEY.decode()!r}")
+        if METADATA_KEY not in metadata:
+            raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}")
         try:
-            return cls(followed(table), **json.loads(metadata[_METADATA_KEY]))
+            return cls(followed(table), **json.loads(metadata[METADATA_KEY]))
         except (TypeError, ValueError) as error:
             if isinstance(error, DataError):
                 raise
@@ -315,27 +333,39 @@ def _checked(table: pa.Table) -> pa.Table:
     ids = table["pair_id"].to_numpy()
     if not np.array_equal(ids, np.arange(len(ids))):
         raise DataError("the repair plan must have one row per pair, in order of pair_id from 0, without a gap")
-    action = np.array(table["action"].to_pylist(), object)
-    unknown = set(action) - set(ACTIONS)
-    if unknown:
-        raise DataError(f"unknown action {unknown.pop()!r} in the repair plan (known: {', '.join(ACTIONS)})")
     donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
-    repaired = np.isin(action, REPAIRS)
-    wrong = np.flatnonzero(repaired & ((donor < 0) | (donor >= len(ids)) | (donor == ids)))
+    quarantined = np.append(np.array(pc.equal(table["action"], "quarantine").fill_null(False), bool), False)
+    check_decisions(table, len(table), quarantined[np.where((donor >= 0) & (donor < len(ids)), donor, -1)])
+    return table
+
+
+def check_decisions(table: pa.Table, pairs: int, from_quarantine: np.ndarray) -> None:
+    """Raise :class:`DataError` where rows of a plan for ``pairs`` pairs cannot be carried out.
+
+    ``from_quarantine`` (n,) bool: the row's donor, if it has one, is quarantined.
+    """
+    ids, action = table["pair_id"].to_numpy(), table["action"]
+    known = pc.fill_null(pc.is_in(action, pa.array(ACTIONS)), False)
+    if not pc.all(known, min_count=0).as_py():
+        unknown = action.filter(pc.invert(known))[0].as_py()
+        raise DataError(f"unknown action {unknown!r} in the repair plan (known: {', '.join(ACTIONS)})")
+    donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
+    repaired = np.array(pc.is_in(action, pa.array(REPAIRS)), bool)
+    wrong = np.flatnonzero(repaired & ((donor < 0) | (donor >= pairs) | (donor == ids)))
     if len(wrong):
         raise DataError(
-            f"pair {wrong[0]} of the repair plan is {action[wrong[0]]} but its donor_pair_id is no other pair"
+            f"pair {ids[wrong[0]]} of the repair plan is {action[int(wrong[0])].as_py()} but its donor_pair_id is no "
+            "other pair"
         )
-    banned = np.flatnonzero(repaired & (action[donor] == "quarantine")) if len(ids) else wrong
+    banned = np.flatnonzero(repaired & from_quarantine)
     if len(banned):
         raise DataError(
-            f"pair {banned[0]} of the repair plan takes a part of pair {donor[banned[0]]}, which is quarantined"
+            f"pair {ids[banned[0]]} of the repair plan takes a part of pair {donor[banned[0]]}, which is quarantined"
         )
-    left = repaired | np.isin(action, ("keep", "recaption"))
+    left = repaired | np.array(pc.is_in(action, pa.array(["keep", "recaption"])), bool)
     bare = np.flatnonzero(left & ~np.array(table["caption"].is_valid(), bool))
     if len(bare):
-        raise DataError(f"pair {bare[0]} of the repair plan is {action[bare[0]]} but has no caption")
-    return table
+        raise DataError(f"pair {ids[bare[0]]} of the repair plan is {action[int(bare[0])].as_py()} but has no caption")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ caption of one's own goes into ``caption``, with the action ``recaption``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.errors import DataError
+from cleanpairs.ops.columns import one_array
 
-__all__ = ["donor_use", "followed", "read_csv", "write_csv"]
+__all__ = ["DonorRows", "donor_use", "followed", "read_csv", "write_csv"]
 
 # What a spreadsheet takes for a formula; and the apostrophe itself, so that reading undoes writing.
 FORMULA = r"^[=+\-@\t\r']"
@@ -69,11 +71,35 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def followed(table: pa.Table) -> pa.Table:
+@dataclass(frozen=True)
+class DonorRows:
+    """What is known of the pairs that lend parts, of a plan for so many ``pairs``: ``pair_id`` (k,) int64, rising;
+    ``table`` of k rows with ``key``, ``original_caption`` and ``action``.
+    """
+
+    pair_id: np.ndarray
+    table: pa.Table
+    pairs: int
+
+    def of(self, name: str, donor: np.ndarray) -> pa.Array:
+        """Column ``name`` of the pairs ``donor`` (r,), which are among them; null where ``donor`` is -1."""
+        at = np.searchsorted(self.pair_id, donor)
+        return one_array(self.table[name]).take(pa.array(at, mask=donor < 0))
+
+
+def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
     """``caption``, ``donor_key``, ``donor_use`` and the scores as they follow from ``action`` and ``donor_pair_id``.
 
     A donor that was changed is known by its key, which still is the old one's: the scores that were computed for the
     old one are null then. Tables that are no plan are left for :class:`cleanpairs.plan.RepairPlan` to refuse.
+
+    Parameters
+    ----------
+    table : pa.Table
+        A plan's, or consecutive rows of one.
+    donors : DonorRows, optional
+        For some rows of a plan: what the others that lend something to them hold. ``donor_use``, which depends on all
+        rows, is left as it is then.
 
     Raises
     ------
@@ -84,51 +110,56 @@ def followed(table: pa.Table) -> pa.Table:
     if any(name not in table.column_names for name in needed):
         return table
     n = len(table)
-    action = np.array(table["action"].to_pylist(), object)
+    action = table["action"].combine_chunks()
     try:
         donor = np.array(table["donor_pair_id"].cast(pa.int64()).fill_null(-1), np.int64)
     except pa.ArrowException as error:
         raise DataError(f"donor_pair_id of the repair plan must be whole numbers: {error}") from error
-    takes_text, takes_image = action == "rematch_text", action == "rematch_image"
+    takes_text, takes_image, written, gone, keeps = (
+        np.asarray(pc.is_in(action, pa.array(names, pa.string())).to_numpy(zero_copy_only=False), bool)
+        for names in (["rematch_text"], ["rematch_image"], ["recaption"], ["drop", "quarantine"], ["keep"])
+    )
     repaired = takes_text | takes_image
-    left = np.isin(action, ("keep", "drop", "quarantine", "recaption")) | repaired
-    if not left.all() or (repaired & ((donor < 0) | (donor >= n))).any():
+    most = n if donors is None else donors.pairs
+    if not (repaired | written | gone | keeps).all() or (repaired & ((donor < 0) | (donor >= most))).any():
         return table
     donor = np.where(repaired, donor, -1)
-    keys, original = table["key"].to_pylist(), table["original_caption"].fill_null("").to_pylist()
-    told_key, told = table["donor_key"].to_pylist(), table["caption"].to_pylist()
-    caption: list[str | None] = []
-    same = np.ones(n, bool)
-    for i in range(n):
-        if action[i] in ("drop", "quarantine"):
-            caption.append(None)
-            continue
-        if action[i] == "recaption":  # a model's caption, or a person's
-            caption.append(told[i])
-            continue
-        caption.append(original[donor[i] if takes_text[i] else i])
-        if repaired[i]:
-            same[i] = told_key[i] is None or told_key[i] == keys[donor[i]]
-        taken_back = action[i] == "keep" and told_key[i] is not None  # it still has that donor's caption
-        if same[i] and not taken_back and told[i] is not None and told[i] != caption[i]:
-            raise DataError(
-                f"pair {i} of the repair plan has the caption {told[i][:60]!r}, and its action {action[i]!r} gives it "
-                f"{(caption[i] or '')[:60]!r}: captions follow from action and donor_pair_id; for one of your own "
-                f"write the action 'recaption'"
-            )
-    use = donor_use(donor, takes_text, takes_image)
-    judged = pa.array((repaired & same) | (action == "recaption"))
+    original = one_array(table["original_caption"].cast(pa.string()).fill_null(""))
+    lenders = DonorRows(np.arange(n), table, n) if donors is None else donors
+    told_key, told = one_array(table["donor_key"].cast(pa.string())), one_array(table["caption"].cast(pa.string()))
+    own_key = lenders.of("key", donor).cast(pa.string())
+    lent = lenders.of("original_caption", np.where(takes_text, donor, -1)).cast(pa.string()).fill_null("")
+    derived = pc.if_else(pa.array(takes_text), lent, original)
+    caption = pc.if_else(pa.array(written), told, pc.if_else(pa.array(gone), pa.scalar(None, pa.string()), derived))
+    same = ~repaired | _true(pc.or_kleene(pc.is_null(told_key), pc.equal(told_key, own_key)))
+    taken_back = keeps & ~_true(pc.is_null(told_key))  # it still has that donor's caption
+    edited = (keeps | repaired) & same & ~taken_back & _true(pc.not_equal(told, caption))
+    if edited.any():
+        i = int(np.flatnonzero(edited)[0])
+        number = table["pair_id"][i].as_py() if "pair_id" in table.column_names else i
+        raise DataError(
+            f"pair {number} of the repair plan has the caption {told[i].as_py()[:60]!r}, and its action "
+            f"{action[i].as_py()!r} gives it {(caption[i].as_py() or '')[:60]!r}: captions follow from action and "
+            "donor_pair_id; for one of your own write the action 'recaption'"
+        )
+    judged = pa.array((repaired & same) | written)
     new = {
-        "original_caption": pa.array(original, pa.string()),
-        "caption": pa.array(caption, pa.string()),
+        "original_caption": original,
+        "caption": caption,
         "donor_pair_id": pa.array(donor, mask=~repaired),
-        "donor_key": pa.array([keys[d] if d >= 0 else None for d in donor.tolist()], pa.string()),
-        "donor_use": pa.array(use, mask=~repaired),
+        "donor_key": own_key,
         **{name: pc.if_else(judged, table[name], None) for name in JUDGED},
     }
+    if donors is None:
+        new["donor_use"] = pa.array(donor_use(donor, takes_text, takes_image), mask=~repaired)
     for name, column in new.items():
         table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+def _true(values: pa.Array) -> np.ndarray:
+    """Where ``values`` (n,) bool are true: (n,) bool; null is not."""
+    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)
 
 
 def donor_use(donor: np.ndarray, takes_text: np.ndarray, takes_image: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import existing_run
+from cleanpairs.cli.options import engine_options, existing_run
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
 
@@ -40,14 +40,20 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 @repair_options
 @click.option("--explode", is_flag=True, help="One row a pair where a row holds a list of captions.")
 @click.option("--overwrite", is_flag=True, help="Replace the outputs.")
+@engine_options
 @json_option
 @click.pass_context
 def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json: bool, **options: Any) -> None:
-    """Keep the pairs at or above the threshold, repair the rest by rematching, drop what cannot be repaired."""
+    """Keep the pairs at or above the threshold, repair the rest by rematching, drop what cannot be repaired.
+
+    With --plan, Parquet is written in bounded memory, and by several processes with --workers. If these are
+    interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
+    """
     from cleanpairs.export import push_export
     from cleanpairs.exporting import expected_at, export_plan, export_run
 
     written = {name: options[name] for name in WRITTEN}
+    written |= {"engine": options["engine"], "workers": options["workers"], "address": options["ray_address"]}
     if public and repo is None:
         raise click.UsageError("--public is of --push-to-hub OWNER/NAME, which is not given")
     if repo is not None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-__all__ = ["RUN", "column_options", "existing_run", "pick_columns"]
+from cleanpairs.registry import ENGINES
+
+__all__ = ["RUN", "column_options", "engine_options", "existing_run", "pick_columns"]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -27,6 +29,25 @@ def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--image-root", metavar="DIR", help="Image paths are relative to it, and may not leave it."),
             click.option(
                 "--allow-urls", is_flag=True, default=None, help="Fetch DATA where it is a URL (s3, gs, https)."
+            ),
+        ]
+    ):
+        function = decorate(function)
+    return function
+
+
+def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--engine --workers --ray-address``."""
+    for decorate in reversed(
+        [
+            click.option(
+                "--engine", type=click.Choice(ENGINES.names()), default="local", show_default=True, help="Who works."
+            ),
+            click.option(
+                "--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that work at once."
+            ),
+            click.option(
+                "--ray-address", metavar="ADDRESS", help="Of a Ray cluster; a Ray is started here if not given."
             ),
         ]
     ):

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import column_options, existing_run, pick_columns, split_run_and_data
+from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, split_run_and_data
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.registry import ENGINES
 
 __all__ = ["score"]
 
@@ -17,9 +16,7 @@ __all__ = ["score"]
 @click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
 @click.option("--out", required=True, metavar="FILE", help="The scores table to write (Parquet).")
 @column_options
-@click.option("--engine", type=click.Choice(ENGINES.names()), default="local", show_default=True, help="Who works.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that work at once.")
-@click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster; a Ray is started here if not given.")
+@engine_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option
 def score(

@@ -5,7 +5,8 @@ from cleanpairs.export.diff import Change, ExportDiff, diff_export, iter_changes
 from cleanpairs.export.hub import Pushed
 from cleanpairs.export.pushing import push_export
 from cleanpairs.export.restore import RestoreSummary, restore_export
-from cleanpairs.export.writing import ExportSummary, export_pairs
+from cleanpairs.export.summary import ExportSummary
+from cleanpairs.export.writing import export_pairs
 
 __all__ = [
     "CardFacts",

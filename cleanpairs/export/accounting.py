@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cleanpairs.data import Pairs, fingerprint_of
+from cleanpairs.data import Pairs, Source, fingerprint_of
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.export.files import CARD, manifest_of
 from cleanpairs.export.formats import ExportFormat
-from cleanpairs.export.layout import WRITTEN
+from cleanpairs.export.layout import WRITTEN, acted
 
 __all__ = [
     "check_counts",
+    "counts_by",
     "counts_of",
     "extra_column",
     "feasible",
@@ -60,8 +61,13 @@ def _dropped(table: pa.Table, actions: tuple[str, ...], reason: str) -> pa.Table
 
 def counts_of(pairs: Pairs, actions: Counter[str]) -> dict[str, int]:
     """Pairs of the input, and those of each action."""
+    return counts_by(len(pairs), actions)
+
+
+def counts_by(pairs: int, actions: Counter[str]) -> dict[str, int]:
+    """As :func:`counts_of`, of so many pairs."""
     return {
-        "pairs": len(pairs),
+        "pairs": pairs,
         "kept": actions["keep"],
         "rematched_text": actions["rematch_text"],
         "rematched_image": actions["rematch_image"],
@@ -81,7 +87,7 @@ def check_counts(
     chosen: ExportFormat,
 ) -> None:
     """Raise :class:`CleanpairsError` if a pair is missing or too many: in the counts, or in what is on disk."""
-    left = np.isin(np.array(decided["action"].to_pylist(), object), WRITTEN)
+    left = acted(decided, WRITTEN)
     row = pairs.row[left]
     wanted = {
         "out": len(row) if one_row_a_pair else len(np.unique(row)),
@@ -100,11 +106,11 @@ def check_counts(
             )
 
 
-def refuse_changed_input(pairs: Pairs) -> None:
+def refuse_changed_input(source: Source) -> None:
     """Raise :class:`DataError` if the input is not as it was read."""
-    if fingerprint_of(pairs.source) != pairs.source.fingerprint:
+    if fingerprint_of(source) != source.fingerprint:
         raise DataError(
-            f"the input {', '.join(pairs.source.paths)} has changed since it was read: read it, score it and plan again"
+            f"the input {', '.join(source.paths)} has changed since it was read: read it, score it and plan again"
         )
 
 

@@ -16,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data import Source, iter_tables
+from cleanpairs.export.donors import StoredRows
 
 __all__ = ["BATCH_ROWS", "CARD", "DonorParts", "manifest_of", "sha256_of", "write_manifest"]
 
 # Input rows in memory at once: a row may hold an image of many megabytes.
 BATCH_ROWS = 128
+DONOR_ROWS = 2048  # where only columns of images are read; readers give fewer where they are large
 
 CARD = "README.md"  # the dataset card in a directory, where the hub looks for it
 
@@ -31,60 +33,42 @@ class DonorParts:
     A context manager; the file goes when it is left.
     """
 
-    def __init__(self, folder: tempfile.TemporaryDirectory[str], rows: np.ndarray) -> None:
+    def __init__(self, folder: tempfile.TemporaryDirectory[str]) -> None:
         self._folder = folder
-        self._rows = rows
-        self._path = Path(folder.name) / "images.arrow"
-        self._first: list[int] = []  # of each stored batch, its first position in ``rows``
-        self._map: pa.MemoryMappedFile | None = None
-        self._stored: pa.RecordBatchFileReader | None = None
+        self._stored: StoredRows | None = None
 
     @classmethod
-    def collect(cls, source: Source, rows: np.ndarray, columns: Sequence[str]) -> DonorParts:
-        """Read the input once for the image ``columns`` at input ``rows``; not at all where there are none."""
-        parts = cls(tempfile.TemporaryDirectory(prefix="cleanpairs-"), np.unique(rows))
-        if len(parts._rows):
+    def collect(
+        cls, source: Source, rows: np.ndarray, columns: Sequence[str], *, near: Path | None = None
+    ) -> DonorParts:
+        """Read the input once for the image ``columns`` at input ``rows``; not at all where there are none.
+
+        ``near``: the folder for the file; the system's for temporary ones when None.
+        """
+        parts = cls(tempfile.TemporaryDirectory(prefix=".cleanpairs-donors-", dir=near))
+        rows = np.unique(rows)
+        if len(rows):
             try:
-                parts._store(source, columns)
+                batches = iter_tables(source, batch_rows=DONOR_ROWS, columns=columns)
+                parts._stored = StoredRows.collect(Path(parts._folder.name) / "images.arrow", batches, rows)
             except BaseException:
                 parts.close()
                 raise
         return parts
 
-    def _store(self, source: Source, columns: Sequence[str]) -> None:
-        first, stored = 0, 0
-        writer: pa.RecordBatchFileWriter | None = None
-        try:
-            for batch in iter_tables(source, batch_rows=BATCH_ROWS, columns=columns):
-                lo, hi = np.searchsorted(self._rows, [first, first + len(batch)])
-                if writer is None:
-                    writer = pa.ipc.new_file(self._path, batch.schema)
-                if hi > lo:
-                    writer.write_batch(batch.take(pa.array(self._rows[lo:hi] - first)))
-                    self._first.append(stored)
-                    stored += int(hi - lo)
-                first += len(batch)
-        finally:
-            if writer is not None:
-                writer.close()
-        self._map = pa.memory_map(str(self._path))
-        self._stored = pa.ipc.open_file(self._map)
+    @property
+    def stored(self) -> StoredRows | None:
+        """The rows in their file, which other processes can open; None where there are none."""
+        return self._stored
 
     def values(self, column: str, rows: np.ndarray) -> pa.Array:
         """Values (k,) of ``column`` at input ``rows`` (k,), each of them among those collected."""
         assert self._stored is not None
-        at = np.searchsorted(self._rows, rows)
-        batch = np.searchsorted(self._first, at, side="right") - 1
-        pieces = []
-        for position, number in zip(at.tolist(), batch.tolist(), strict=True):
-            pieces.append(self._stored.get_batch(number).column(column).slice(position - self._first[number], 1))
-        return pa.concat_arrays(pieces)
+        return self._stored.values(column, rows)
 
     def close(self) -> None:
         """Remove the file."""
         self._stored = None
-        if self._map is not None:
-            self._map.close()
         self._folder.cleanup()
 
     def __enter__(self) -> DonorParts:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,9 @@ from cleanpairs.data import Source
 from cleanpairs.export.formats import OutTable
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, one_array, replace_values
 
-__all__ = ["NEW_CAPTION", "WRITTEN", "Layout", "OutBatch"]
+__all__ = ["NEW_CAPTION", "WRITTEN", "Layout", "OutBatch", "acted"]
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 NEW_CAPTION = ("rematch_text", "recaption")
 WRITTEN = ("keep", "rematch_image", *NEW_CAPTION)
@@ -28,6 +31,20 @@ _ADDED = {
     "repair_score": pa.float32(),
 }
 _DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.string(), "reason": pa.string()}
+
+
+def acted(decided: pa.Table, actions: Sequence[str]) -> np.ndarray:
+    """Which pairs have one of these actions: (P,) bool."""
+    found = pc.is_in(one_array(decided["action"]), pa.array(list(actions), pa.string()))
+    return np.asarray(found.to_numpy(zero_copy_only=False), bool)
+
+
+def taken(table: Rows, rows: np.ndarray) -> Rows:
+    """The ``rows`` (k,) int64, rising, of a table or a batch; itself, where these are all."""
+    whole = len(rows) == len(table) and (
+        not len(rows) or (rows[-1] == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
+    )
+    return table if whole else table.take(pa.array(rows))
 
 
 class ImageParts(Protocol):
@@ -135,23 +152,24 @@ class Layout:
         donor_row : (P,) int64
             Input row that holds the pair's new image, where it gets one.
         """
-        action = np.array(decided["action"].to_pylist(), object)
-        left = np.flatnonzero(np.isin(action, WRITTEN))
-        pairs, more, action = decided.take(left), extra.take(left), action[left]
+        left = np.flatnonzero(acted(decided, WRITTEN))
+        pairs, more = taken(decided, left), taken(extra, left)
         rows, counts = row[left], np.ones(len(left), np.int64)
         if not self.one_row_a_pair:
             rows, counts = np.unique(rows, return_counts=True)
-        columns = [one_array(c) for c in table.take(rows).columns]
-        columns[self.text] = self._text_column(columns[self.text], pairs, action, counts)
+        columns = [one_array(c) for c in taken(table, rows).columns]
+        replaces = acted(pairs, NEW_CAPTION)
+        columns[self.text] = self._text_column(columns[self.text], pairs, replaces, counts)
         for name in self.truth:
             columns[self.schema.get_field_index(name)] = self._truth_column(name, truth[name].take(left), counts)
-        new_image = np.flatnonzero(action == "rematch_image")
+        new_image = np.flatnonzero(acted(pairs, ["rematch_image"]))
         for i in self.images if len(new_image) else ():
             values = parts.values(self.schema.names[i], donor_row[left][new_image])
             columns[i] = replace_values(columns[i], new_image, values)
 
-        replaced = pa.array(np.isin(action, NEW_CAPTION), pa.bool_())
-        originals = pc.if_else(replaced, one_array(pairs["original_caption"]), pa.scalar(None, pa.string()))
+        originals = pc.if_else(
+            pa.array(replaces, pa.bool_()), one_array(pairs["original_caption"]), pa.scalar(None, pa.string())
+        )
         added = [pairs["correspondence"], pairs["action"], originals, pairs["donor_key"], pairs["repair_score"]]
         added += more.columns
         columns += [one_array(c) if self.one_row_a_pair else grouped(c, counts) for c in added]
@@ -161,10 +179,9 @@ class Layout:
 
     def dropped(self, table: pa.RecordBatch, decided: pa.Table, truth: pa.Table, row: np.ndarray) -> pa.Table:
         """The dropped and quarantined pairs of a batch, one a row."""
-        action = np.array(decided["action"].to_pylist(), object)
-        gone = np.flatnonzero(~np.isin(action, WRITTEN))
-        pairs = decided.take(gone)
-        columns = [one_array(c) for c in table.take(row[gone]).columns]
+        gone = np.flatnonzero(~acted(decided, WRITTEN))
+        pairs = taken(decided, gone)
+        columns = [one_array(c) for c in taken(table, row[gone]).columns]
         text = pairs["original_caption"] if self.source.explicit_lists else columns[self.text]
         columns[self.text] = one_array(text).cast(self._flat)
         for name in self.truth:
@@ -173,13 +190,13 @@ class Layout:
         columns += [one_array(pairs[name]) for name in _DROPPED]
         return pa.Table.from_arrays(columns, schema=self.dropped_schema)
 
-    def _text_column(self, column: pa.Array, pairs: pa.Table, action: np.ndarray, counts: np.ndarray) -> pa.Array:
+    def _text_column(self, column: pa.Array, pairs: pa.Table, replaces: np.ndarray, counts: np.ndarray) -> pa.Array:
         captions = one_array(pairs["caption"]).cast(self._flat)
         if not self.one_row_a_pair:
             return grouped(captions, counts, large=pa.types.is_large_list(self._list_type))
         if self.source.explicit_lists:
             return captions
-        where = np.flatnonzero(np.isin(action, NEW_CAPTION))
+        where = np.flatnonzero(replaces)
         return replace_values(column.cast(self._flat), where, captions.take(where))
 
     def _truth_column(self, name: str, values: pa.ChunkedArray, counts: np.ndarray) -> pa.Array:

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.data import Pairs, Source
+from cleanpairs.data import Source
 from cleanpairs.data.parquet_io import common_schema
 from cleanpairs.errors import DataError
-from cleanpairs.export.layout import NEW_CAPTION, WRITTEN, Layout, OutBatch
+from cleanpairs.export.layout import NEW_CAPTION, WRITTEN, Layout, OutBatch, acted
 from cleanpairs.ops.columns import one_array
 
 __all__ = ["LEDGER_SCHEMA", "RESTORABLE", "REVERSIBLE", "Ledger", "LedgerNote", "input_schema"]
@@ -115,15 +115,15 @@ class LedgerNote:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Makes the ledger's lines, batch by batch."""
+    """Makes the ledger's lines, batch by batch, of the input ``source``."""
 
-    pairs: Pairs
+    source: Source
     layout: Layout
 
     @cached_property
     def schema(self) -> pa.Schema:
         """Of the ledger; the original rows only for an input that can be written back."""
-        source, schema = self.pairs.source, LEDGER_SCHEMA
+        source, schema = self.source, LEDGER_SCHEMA
         if source.kind == RESTORABLE:
             schema = schema.append(pa.field("original_columns", pa.list_(pa.string())))
             schema = schema.append(pa.field("original_row", pa.struct(self._stored)))
@@ -135,7 +135,15 @@ class Ledger:
         return [pa.field(f.name, f.type) for f in self.layout.schema]  # null where not needed, whatever the input says
 
     def lines(
-        self, table: pa.RecordBatch, decided: pa.Table, batch: OutBatch, row: np.ndarray, rows_before: int
+        self,
+        table: pa.RecordBatch,
+        decided: pa.Table,
+        batch: OutBatch,
+        row: np.ndarray,
+        position: np.ndarray,
+        *,
+        first_row: int,
+        rows_before: int,
     ) -> pa.Table:
         """One line a pair of a batch of input rows.
 
@@ -149,56 +157,62 @@ class Ledger:
             What was written of them.
         row : (P,) int64
             Row of ``table`` of each pair, rising.
+        position : (P,) int64
+            Place of each pair in its row's list of captions.
+        first_row : int
+            Input row of the first of ``table``.
         rows_before : int
             Rows of the cleaned file before this batch.
         """
-        ids = decided["pair_id"].to_numpy()
-        action = np.array(decided["action"].to_pylist(), object)
-        new_caption = pc.if_else(
-            pa.array(np.isin(action, NEW_CAPTION), pa.bool_()), decided["caption"], pa.scalar(None, pa.string())
-        )
+        replaced = pa.array(acted(decided, NEW_CAPTION), pa.bool_())
+        new_caption = pc.if_else(replaced, decided["caption"], pa.scalar(None, pa.string()))
         columns = {
-            "row": pa.array(self.pairs.row[ids]),
-            "position": pa.array(self.pairs.position[ids]),
+            "row": pa.array(row + first_row),
+            "position": pa.array(position),
             "source_pair_id": decided["donor_pair_id"],
             "source_key": decided["donor_key"],
             "new_caption": new_caption,
             "out_row": pa.array(batch.row_of_pair + rows_before, mask=batch.row_of_pair < 0),
         }
-        if self.pairs.source.kind == RESTORABLE:
-            columns |= self._originals(table, decided, action, row)
+        if self.source.kind == RESTORABLE:
+            columns |= self._originals(table, decided, row)
         return pa.table(
             [columns.get(n, decided[n] if n in decided.column_names else None) for n in self.schema.names],
             schema=self.schema,
         )
 
-    def _originals(
-        self, table: pa.RecordBatch, decided: pa.Table, action: np.ndarray, row: np.ndarray
-    ) -> dict[str, pa.Array]:
+    def _originals(self, table: pa.RecordBatch, decided: pa.Table, row: np.ndarray) -> dict[str, pa.Array]:
         """``original_columns`` and ``original_row``, at the first pair of each row that needs them."""
-        needed = self._needed(decided, action, row)
+        needed = self._needed(decided, row)
         names = self.layout.schema.names
         first = np.ones(len(row), bool)
         first[1:] = row[1:] != row[:-1]
         wanted = needed[:, row] & first  # (columns, P)
-        children = [one_array(table.column(i)).take(pa.array(row, mask=~wanted[i])) for i in range(len(names))]
-        some: np.ndarray = np.any(wanted, axis=0)
-        lists = [[names[i] for i in np.flatnonzero(wanted[:, p])] if some[p] else None for p in range(len(row))]
+        children = [
+            one_array(table.column(i)).take(pa.array(row, mask=~wanted[i]))
+            if wanted[i].any()
+            else pa.nulls(len(row), self._stored[i].type)
+            for i in range(len(names))
+        ]
+        some = np.asarray(np.any(wanted, axis=0), bool)
+        noted = pa.array(names, pa.string()).take(pa.array(np.nonzero(wanted.T)[1]))
+        ends = np.cumsum(wanted.sum(axis=0), dtype=np.int32)
+        offsets = pa.array(np.concatenate([np.zeros(1, np.int32), ends]))
         return {
-            "original_columns": pa.array(lists, pa.list_(pa.string())),
+            "original_columns": pa.ListArray.from_arrays(offsets, noted, mask=pa.array(~some)),
             "original_row": pa.StructArray.from_arrays(children, fields=self._stored, mask=pa.array(~some)),
         }
 
-    def _needed(self, decided: pa.Table, action: np.ndarray, row: np.ndarray) -> np.ndarray:
+    def _needed(self, decided: pa.Table, row: np.ndarray) -> np.ndarray:
         """(columns, rows of the batch) bool: which values of the input the cleaned file does not hold."""
         layout, n = self.layout, int(row[-1]) + 1 if len(row) else 0
-        written = np.isin(action, WRITTEN)
+        written = acted(decided, WRITTEN)
         at, first = np.unique(row[written], return_index=True)
         held = np.zeros(n, bool)
         held[at] = True
         new_image = np.zeros(n, bool)  # of the first row in the cleaned file, which is the one that restoring reads
-        new_image[at] = action[written][first] == "rematch_image"
-        same = np.isin(action, ("keep", "rematch_image"))
+        new_image[at] = acted(decided, ["rematch_image"])[written][first]
+        same = acted(decided, ["keep", "rematch_image"])
         if layout.source.explicit_lists:
             same &= np.array(pc.equal(decided["caption"], decided["original_caption"]).fill_null(False), bool)
         new_text = np.zeros(n, bool)

@@ -32,42 +32,10 @@ from cleanpairs.export.files import BATCH_ROWS, CARD, DonorParts, write_manifest
 from cleanpairs.export.formats import ExportFormat, Sink, choose_format, make_format
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import RESTORABLE, REVERSIBLE, Ledger, input_schema
-from cleanpairs.plan import RepairPlan, part_sources, truth_after
+from cleanpairs.export.summary import ExportSummary
+from cleanpairs.plan import RepairPlan, counted, part_sources, truth_after
 
 __all__ = ["ExportSummary", "export_pairs"]
-
-
-@dataclass(frozen=True)
-class ExportSummary:
-    """What an export wrote: the counts add up to ``pairs``; ``rows`` are those of the cleaned data.
-
-    ``files`` maps out, manifest, ledger, dropped and card (if written) to their paths; ``format`` is that of out;
-    ``renamed`` maps columns of the input that gave way to an added column to their new names.
-    """
-
-    pairs: int
-    kept: int
-    rematched_text: int
-    rematched_image: int
-    recaptioned: int
-    dropped: int
-    quarantined: int
-    rows: int
-    files: Mapping[str, Path]
-    renamed: Mapping[str, str]
-    format: str = "parquet"
-
-    def __str__(self) -> str:
-        written = f"{self.recaptioned:,} with a caption written for it, " if self.recaptioned else ""
-        lines = [
-            f"{self.pairs:,} pairs in: {self.kept:,} kept, {self.rematched_text:,} with a new caption, "
-            f"{self.rematched_image:,} with a new image, {written}{self.dropped:,} dropped, "
-            f"{self.quarantined:,} quarantined",
-            f"{self.rows:,} rows out: {self.files['out']}",
-            *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
-            *(f"column {old!r} of the input is now {new!r}" for old, new in self.renamed.items()),
-        ]
-        return "\n".join(lines)
 
 
 def export_pairs(
@@ -158,7 +126,7 @@ def export_pairs(
     one_row_a_pair = explode or not pairs.source.explicit_lists
     decided = feasible(plan.table, one_row_a_pair, chosen.selection)
     extra = pa.table({k: extra_column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})
-    refuse_changed_input(pairs)
+    refuse_changed_input(pairs.source)
     with staged_set() as outputs:  # renamed in the opposite order: out is the last
         staged = {}
         for role, path in targets.items():
@@ -171,7 +139,7 @@ def export_pairs(
             written = _write(pairs, decided, extra, one_row_a_pair, parts, staged, chosen)
         counts = counts_of(pairs, written.actions)
         check_counts(pairs, decided, counts, one_row_a_pair, written.rows, staged, chosen)
-        refuse_changed_input(pairs)
+        refuse_changed_input(pairs.source)
         if chosen.directory or card is not None:
             where = staged["out"] / CARD if chosen.directory else staged["card"]
             text = dataset_card(
@@ -239,7 +207,7 @@ def _write(
                 known = tuple(name for name in truth.column_names if name in table.schema.names)
                 schema = input_schema(pairs.source, table.schema)
                 layout = Layout(pairs.source, schema, one_row_a_pair, extra.schema, known)
-                ledger = Ledger(pairs, layout)
+                ledger = Ledger(pairs.source, layout)
                 sinks["out"] = files.enter_context(chosen.open(staged["out"], layout.out_table))
                 for name, kind in (("dropped", layout.dropped_schema), ("ledger", ledger.schema)):
                     if name in rows:
@@ -249,13 +217,16 @@ def _write(
             slice_, more, true = (t.slice(lo, hi - lo) for t in (decided, extra, truth))
             local = pairs.row[lo:hi] - first
             batch = layout.out(table, slice_, more, true, local, parts, donor_row[lo:hi])
-            written = {"out": batch.table, "ledger": ledger.lines(table, slice_, batch, local, rows["out"])}
+            lines = ledger.lines(
+                table, slice_, batch, local, pairs.position[lo:hi], first_row=first, rows_before=rows["out"]
+            )
+            written = {"out": batch.table, "ledger": lines}
             if "dropped" in sinks:
                 written["dropped"] = layout.dropped(table, slice_, true, local)
             for name, part in written.items():
                 sinks[name].write(part)
                 rows[name] += len(part)
-            actions.update(slice_["action"].to_pylist())
+            actions += counted(slice_["action"])
             first += len(table)
     assert layout is not None  # there is a batch, if an empty one
     return _Written(rows, sinks["out"].parts, actions, layout.renamed, layout.out_schema)

@@ -1,0 +1,192 @@
+"""An export partition by partition: a pure function of input rows and their decisions, by whatever engine.
+
+A partition's rows of the cleaned file, of the ledger and of the dropped pairs stand one after another in one file, as
+Parquet files of their own; :func:`cleanpairs.data.parquet_join.join_parquet` puts those of all partitions together
+without decoding them. In one process nothing needs to be put together: the same row groups go straight to their files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.data import ParquetSink, Source
+from cleanpairs.data.ahead import read_ahead
+from cleanpairs.data.parquet_io import iter_batches
+from cleanpairs.data.parquet_join import Segment, join_parquet
+from cleanpairs.engine import Partition
+from cleanpairs.errors import DataError
+from cleanpairs.export.decisions import Decisions, PlanFile
+from cleanpairs.export.donors import StoredRows
+from cleanpairs.export.layout import Layout
+from cleanpairs.export.ledger import Ledger
+from cleanpairs.ops.columns import one_array, unsliced
+from cleanpairs.plan import counted
+
+__all__ = ["ExportWork", "Written", "join_parts"]
+
+ROWS = 2048  # of a batch at most: larger ones leave the processor's cache
+
+
+@dataclass(frozen=True)
+class Written:
+    """Rows of each output, and pairs of each action."""
+
+    rows: dict[str, int]
+    actions: Counter[str]
+
+
+class _NoImages:
+    """Image columns of donors, where there are none."""
+
+    def values(self, column: str, rows: np.ndarray) -> pa.Array:
+        raise AssertionError(f"no pair takes an image, and {len(rows)} values of {column} are asked for")
+
+
+@dataclass(frozen=True)
+class ExportWork:
+    """The files of a partition; see :class:`cleanpairs.engine.Work`.
+
+    ``texts``, ``images``: what donors lend, by pair and by input row; ``out_first``: by partition, the rows of the
+    cleaned file before it; ``roles``: out, ledger and perhaps dropped.
+    """
+
+    source: Source
+    plan: PlanFile
+    layout: Layout
+    texts: StoredRows | None
+    images: StoredRows | None
+    out_first: tuple[int, ...]
+    roles: tuple[str, ...]
+
+    def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
+        """Nothing is to be made ready but the threads."""
+        if threads is not None:
+            pa.set_cpu_count(threads)
+
+        def export(partition: Partition, path: Path) -> dict[str, Any]:
+            with tempfile.TemporaryDirectory(prefix=".roles-", dir=path.parent) as folder:
+                # The cleaned rows, which are the most, are written where they are to be.
+                at = {role: path if role == "out" else Path(folder) / role for role in self.roles}
+                written = self.write([partition], at, ahead=False)
+                segments = {}
+                with open(path, "ab") as whole:
+                    for role in self.roles:
+                        size = at[role].stat().st_size
+                        segments[role] = [whole.tell() if role != "out" else 0, size]
+                        if role != "out":
+                            with at[role].open("rb") as part:
+                                shutil.copyfileobj(part, whole, 1 << 20)
+            return {"rows": written.rows, "actions": dict(written.actions), "segments": segments}
+
+        return export
+
+    def schema(self, role: str) -> pa.Schema:
+        """Of an output."""
+        if role == "ledger":
+            return Ledger(self.source, self.layout).schema
+        return self.layout.out_schema if role == "out" else self.layout.dropped_schema
+
+    def write(self, partitions: Sequence[Partition], paths: Mapping[str, Path], *, ahead: bool) -> Written:
+        """Write consecutive partitions into one file a role; ``ahead``: read in a thread of its own."""
+        total = Written(dict.fromkeys(self.roles, 0), Counter())
+        ledger = Ledger(self.source, self.layout)
+        with ExitStack() as files:
+            sinks = {role: files.enter_context(ParquetSink(paths[role], self.schema(role))) for role in self.roles}
+            for partition in partitions:
+                batches = self._batches(partition)
+                before = self.out_first[partition.number]
+                for table, decided, first in files.enter_context(read_ahead(batches)) if ahead else batches:
+                    before += self._write_batch(sinks, ledger, table, decided, first, before, total)
+                for sink in sinks.values():
+                    sink.flush()  # row groups end where partitions do, however many a file holds
+        return total
+
+    def _batches(self, partition: Partition) -> Iterator[tuple[pa.RecordBatch, pa.Table, int]]:
+        """Input rows, the decisions about them, and the number of the first."""
+        decisions = Decisions(self.plan, partition.first, partition.rows, self.texts)
+        first = partition.first
+        for _, batch in iter_batches(self.source.paths, None, ROWS, partition.rows, partition.first):
+            decided = decisions.next(len(batch))
+            columns = [unsliced(batch.column(name)) for name in self.layout.schema.names]
+            table = pa.RecordBatch.from_arrays(columns, schema=self.layout.schema)  # the next file has another order
+            self._check_keys(table, decided, first)
+            yield table, decided, first
+            first += len(batch)
+
+    def _check_keys(self, table: pa.RecordBatch, decided: pa.Table, first: int) -> None:
+        name = self.source.columns.get("key")
+        told = one_array(decided["key"])
+        found = pa.nulls(len(table), pa.string()) if name is None else table.column(name)
+        if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
+            found = pc.coalesce(
+                found, pa.array(np.arange(first, first + len(table))).cast(pa.string()).cast(found.type)
+            )
+            same = np.asarray(pc.equal(told, found).fill_null(False).to_numpy(zero_copy_only=False), bool)
+        else:
+            same = np.zeros(len(table), bool)
+        for i in np.flatnonzero(~same).tolist():  # keys of other types, and texts that are not UTF-8
+            key = str(first + i) if name is None else _key(table.column(name), i, first + i)
+            if key != told[i].as_py():
+                raise DataError(f"pair {first + i} has key {told[i].as_py()!r} in the plan and {key!r} in the data")
+
+    def _write_batch(
+        self,
+        sinks: Mapping[str, ParquetSink],
+        ledger: Ledger,
+        table: pa.RecordBatch,
+        decided: pa.Table,
+        first: int,
+        before: int,
+        total: Written,
+    ) -> int:
+        """Write what becomes of a batch; how many rows of the cleaned file that is."""
+        n = len(table)
+        row, none = np.arange(n), pa.table({})
+        donor_row = np.array(decided["donor_pair_id"].fill_null(-1), np.int64)
+        batch = self.layout.out(table, decided, none, none, row, self.images or _NoImages(), donor_row)
+        lines = ledger.lines(table, decided, batch, row, np.zeros(n, np.int64), first_row=first, rows_before=before)
+        parts = {"out": batch.table, "ledger": lines}
+        if "dropped" in sinks:
+            parts["dropped"] = self.layout.dropped(table, decided, none, row)
+        for role, part in parts.items():
+            sinks[role].write(part)
+            total.rows[role] += len(part)
+        total.actions.update(counted(decided["action"]))
+        return len(batch.table)
+
+
+def _key(column: pa.Array, at: int, row: int) -> str:
+    """A row's key as :func:`cleanpairs.load_pairs` has it: of any type, its number where there is none."""
+    try:
+        value = column[at].as_py()
+    except UnicodeDecodeError:
+        value = column.slice(at, 1).cast(pa.binary())[0].as_py().decode("utf-8", "replace")
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return str(row if value is None else value)
+
+
+def join_parts(
+    parts: Sequence[tuple[Path, Mapping[str, Any]]], paths: Mapping[str, Path], roles: Sequence[str]
+) -> Written:
+    """The outputs of all partitions, by the paths and the facts of their parts, put together as ``paths``."""
+    total = Written(dict.fromkeys(roles, 0), Counter())
+    for role in roles:
+        join_parquet([Segment(path, *facts["segments"][role]) for path, facts in parts], os.fspath(paths[role]))
+    for _, facts in parts:
+        for role in roles:
+            total.rows[role] += facts["rows"][role]
+        total.actions.update(facts["actions"])
+    return total
