@@ -53,18 +53,21 @@ class Scores:
 
 
 def scores_table(
-    keys: list[str], correspondence: np.ndarray, threshold: float, reasons: dict[int, str], first: int = 0
+    keys: list[str] | pa.Array, correspondence: np.ndarray, threshold: float, reasons: dict[int, str], first: int = 0
 ) -> pa.Table:
     """Rows ``first`` .. of a scores table; ``correspondence`` is NaN where quarantined, and null in the table."""
     n = len(keys)
+    why = pa.nulls(n, pa.string())
+    if reasons:
+        why = pa.array([reasons.get(first + i) for i in range(n)], pa.string())
     known = np.isfinite(correspondence)
     return pa.table(
         [
             pa.array(np.arange(first, first + n)),
-            pa.array(keys, pa.string()),
+            keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string()),
             pa.array(correspondence.astype(np.float32), mask=~known),
             pa.array(correspondence < threshold, mask=~known),
-            pa.array([reasons.get(first + i) for i in range(n)], pa.string()),
+            why,
         ],
         schema=SCORES_SCHEMA,
     )

@@ -6,7 +6,7 @@ each worker has as many threads (``OMP_NUM_THREADS``), else up to the rounding o
 ``OUT.parts/`` until the last is there; a job that was killed goes on from those that are finished.
 
 Encoded images go through the frozen encoder into its cache first (see :mod:`cleanpairs.features`), and are scored at
-once, as is what does not come from Parquet.
+once, as is what comes neither from Parquet nor from an embedding folder.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ import pyarrow.parquet as pq
 
 import cleanpairs
 from cleanpairs.data import ParquetSink, Source, load_pairs, open_source, staged_file
-from cleanpairs.data.parquet import ParquetReader
-from cleanpairs.data.text import text_groups
-from cleanpairs.encoders.base import input_dim
 from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.errors import ConfigError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.persistence import load_estimator, save_estimator
+from cleanpairs.registry import READERS
 from cleanpairs.run import SCORES_SCHEMA, scores_table
-from cleanpairs.scoring import embed_images, embed_texts
 
 __all__ = ["PARTS", "ScoreResult", "ScoreWork", "score_stream"]
 
@@ -88,24 +85,18 @@ class ScoreWork:
         return score
 
     def _batches(self, model: PairCleaner, partition: Partition) -> Iterator[_Batch]:
-        device, dim = model._device(), input_dim(model.model_)
+        scorer = model._row_scorer(_roles(self.source))
+        assert scorer is not None
         first = 0
-        for batch in ParquetReader().iter_range(self.source, partition.first, partition.rows, self.batch_rows):
-            assert batch.vectors is not None
-            found = batch.vectors.shape[-1]
-            if found != dim:
-                raise DataError(f"the model takes image vectors of {dim} dimensions, {self.data} has {found}")
-            rows = np.asarray(batch.row, dtype=np.int64)
-            images = embed_images(model.model_, batch.vectors, device=device)
-            images = images if len(rows) == len(images) and (np.diff(rows) == 1).all() else images.take(rows)
-            texts = embed_texts(model.model_, model.tokenizer_.encode(batch.captions), device=device)
-            scores = model.bank_(images, texts, batch.image_group[rows], text_groups(batch.captions))
-            scores[list(batch.faults)] = np.nan
+        for batch in _reader(self.source).iter_range(
+            self.source, partition.first, partition.rows, self.batch_rows, hash_vectors=scorer.hashes
+        ):
+            scores = scorer(batch, self.data)
             yield batch.keys, scores, {first + i: why for i, why in batch.faults.items()}
             first += len(batch.captions)
 
 
-_Batch = tuple[list[str], np.ndarray, dict[int, str]]
+_Batch = tuple[pa.Array, np.ndarray, dict[int, str]]
 """Keys, scores with NaN where quarantined, reasons by pair_id, of consecutive pairs."""
 
 
@@ -115,7 +106,9 @@ class _Counts:
     flagged: int = 0
     quarantined: int = 0
 
-    def table(self, keys: list[str], scores: np.ndarray, reasons: dict[int, str], threshold: float) -> pa.Table:
+    def table(
+        self, keys: list[str] | pa.Array, scores: np.ndarray, reasons: dict[int, str], threshold: float
+    ) -> pa.Table:
         """The next rows of the scores table, counted."""
         table = scores_table(keys, scores, threshold, reasons, first=self.pairs)
         self.pairs += len(keys)
@@ -162,11 +155,12 @@ def score_stream(
     fitted = load_estimator(Path(model)) if isinstance(model, (str, Path)) else model
     source = open_source(data, **(columns or {}))
     with staged_file(out, overwrite=overwrite, inputs=source.paths) as staged:
-        if not _streams(fitted, source):
+        if fitted._row_scorer(_roles(source)) is None:
             if driver.remote:
                 raise ConfigError(
                     f"{data} cannot be divided among workers: that takes Parquet with a column of image vectors "
-                    "(image_features), for a model of image vectors and captions; leave --engine and --workers out"
+                    "(image_features) and, for a model of caption vectors, one of those (text_features), or an "
+                    "embedding folder; leave --engine and --workers out"
                 )
             counts, parts = _score_at_once(fitted, data, columns or {}, Path(staged)), None
         else:
@@ -177,9 +171,14 @@ def score_stream(
     return ScoreResult(counts.pairs, counts.flagged, counts.quarantined, float(fitted.threshold_))
 
 
-def _streams(model: PairCleaner, source: Source) -> bool:
-    vectors = source.kind == "parquet" and "features" in source.columns and model.image_encoder_ == "features"
-    return vectors and model.text_encoder != "features"
+def _reader(source: Source) -> Any:
+    return READERS.load(source.kind)()
+
+
+def _roles(source: Source) -> set[str]:
+    """What is known of each row of a source that can be read from any row on; nothing of one that cannot."""
+    reader = _reader(source)
+    return reader.roles(source) if hasattr(reader, "iter_range") else set()
 
 
 def _score_at_once(model: PairCleaner, data: str | Path, columns: dict[str, Any], staged: Path) -> _Counts:
@@ -206,7 +205,7 @@ class _Job:
 
     def run(self, staged: Path, progress: Progress | None) -> tuple[_Counts, Path | None]:
         """Write the scores to ``staged``; the counts, and the folder of parts that is then to be removed."""
-        partitions = plan_partitions(ParquetReader().row_groups(self.source), self.source.n_rows, target=PARTITION)
+        partitions = plan_partitions(_reader(self.source).row_groups(self.source), self.source.n_rows, target=PARTITION)
         if len(partitions) <= 1 and not self.engine.remote:  # nothing to go on from, nothing to put together
             whole = partitions[0] if partitions else Partition(0, 0, 0)
             return _Counts(**self._work(self.fitted).open(None)(whole, staged)), None

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cleanpairs import InfoNCE, load_pairs
+from cleanpairs import ClipScore, InfoNCE, load_pairs
 from cleanpairs import streaming as streaming_module
 from cleanpairs.data import open_source
 from cleanpairs.data.parquet import ParquetReader
@@ -129,11 +129,11 @@ def test_a_job_that_was_interrupted_goes_on(
     out, seen = tmp_path / "scores.parquet", []
     inner = ParquetReader.iter_range
 
-    def until_the_third(self: ParquetReader, source: Any, first: int, rows: int, batch: int) -> Any:
+    def until_the_third(self: ParquetReader, source: Any, first: int, rows: int, batch: int, **options: Any) -> Any:
         seen.append(first)
         if len(seen) == 3:
             raise KeyboardInterrupt
-        return inner(self, source, first, rows, batch)
+        return inner(self, source, first, rows, batch, **options)
 
     monkeypatch.setattr(ParquetReader, "iter_range", until_the_third)
     with pytest.raises(KeyboardInterrupt):
@@ -189,8 +189,91 @@ def test_a_range_of_rows_is_that_of_all(many: Path, first: int, rows: int) -> No
     wanted = [
         (pairs.keys[i], pairs.captions[i]) for i in np.flatnonzero((pairs.row >= first) & (pairs.row < first + rows))
     ]
-    found = [p for b in reader.iter_range(source, first, rows, 4) for p in zip(b.keys, b.captions, strict=True)]
+    found = [
+        p
+        for b in reader.iter_range(source, first, rows, 4)
+        for p in zip(b.keys.to_pylist(), b.captions.to_pylist(), strict=True)
+    ]
     assert found == wanted
     vectors = np.concatenate([b.vectors for b in reader.iter_rows(source)])
     part = [b.vectors for b in reader.iter_range(source, first, rows, 4)]
     np.testing.assert_array_equal(np.concatenate([vectors[:0], *part]), vectors[first : first + rows])
+
+
+def with_texts(path: Path, n: int, *, kind: Any = np.float32, dim: int = 6, bad: tuple[int, ...] = ()) -> Path:
+    """Vectors of both sides; those of the captions ``bad`` are, in turn, zero, not finite and missing."""
+    table = pq.read_table(write(path, n, dim=dim))
+    rng = np.random.default_rng(7)
+    images = np.stack(table["image_features"].to_pylist()) if n else np.empty((0, dim))
+    texts: list[Any] = list((images + 0.3 * rng.normal(size=(n, dim))).astype(kind))
+    for k, row in enumerate(bad):
+        texts[row] = [np.zeros(dim, kind), np.full(dim, np.nan, kind), None][k % 3]
+    vector = pa.list_(pa.from_numpy_dtype(kind), dim)
+    pq.write_table(table.append_column("text_features", pa.array(texts, vector)), path, row_group_size=9)
+    return path
+
+
+def trained_on_both(tmp_path: Path) -> InfoNCE:
+    settings = {"epochs": 2, "batch_size": 8, "label_group": 8, "device": "cpu", "threshold": 0.2, "tau": 0.1}
+    return InfoNCE(text_encoder="features", **settings).fit(with_texts(tmp_path / "both.parquet", 40))
+
+
+def clip_score_on_both(tmp_path: Path) -> ClipScore:
+    return ClipScore(text_encoder="features", device="cpu").fit(with_texts(tmp_path / "both.parquet", 40))
+
+
+@pytest.mark.parametrize("made", [trained_on_both, clip_score_on_both])
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_vectors_of_both_sides_stream(made: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming_module, "ROWS", 7)
+    monkeypatch.setattr(streaming_module, "_score_at_once", lambda *_: pytest.fail("it was loaded whole"))
+    model = made(tmp_path)
+    for n in (0, 1, 2, 40):
+        bad = (3, 11, 20) if n == 40 else ()
+        data = with_texts(tmp_path / "new.parquet", n, kind=kind, bad=bad)
+        pairs, out = load_pairs(data), tmp_path / "scores.parquet"
+        assert pairs.text_vectors is not None and len(pairs.text_vectors) == n
+        result = score_stream(model, data, out, overwrite=True)
+        table, want = pq.read_table(out), model.score_pairs(pairs)
+        got = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+        assert result.pairs == n and {11, 20} & set(bad) <= set(np.flatnonzero(np.isnan(got)).tolist())
+        if bad:
+            reasons = table["reason"].to_pylist()
+            assert reasons[11] == pairs.reasons[11] == "its text vector is not finite"
+            assert reasons[20] == pairs.reasons[20] == "there is no text vector"
+            assert (reasons[3] is not None) == isinstance(model, ClipScore)  # the cosine of zero is none
+
+
+@pytest.mark.parametrize("made", [trained_on_both, clip_score_on_both])
+def test_text_vectors_of_another_size_are_refused(made: Any, tmp_path: Path) -> None:
+    model = made(tmp_path)
+    data = with_texts(tmp_path / "new.parquet", 5)
+    table = pq.read_table(data)
+    short = pa.array([v[:4] for v in table["text_features"].to_pylist()], pa.list_(pa.float32(), 4))
+    pq.write_table(table.drop("text_features").append_column("text_features", short), data)
+    with pytest.raises(DataError, match=r"6.*4"):
+        score_stream(model, data, tmp_path / "scores.parquet")
+
+
+def test_an_embedding_folder_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained_on_both(tmp_path)
+    table = pq.read_table(with_texts(tmp_path / "new.parquet", 45))
+    images, texts = (np.stack(table[c].to_pylist()) for c in ("image_features", "text_features"))
+    texts[30] = np.inf
+    for name in ("img_emb", "text_emb", "metadata"):
+        (tmp_path / "folder" / name).mkdir(parents=True)
+    for part, rows in enumerate((slice(0, 20), slice(20, 45))):
+        np.save(tmp_path / "folder" / "img_emb" / f"img_emb_{part}.npy", images[rows].astype(np.float16))
+        np.save(tmp_path / "folder" / "text_emb" / f"text_emb_{part}.npy", texts[rows])
+        note = table.select(["caption", "id"])[rows]
+        pq.write_table(note, tmp_path / "folder" / "metadata" / f"metadata_{part}.parquet", row_group_size=8)
+    want = model.score_pairs(load_pairs(tmp_path / "folder"))
+    monkeypatch.setattr(streaming_module, "PARTITION", 11)
+    monkeypatch.setattr(streaming_module, "_score_at_once", lambda *_: pytest.fail("it was loaded whole"))
+    told: list[tuple[int, int]] = []
+    score_stream(model, tmp_path / "folder", tmp_path / "s.parquet", progress=lambda *rows: told.append(rows))
+    scores = pq.read_table(tmp_path / "s.parquet")
+    np.testing.assert_allclose(scores["correspondence"].to_numpy(zero_copy_only=False), want, rtol=1e-4)
+    assert len(told) == 5 and np.flatnonzero(np.isnan(want)).tolist() == [30]
+    assert scores["reason"].to_pylist()[30] == "its text vector is not finite"

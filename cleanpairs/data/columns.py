@@ -20,6 +20,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "key": ("key", "__key__", "uid", "id", "image_id"),
     "features": ("image_features", "features"),
+    "text_features": ("text_features", "caption_features"),
 }  # fmt: skip
 
 # A score that the data brings has the role "score:<column>"; there may be several.
@@ -53,6 +54,8 @@ def _fits(role: str, kind: pa.DataType) -> bool:
         inner = kind.value_type if is_list(kind) else kind
         inner = inner.value_type if is_list(inner) else inner
         return is_list(kind) and bool(pa.types.is_floating(inner))
+    if role == "text_features":
+        return is_list(kind) and bool(pa.types.is_floating(kind.value_type))
     if pa.types.is_struct(kind):
         return any(kind.field(i).name in ("bytes", "path") for i in range(kind.num_fields))
     return _is_bytes(kind) or _is_text(kind)
@@ -74,11 +77,14 @@ _WANTED = {
     "image": "bytes, struct<bytes, path>, or paths",
     "key": "text or whole numbers",
     "features": "a list of numbers, or a list of such lists",
+    "text_features": "a list of numbers",
 }
 
 
 def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str) -> dict[str, str]:
-    """Role -> column: text, image, features, key, and ``score:NAME`` for every column of given similarities.
+    """Role -> column: text, image, features, text_features, key, and ``score:NAME`` for each column of similarities.
+
+    Vectors of captions go with one caption a row; where the captions are lists, they are not taken.
 
     Parameters
     ----------
@@ -117,6 +123,8 @@ def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str)
         raise DataError(f"{where} has no column of captions; name one with --text-column (columns: {listed})")
     if "image" not in found and "features" not in found:
         raise DataError(f"{where} has no column of images or vectors; name one with --image-column (columns: {listed})")
+    if is_list(schema.field(found["text"]).type):
+        found.pop("text_features", None)
     if given.get("image") is not None and "image" in found:
         found.pop("features", None)  # asked for the images, so the vectors beside them are not used
     return found | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in found.values()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import warnings
@@ -13,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cleanpairs.data.text import content_hash
 from cleanpairs.errors import DataError
 from cleanpairs.limits import whole
 
@@ -222,10 +222,12 @@ def cell_bytes(value: Any, root: Path) -> bytes:
 def vector_groups(array: np.ndarray) -> np.ndarray:
     """Content hash (M,) int64 of each image's vectors, as float32: the same in every precision that holds them."""
     groups = np.empty(len(array), dtype=np.int64)
+    blake = hashlib.blake2b
     for start in range(0, len(array), 1024):
         block = np.ascontiguousarray(array[start : start + 1024], dtype=np.float32)
-        for i, row in enumerate(block.reshape(len(block), -1).view(np.uint8)):
-            groups[start + i] = content_hash(row.data)
+        rows = block.reshape(len(block), -1).view(np.uint8)
+        found = b"".join([blake(row.data, digest_size=8).digest() for row in rows])  # as content_hash, less the calls
+        groups[start : start + len(block)] = np.frombuffer(found, "<i8")
     return groups
 
 

@@ -51,14 +51,20 @@ class ParquetReader(TableReader):
         for path, batch in iter_batches(source.paths, columns, batch_rows, source.n_rows):
             yield Rows(path, batch)
 
-    def iter_range(self, source: Source, first: int, rows: int, batch_rows: int) -> Iterator[RowBatch]:
+    def iter_range(
+        self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
+    ) -> Iterator[RowBatch]:
         """The rows ``first`` to ``first + rows`` of ``source``, converted, batch by batch.
 
-        The row groups before them are not read.
+        The row groups before them are not read; ``hash_vectors`` as in :func:`cleanpairs.data.rows.convert`.
         """
         rows = max(0, min(rows, source.n_rows - first))
         batches = iter_batches(source.paths, self._wanted(source), batch_rows, rows, first)
-        return self._converted(source, (Rows(path, batch) for path, batch in batches), first)
+        return self._converted(source, (Rows(path, batch) for path, batch in batches), first, hash_vectors)
+
+    def roles(self, source: Source) -> set[str]:
+        """What :meth:`iter_range` gives of each row: the roles of the columns."""
+        return set(source.columns)
 
     def row_groups(self, source: Source) -> list[int]:
         """Rows of each row group, in order over all files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +19,9 @@ class Source:
     """Enough to read pairs again, and to notice that they changed.
 
     ``kind``: name of the reader, or "memory"; ``paths``: the files in reading order, absolute; ``columns``: role
-    (image, text, key, features) -> column, those found; ``fingerprint``: SHA-256 over contents and settings;
-    ``n_rows``: input rows; ``explicit_lists``: the text column holds lists of captions; ``options``: what else the
-    reader needs to find the same rows again, for example the split.
+    (image, text, key, features, text_features) -> column, those found; ``fingerprint``: SHA-256 over contents and
+    settings; ``n_rows``: input rows; ``explicit_lists``: the text column holds lists of captions; ``options``: what
+    else the reader needs to find the same rows again, for example the split.
     """
 
     kind: str
@@ -42,13 +43,19 @@ def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) ->
         A file cannot be read.
     """
     total = hashlib.sha256(settings.encode())
-    for path in paths:
-        try:
-            with open(path, "rb") as f:
-                total.update(hashlib.file_digest(f, "sha256").digest())
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    with ThreadPoolExecutor(max_workers=min(4, len(os.sched_getaffinity(0)))) as pool:  # hashing lets go of the GIL
+        for digest in pool.map(_digest, paths):
+            total.update(digest)
     return total.hexdigest()
+
+
+def _digest(path: str | os.PathLike[str]) -> bytes:
+    """SHA-256 of a file."""
+    try:
+        with open(path, "rb") as f:
+            return hashlib.file_digest(f, "sha256").digest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def settings_text(source: Source) -> str:

@@ -85,9 +85,11 @@ class TableReader(ABC):
         names = set(self.schema(source).names)
         return [*needed, *(c for c in ("true_mismatch", "true_key") if c in names)]
 
-    def _converted(self, source: Source, batches: Iterator[Rows], first: int) -> Iterator[RowBatch]:
+    def _converted(
+        self, source: Source, batches: Iterator[Rows], first: int, hash_vectors: bool = True
+    ) -> Iterator[RowBatch]:
         """Consecutive rows of ``source``, converted; the first of them is row ``first``."""
-        shape = self._vector_shape(source)
+        shape, text_shape = self._vector_shape(source), self._vector_shape(source, "text_features")
         for rows in batches:
             yield convert(
                 rows.batch,
@@ -96,7 +98,9 @@ class TableReader(ABC):
                 image_root=source.image_root,
                 first_row=first,
                 shape=shape,
+                text_shape=text_shape,
                 faults=rows.faults,
+                hash_vectors=hash_vectors,
             )
             first += len(rows.batch)
 
@@ -104,16 +108,21 @@ class TableReader(ABC):
         """All pairs; vectors above 256 MiB are mapped from a file in the cache directory."""
         encoded = self.encoded(source)
         pairs = load_rows(self.iter_rows(source), source, encoded)
-        shape = self._vector_shape(source) if not source.n_rows else None
+        if source.n_rows:
+            return pairs
+        text_shape = self._vector_shape(source, "text_features")
+        if text_shape is not None:
+            pairs = replace(pairs, text_vectors=np.empty((0, text_shape[1]), text_shape[2]))
+        shape = self._vector_shape(source)
         if shape is None:
             return pairs
         return replace(pairs, images=FeatureImages(np.empty((0, *shape[:2]), shape[2]), encoded))
 
-    def _vector_shape(self, source: Source) -> tuple[int, int, np.dtype[Any]] | None:
-        """Of the features column, by the first batch that tells; None where there are no usable vectors."""
-        if "features" not in source.columns:
+    def _vector_shape(self, source: Source, role: str = "features") -> tuple[int, int, np.dtype[Any]] | None:
+        """Of a column of vectors, by the first batch that tells; None where there are no usable vectors."""
+        if role not in source.columns:
             return None
-        name = source.columns["features"]
+        name = source.columns[role]
         shape = vector_shape(self.schema(source).field(name).type, None)
         for rows in self.batches(source, BATCH, [name]) if shape is None else ():
             shape = vector_shape(rows.batch.column(0).type, rows.batch.column(0))
@@ -158,25 +167,25 @@ def load_rows(
     """
     captions: list[str] = []
     keys: list[str] = []
-    row: list[int] = []
-    position: list[int] = []
+    row: list[np.ndarray] = [np.empty(0, np.int64)]
+    position: list[np.ndarray] = [np.empty(0, np.int64)]
     groups: list[np.ndarray] = []
-    blocks: list[np.ndarray] = []
     reasons: dict[int, str] = {}
     mismatch: list[bool] = []
     true_key: list[str] = []
     scores: dict[str, list[np.ndarray]] = {name: [] for name in score_columns(source.columns)}
     truth = False
     first = 0
-    cached = cache_dir() / "vectors" / f"{source.fingerprint[:32]}.npy"
-    writer: Any = None
+    cached = cache_dir() / "vectors"
+    images_kept = _Kept(cached / f"{source.fingerprint[:32]}.npy", source.n_rows)
+    texts_kept = _Kept(cached / f"{source.fingerprint[:32]}-texts.npy", source.n_rows)
     with ExitStack() as stack:
         for batch in batches:
             reasons.update({len(captions) + pair: why for pair, why in batch.faults.items()})
-            captions += batch.captions
-            keys += batch.keys
-            row += [first + r for r in batch.row]
-            position += batch.position
+            captions += batch.captions.to_pylist()
+            keys += batch.keys.to_pylist()
+            row.append(first + batch.row)
+            position.append(batch.position)
             groups.append(batch.image_group)
             if batch.true_mismatch is not None and batch.true_key is not None:
                 truth = True
@@ -185,32 +194,22 @@ def load_rows(
             for name, values in batch.given_scores.items():
                 scores[name].append(values)
             if batch.vectors is not None and vectors is None:
-                size = source.n_rows * batch.vectors[0].nbytes if len(batch.vectors) else 0
-                if writer is None and size > IN_MEMORY:
-                    # written, not mapped: pages of a map that are dirty count as this process's memory
-                    writer = stack.enter_context(open(stack.enter_context(staged_file(cached, overwrite=True)), "wb"))
-                    header = np.lib.format.header_data_from_array_1_0(batch.vectors)
-                    header["shape"] = (source.n_rows, *batch.vectors.shape[1:])
-                    np.lib.format.write_array_header_1_0(writer, header)
-                if writer is not None:
-                    writer.write(np.ascontiguousarray(batch.vectors).data)
-                else:
-                    blocks.append(batch.vectors)
+                images_kept.add(batch.vectors, stack)
+            if batch.text_vectors is not None:
+                texts_kept.add(batch.text_vectors, stack)
             first += batch.n_rows
     array = vectors
-    if writer is not None:
-        array = np.load(cached, mmap_mode="r", allow_pickle=False)
-    elif "features" in source.columns and array is None:
-        array = _stack(blocks)
+    if "features" in source.columns and array is None:
+        array = images_kept.array((1, 1))
     images: ImageSource | None = encoded if array is None else FeatureImages(array, encoded)
     if images is None:
         raise DataError(f"{', '.join(source.paths)} holds no images")
-    rows = np.asarray(row, dtype=np.int64)
+    rows = np.concatenate(row)
     return Pairs(
         captions=captions,
         image_index=rows.copy(),
         row=rows,
-        position=np.asarray(position, dtype=np.int64),
+        position=np.concatenate(position),
         keys=keys,
         images=images,
         image_group=np.concatenate(groups) if groups else np.empty(0, np.int64),
@@ -219,10 +218,37 @@ def load_rows(
         source=source,
         true_mismatch=np.asarray(mismatch, dtype=bool) if truth else None,
         true_key=true_key if truth else None,
+        text_vectors=texts_kept.array((1,)) if "text_features" in source.columns else None,
         given_scores={name: np.concatenate([np.empty(0, np.float32), *parts]) for name, parts in scores.items()},
     )
 
 
-def _stack(blocks: list[np.ndarray]) -> np.ndarray:
-    blocks = [b for b in blocks if len(b)]
-    return np.concatenate(blocks) if blocks else np.empty((0, 1, 1), np.float32)
+class _Kept:
+    """Blocks of vectors, in memory, or in a file of the cache where all together are large."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self.path, self.rows = path, rows
+        self.blocks: list[np.ndarray] = []
+        self.file: Any = None
+
+    def add(self, block: np.ndarray, stack: ExitStack) -> None:
+        """The next rows; those in a file may be had when the stack is closed."""
+        size = self.rows * block[0].nbytes if len(block) else 0
+        if self.file is None and size > IN_MEMORY:
+            # written, not mapped: pages of a map that are dirty count as this process's memory
+            staged = stack.enter_context(staged_file(self.path, overwrite=True))
+            self.file = stack.enter_context(open(staged, "wb"))  # noqa: SIM115 - the stack closes it
+            header = np.lib.format.header_data_from_array_1_0(np.empty((0, *block.shape[1:]), block.dtype))
+            np.lib.format.write_array_header_1_0(self.file, header | {"shape": (self.rows, *block.shape[1:])})
+        if self.file is not None:
+            self.file.write(np.ascontiguousarray(block).data)
+        else:
+            self.blocks.append(block)
+
+    def array(self, empty: tuple[int, ...]) -> np.ndarray:
+        """All rows; of shape (0, *empty) where there are none."""
+        if self.file is not None:
+            mapped: np.ndarray = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            return mapped
+        blocks = [b for b in self.blocks if len(b)]
+        return np.concatenate(blocks) if blocks else np.empty((0, *empty), np.float32)

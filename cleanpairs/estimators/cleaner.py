@@ -7,7 +7,7 @@ input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from PIL import Image
 
+from cleanpairs import distributed
 from cleanpairs.correspondence.valley import Valley, find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
+from cleanpairs.estimators.batches import RowScorer, vector_scorer
 from cleanpairs.estimators.cross_fitting import out_of_fold_scores
 from cleanpairs.estimators.encoders import Encoders
 from cleanpairs.estimators.plotting import Plots
@@ -120,30 +122,20 @@ class PairCleaner(Plots, SharedParameters):
             :mod:`cleanpairs.estimators.refusal`), or a training that diverges.
         """
         self._validate()
+        with distributed.process_group(self._device()):
+            return self._fit(pairs, val, run_dir, resume, on_epoch, on_step, on_encode)
+
+    def _fit(
+        self, pairs: Any, val: Any, run_dir: str | Path | None, resume: bool,
+        on_epoch: Callable[[EpochRecord, np.ndarray], None] | None, on_step: Callable[[int, int, float], None] | None,
+        on_encode: Callable[[int, int], None] | None,
+    ) -> Self:  # fmt: skip
         for name in [n for n in vars(self) if n.endswith("_")]:
             delattr(self, name)  # a fit that fails half-way must not leave the words of one with the weights of another
         pairs = load_pairs(pairs)
-        self._load_encoders()
-        matrix = self.encoders_.images(pairs, self.image_encoder, self.image_size, on_encode)
-        self.quarantined_ = self._quarantine(pairs, matrix)
-        pairs = self._grouped(pairs)
-        usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
-        self._refuse_mostly_bad(len(pairs), len(usable))
-        self.image_encoder_, self.image_size_ = matrix.encoder, matrix.image_size
-        self.tokenizer_ = self.encoders_.texts(pairs) or Tokenizer.fit(
-            [pairs.captions[i] for i in usable],
-            kind=self.tokenizer,
-            min_count=self.min_count,
-            max_length=self.max_length,
-        )
-        data = TrainingData(
-            images=matrix.array,
-            tokens=self._tokens(pairs).take(usable),
-            image_index=pairs.image_index[usable],
-            image_group=pairs.pair_image_group[usable],
-            text_group=pairs.text_group[usable],
-            pair_id=usable,
-        )
+        self._refuse_other_work(pairs)
+        with distributed.first_goes_ahead():
+            pairs, matrix, usable, data = self._training_data(pairs, on_encode if distributed.is_first() else None)
         self.evidence_ = evidence_of(
             matrix.array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state
         )
@@ -188,6 +180,42 @@ class PairCleaner(Plots, SharedParameters):
             device=device,
         )
         return self
+
+    def _refuse_other_work(self, pairs: Pairs) -> None:
+        """Processes that train together train on the same."""
+        plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
+        if not distributed.all_same(f"{self.method_name}:{pairs.source.fingerprint}:{sorted(plain.items())!r}"):
+            raise ConfigError(
+                f"the {distributed.world_size()} processes were started with different data or settings: they train "
+                "one model, so give all the same; to train one model each, start them without torchrun"
+            )
+
+    def _training_data(
+        self, pairs: Pairs, on_encode: Callable[[int, int], None] | None
+    ) -> tuple[Pairs, ImageMatrix, np.ndarray, TrainingData]:
+        """The pairs with their groups, the images' features, which pairs are usable, and these for a training."""
+        self._load_encoders()
+        matrix = self.encoders_.images(pairs, self.image_encoder, self.image_size, on_encode)
+        self.quarantined_ = self._quarantine(pairs, matrix)
+        pairs = self._grouped(pairs)
+        usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
+        self._refuse_mostly_bad(len(pairs), len(usable))
+        self.image_encoder_, self.image_size_ = matrix.encoder, matrix.image_size
+        self.tokenizer_ = self.encoders_.texts(pairs) or Tokenizer.fit(
+            [pairs.captions[i] for i in usable],
+            kind=self.tokenizer,
+            min_count=self.min_count,
+            max_length=self.max_length,
+        )
+        data = TrainingData(
+            images=matrix.array,
+            tokens=self._tokens(pairs).take(usable),
+            image_index=pairs.image_index[usable],
+            image_group=pairs.pair_image_group[usable],
+            text_group=pairs.text_group[usable],
+            pair_id=usable,
+        )
+        return pairs, matrix, usable, data
 
     def _load_encoders(self, saved: dict[str, Any] | None = None, path: Path | None = None) -> None:
         """The pretrained networks that the parameters name; those of a model in ``path``, where it is loaded."""
@@ -342,6 +370,11 @@ class PairCleaner(Plots, SharedParameters):
     def _bank_scores(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         rows = np.arange(len(pairs))
         return self.bank_.edges(images, texts, pairs.image_group, pairs.text_group, pairs.image_index, rows)
+
+    def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
+        """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
+        self._fitted()
+        return vector_scorer(self, roles)
 
     def rematch(
         self,

@@ -16,7 +16,7 @@ trusted pairs at the model's own temperature, as all methods do it, and not by t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -31,11 +31,12 @@ from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.estimators import PairCleaner
+from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.encoders import GIVEN
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.evaluate import Recall, recall
 from cleanpairs.features import FrozenTexts, ImageMatrix, encoded_matrix
-from cleanpairs.methods.given import Given, given_cosines, no_donors, unit_rows
+from cleanpairs.methods.given import Given, GivenScorer, given_cosines, no_donors, unit_rows
 from cleanpairs.ops.candidates import Search
 from cleanpairs.parameters import check_number
 from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable, parameters_of
@@ -208,6 +209,12 @@ class ClipScore(PairCleaner):
             cosine = np.einsum("ij,ij->i", images.vectors[pairs.image_index[s]], texts.vectors[s])
             out[s] = np.clip((1 + cosine) / 2, 0, 1)
         return out
+
+    def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
+        """Vectors of both sides stream; what a model encodes, or a column of scores judges, is loaded whole."""
+        self._fitted()
+        given = isinstance(self.pretrained_, Given) and self.score_column is None
+        return GivenScorer() if given and {"features", "text_features"} <= roles else None
 
     def _encode(
         self, model: PretrainedCLIP | Given, pairs: Pairs, progress: Callable[[int, int], None] | None = None

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
+import torch
 
 from cleanpairs.data import Pairs
+from cleanpairs.data.rows import RowBatch
 from cleanpairs.errors import DataError
 from cleanpairs.ops.search import TopK
 
-__all__ = ["Given", "given_cosines", "no_donors", "unit_rows"]
+__all__ = ["Given", "GivenScorer", "given_cosines", "no_donors", "unit_rows"]
+
+NO_VECTOR = "its caption's vector is zero or not finite"
 
 
 class Given:
@@ -49,14 +55,45 @@ class Given:
                 return np.zeros((len(pairs.images), 1), np.float32), np.zeros((n, 1), np.float32), faults
         array, texts = pairs.images.array(), pairs.text_vectors
         if not self.has_vectors(pairs) or array is None or texts is None:
-            sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (array, texts)]
-            raise DataError(
-                f"text_encoder='features' of clip-score needs one vector an image and one a caption, of one length; "
-                f"found {sides[0] or 'none'} an image and {sides[1] or 'none'} a caption"
-            )
+            raise _not_of_one_length(array, texts)
         z_text = unit_rows(np.asarray(texts))
-        faults |= {int(i): "its caption's vector is zero or not finite" for i in np.flatnonzero(~z_text.any(axis=1))}
+        faults |= {int(i): NO_VECTOR for i in np.flatnonzero(~z_text.any(axis=1))}
         return unit_rows(np.asarray(array)[:, 0]), z_text, faults
+
+
+class GivenScorer:
+    """(1 + cosine) / 2 of given vectors, batch by batch; see :class:`cleanpairs.estimators.batches.RowScorer`."""
+
+    hashes = False
+
+    @torch.inference_mode()
+    def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
+        """Correspondence (k,) float32; a caption whose vector is zero is a fault, as in :meth:`Given.vectors`."""
+        images, texts = batch.vectors, batch.text_vectors
+        if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
+            raise _not_of_one_length(images, texts)
+        v, t = _float(images[:, 0]), _float(texts)  # (k, D) each: a row is a pair
+        length = torch.linalg.vecdot(t, t).sqrt()
+        batch.faults |= {i: NO_VECTOR for i in torch.nonzero(length == 0)[:, 0].tolist() if i not in batch.faults}
+        length = length.clamp_min(1e-12) * torch.linalg.vecdot(v, v).sqrt().clamp_min(1e-12)
+        scores = ((1 + torch.linalg.vecdot(v, t) / length) / 2).clamp(0, 1).numpy()
+        scores[list(batch.faults)] = np.nan
+        return np.asarray(scores)
+
+
+def _float(x: np.ndarray) -> torch.Tensor:
+    """float32 of vectors (n, D), which are not written; by PyTorch, whose conversion of halves is the faster."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the array cannot be written
+        return torch.from_numpy(x).float()
+
+
+def _not_of_one_length(images: np.ndarray | None, texts: np.ndarray | None) -> DataError:
+    sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (images, texts)]
+    return DataError(
+        f"text_encoder='features' of clip-score needs one vector an image and one a caption, of one length; "
+        f"found {sides[0] or 'none'} an image and {sides[1] or 'none'} a caption"
+    )
 
 
 def given_cosines(pairs: Pairs, column: str) -> np.ndarray:

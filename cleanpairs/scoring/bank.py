@@ -16,6 +16,8 @@ from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
 __all__ = ["Bank", "BoundBank"]
 
+LEAST_TAU = 0.025  # exp(1 / tau) and exp(-1 / tau), times many, are within float32's range from there on
+
 
 @dataclass(frozen=True)
 class Bank:
@@ -107,18 +109,33 @@ class Bank:
 
         ``by_image``: the rows are images and the bank's texts are summed over; else the other way round.
         """
-        bank = np.arange(len(self))
-        starts = list(range(0, len(bank), self.group_size))
-        out = np.full((len(rows), len(starts)), -np.inf)
-        other_group = torch.from_numpy(bank_group)
-        step = 4096 if self.model is None or not self.model.local else 256
-        for start in range(0, len(rows), step):
+        B = len(self)
+        size = min(self.group_size, B)
+        groups = -(-B // size) if B else 0
+        out = np.full((len(rows), groups), -np.inf)
+        local = self.model is not None and self.model.local
+        bank, other = np.arange(B), None
+        if not local:
+            other = torch.from_numpy((encoded.texts if by_image else encoded.images).vectors / np.float32(self.tau)).T
+        most = 256 if local else 1024  # of which the logits stay in the processor's cache
+        step = max(1, -(-len(rows) // max(1, -(-len(rows) // most))))  # even: sums of few rows would differ in a bit
+        for start in range(0, len(rows) if B else 0, step):
             chosen = rows[start : start + step]
-            S = encoded.similarity(chosen, bank) if by_image else encoded.similarity(bank, chosen).T
-            logits = S / self.tau  # (b, B)
-            logits.masked_fill_(torch.from_numpy(group[chosen])[:, None] == other_group, float("-inf"))
-            for g, first in enumerate(starts):
-                out[start : start + len(chosen), g] = logits[:, first : first + self.group_size].logsumexp(1).numpy()
+            if other is not None:
+                vectors = (encoded.images if by_image else encoded.texts).vectors[chosen]
+                logits = torch.from_numpy(vectors) @ other  # (b, B)
+            else:
+                S = encoded.similarity(chosen, bank) if by_image else encoded.similarity(bank, chosen).T
+                logits = S / self.tau
+            own = self._positions(bank_group, group[chosen])
+            there = np.flatnonzero(own >= 0)
+            logits[there, own[there]] = float("-inf")
+            if groups * size > B:  # the last group is a smaller one
+                logits = torch.nn.functional.pad(logits, (0, groups * size - B), value=float("-inf"))
+            logits = logits.reshape(len(chosen), groups, size)
+            # Logits of cosines are at most 1 / tau: where that is small enough, no maximum has to be taken off first.
+            sums = logits.exp_().sum(dim=2).log() if self.tau >= LEAST_TAU else logits.logsumexp(dim=2)
+            out[start : start + len(chosen)] = sums.numpy()
         return out
 
     def _probability(

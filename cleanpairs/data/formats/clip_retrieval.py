@@ -19,7 +19,8 @@ import pyarrow as pa
 from cleanpairs.data.images import ImageSource, ParquetImages
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
+from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches, row_groups
+from cleanpairs.data.rows import RowBatch, finite_rows
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader, load_rows
 from cleanpairs.errors import DataError
@@ -28,6 +29,7 @@ __all__ = ["ClipRetrievalReader"]
 
 VECTORS = "image_features"
 NOT_FINITE = "its vector is not finite"  # what cleanpairs.data.rows says
+NOT_FINITE_TEXT = "its text vector is not finite"
 _NUMBER = re.compile(r"(\d+)$")
 _FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
 
@@ -84,19 +86,48 @@ class ClipRetrievalReader(TableReader):
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
+        yield from self._rows(source, batch_rows, columns, 0, source.n_rows)
+
+    def _rows(
+        self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int, rows: int
+    ) -> Iterator[Rows]:
+        """The rows from ``first`` on, with their image vectors."""
         images, _, notes = _sorted(source)
         schema = self.schema(source)
         names = schema.names if columns is None else list(columns)
         chosen = pa.schema([schema.field(n) for n in names], schema.metadata)
         arrays = [_vectors(p) for p in images]
-        first = 0
-        for path, batch in iter_batches(notes, [n for n in names if n != VECTORS], batch_rows, source.n_rows):
+        for path, batch in iter_batches(notes, [n for n in names if n != VECTORS], batch_rows, rows, first):
             values = {name: batch.column(name) for name in batch.schema.names}
             if VECTORS in names:
                 block = _rows(arrays, first, first + len(batch))
                 values[VECTORS] = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), block.shape[1])
             yield Rows(path, pa.RecordBatch.from_arrays([values[n] for n in names], schema=chosen))
             first += len(batch)
+
+    def iter_range(
+        self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
+    ) -> Iterator[RowBatch]:
+        """As :meth:`cleanpairs.data.parquet.ParquetReader.iter_range`, with the captions' vectors."""
+        rows = max(0, min(rows, source.n_rows - first))
+        arrays = [_vectors(p) for p in _sorted(source)[1]]
+        read = self._rows(source, batch_rows, self._wanted(source), first, rows)
+        for batch in self._converted(source, read, first, hash_vectors):
+            if arrays:
+                texts = _rows(arrays, first, first + batch.n_rows)
+                bad = np.flatnonzero(~finite_rows(texts)).tolist()
+                batch.faults = dict.fromkeys(bad, NOT_FINITE_TEXT) | batch.faults
+                batch.text_vectors = np.where(finite_rows(texts)[:, None], texts, 0) if bad else texts
+            yield batch
+            first += batch.n_rows
+
+    def roles(self, source: Source) -> set[str]:
+        """What :meth:`iter_range` gives of each row: the roles of the columns, and the captions' vectors."""
+        return {*source.columns, *(["text_features"] if _sorted(source)[1] else [])}
+
+    def row_groups(self, source: Source) -> list[int]:
+        """Rows of each row group of the metadata, in order over all parts."""
+        return row_groups(_sorted(source)[2])
 
     def encoded(self, source: Source) -> ImageSource | None:
         """The images that the metadata names, where an image root says where they are: for thumbnails."""
@@ -118,7 +149,7 @@ class ClipRetrievalReader(TableReader):
             return pairs
         arrays = [_vectors(p) for p in texts]
         whole = (arrays[0] if len(arrays) == 1 else np.concatenate(arrays))[: source.n_rows]
-        bad = {i: "its text vector is not finite" for i in _not_finite(whole)}
+        bad = {i: NOT_FINITE_TEXT for i in _not_finite(whole)}
         return replace(pairs, text_vectors=whole, reasons=bad | pairs.reasons)
 
 

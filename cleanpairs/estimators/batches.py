@@ -1,0 +1,106 @@
+"""Scores of input rows a batch at a time: what streams, instead of being loaded whole.
+
+A batch is rows as a reader converts them (:class:`cleanpairs.data.rows.RowBatch`), with vectors of their images, and of
+their captions where the model takes those.
+
+A row's score does not depend on the rows beside it, to the last bit where a model compares one vector with one and no
+recurrent network reads the captions: matrix products of few rows add up in another order than those of many, so work
+is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from cleanpairs.data.rows import RowBatch
+from cleanpairs.data.text import text_groups
+from cleanpairs.encoders.base import input_dim
+from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
+from cleanpairs.errors import DataError
+from cleanpairs.scoring import embed_images, embed_texts
+
+if TYPE_CHECKING:
+    from cleanpairs.estimators.cleaner import PairCleaner
+
+__all__ = ["LEAST", "RowScorer", "VectorScorer", "vector_scorer"]
+
+LEAST = 64  # rows of a matrix product
+MOST = 256  # rows that go through a tower at once: what they become stays in the processor's cache
+
+
+class RowScorer(Protocol):
+    """Scores batches of rows; ``hashes``: whether it needs their ``image_group``."""
+
+    hashes: bool
+
+    def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
+        """Correspondence (k,) float32 of a batch's pairs, NaN where one is faulty; ``data`` names it in messages.
+
+        It may find faults of its own, and adds them to the batch's.
+        """
+        ...
+
+
+def vector_scorer(model: PairCleaner, roles: Set[str]) -> RowScorer | None:
+    """What scores rows of which these roles are known, batch by batch; None: the pairs are needed as a whole."""
+    given = model.text_encoder == "features"
+    if "features" not in roles or model.image_encoder_ != "features" or (given and "text_features" not in roles):
+        return None
+    return VectorScorer(model, text_vectors=given)
+
+
+class VectorScorer:
+    """A trained model of image vectors and captions, or of vectors of both (``text_vectors``)."""
+
+    hashes = True
+
+    def __init__(self, model: PairCleaner, *, text_vectors: bool) -> None:
+        self.model, self.text_vectors = model, text_vectors
+
+    def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
+        """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
+        model, n = self.model, len(batch.captions)
+        vectors, device, network = batch.vectors, model._device(), model.model_
+        assert vectors is not None
+        if not n:
+            return np.empty(0, np.float32)
+        if vectors.shape[-1] != (dim := input_dim(network)):
+            raise DataError(f"the model takes image vectors of {dim} dimensions, {data} has {vectors.shape[-1]}")
+        vectors, tokens = _filled(vectors), self._tokens(batch, data)
+        images = embed_images(network, vectors, device=device, batch_size=_even(len(vectors)))
+        texts = embed_texts(network, tokens, device=device, batch_size=_even(len(tokens)))
+        at, image_group = _filled(batch.row), _filled(batch.image_group)
+        if not np.array_equal(at, np.arange(len(images))):
+            images, image_group = images.take(at), image_group[at]
+        scores = model.bank_(images, texts, image_group, _filled(text_groups(batch.captions)))[:n]
+        scores[list(batch.faults)] = np.nan
+        return scores
+
+    def _tokens(self, batch: RowBatch, data: str) -> TokenTable:
+        tokenizer: Any = self.model.tokenizer_
+        if self.text_vectors:
+            vectors = batch.text_vectors
+            assert vectors is not None
+            if vectors.shape[-1] != tokenizer.dim:
+                raise DataError(
+                    f"the model takes caption vectors of {tokenizer.dim} dimensions, {data} has {vectors.shape[-1]}"
+                )
+            table = TokenTable(np.arange(len(vectors)), np.arange(len(vectors) + 1), vectors)
+        else:
+            captions = batch.captions
+            table = tokenizer.encode(captions if isinstance(tokenizer, Tokenizer) else captions.to_pylist())
+        return table if len(table) >= LEAST else table.take(_filled(np.arange(len(table))))
+
+
+def _even(n: int) -> int:
+    """Rows of a block, so that there are as few of at most :data:`MOST` as can be, and the last is not much smaller."""
+    return -(-n // -(-n // MOST))
+
+
+def _filled(rows: np.ndarray) -> np.ndarray:
+    """``rows`` (n > 0, ...), and the last of them again until there are :data:`LEAST`."""
+    missing = LEAST - len(rows)
+    return rows if missing <= 0 else np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)])
