@@ -18,7 +18,7 @@ help:
 	@echo "make test    install the test extra too and run the whole test suite (test-gpu: what needs a GPU)"
 	@echo "make lint    ruff and mypy; make format rewrites"
 	@echo "make docs    build the documentation site into build/site"
-	@echo "make bench   print the figures of benchmarks/RESULTS.md"
+	@echo "make bench   every operation beside its baseline, its target and the machine's floor (ten minutes)"
 	@echo "make faults  kill commands, fill disks, damage files; write the table of docs/robustness.md (half an hour)"
 	@echo "make clean   remove $(VENV), caches and build output; runs/ and demo/ stay"
 
@@ -57,7 +57,7 @@ docs: $(PINNED) | $(BIN)/python
 	$(BIN)/python -m mkdocs build --clean
 
 bench: $(VENV)/.installed-test
-	set -e; for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
+	$(BIN)/python benchmarks/bench_all.py
 
 FAULTS ?= --write docs/robustness.md
 

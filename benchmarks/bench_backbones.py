@@ -1,6 +1,6 @@
 """Training steps of the backbones, one thread: SGR and SAF against the same similarity one caption at a time.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_backbones.py [--big]
+    python benchmarks/bench_backbones.py [--big]
 
 The baseline computes the same numbers with the same weights, caption by caption as the published code does (the largest
 difference is printed; tests/encoders/test_sgraf.py holds ours in value and gradient). Both train a whole step:
@@ -10,12 +10,12 @@ encoders, similarity, loss, gradient, AdamW. CPU seconds, the minimum of interle
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from side_by_side import one_thread, take_turns
 from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
@@ -69,17 +69,6 @@ def step_of(model: Any, inputs: Any, similarity: Callable[..., Tensor]) -> Calla
     return step
 
 
-def fastest(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """CPU seconds of each, the minimum of interleaved rounds."""
-    best = dict.fromkeys(steps, float("inf"))
-    for _ in range(rounds):
-        for name, step in steps.items():
-            began = time.process_time()
-            step()
-            best[name] = min(best[name], time.process_time() - began)
-    return best
-
-
 def inputs_of(batch: int, regions: int, words: int, dim_image: int) -> Any:
     rng = np.random.default_rng(0)
     vocabulary = [f"w{k}" for k in range(2000)]
@@ -93,6 +82,7 @@ def main() -> None:
     parser.add_argument("--big", action="store_true", help="also batch 128, 36 regions, 1024 dimensions")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
+    one_thread()
     torch.set_num_threads(1)
     sizes = [("batch 32, 9 regions, 12 words, 256-d", (32, 9, 12, 1280), {"dim": 256, "dim_sim": 64})]
     if args.big:
@@ -110,13 +100,13 @@ def main() -> None:
                 difference = (ours.similarity(*states) - caption_by_caption(ours, *states)).abs().max()
             ours.train()
             rounds = args.rounds if shape[0] < 100 else min(args.rounds, 2)
-            took = fastest(
+            took = take_turns(
                 {
                     "ours": step_of(ours, inputs, ours.similarity),
                     "loop": step_of(theirs, inputs, lambda i, t, m=theirs: caption_by_caption(m, i, t)),
                 },
                 rounds,
-            )
+            ).seconds
             print(
                 f"  {kind.__name__}: {took['loop'] / took['ours']:.2f}x the caption loop"
                 f", {shape[0] / took['ours']:.0f} pairs per CPU second (largest difference {float(difference):.1e})",
@@ -125,7 +115,7 @@ def main() -> None:
         for vectors in (VSEInf, MLP):
             torch.manual_seed(0)
             model = vectors(2001, shape[3], dim=dims["dim"])
-            took = fastest({"ours": step_of(model, inputs, model.similarity)}, args.rounds)
+            took = take_turns({"ours": step_of(model, inputs, model.similarity)}, args.rounds).seconds
             print(f"  {vectors.__name__}: {shape[0] / took['ours']:.0f} pairs per CPU second", flush=True)
 
 

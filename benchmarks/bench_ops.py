@@ -1,8 +1,9 @@
 """Partial transport and rank correlation against what a user would write: seconds, ratios and errors.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_ops.py [--rows 4000] [--only transport|ranks]
+    python benchmarks/bench_ops.py [--rows 4000] [--only transport|ranks]
 
-One thread; contestants take turns, and the fastest of their turns counts.
+One thread, CPU seconds; contestants take turns, and the fastest of their turns counts. `rows` are those of the suite
+(bench_all.py).
 
 *Transport*: 128 x 128, the diagonal forbidden, mass 0.1, costs relu(1 - S) of random unit vectors. The peer is L2RM's
 appendix B: the augmented problem with its xi and A, Sinkhorn on logarithms, M_ij = (-C^_ij + f_i + g_j) / lambda
@@ -17,33 +18,21 @@ float32. "Lean" is the same iteration with the constant parts of M taken out of 
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 import ot
 import torch
 from scipy import stats
+from side_by_side import Machine, Row, one_thread, take_turns
 from torch import Tensor
 
 from cleanpairs.ops.ranks import average_ranks, rank_correlation
 from cleanpairs.ops.transport import partial_transport
 
 MASS = 0.1
-
-
-def fastest(contestants: Mapping[str, Callable[[], object]], turns: int) -> dict[str, float]:
-    """Seconds of each contestant's fastest call; they take turns of some 20 ms, so that all see the same machine."""
-    best = dict.fromkeys(contestants, float("inf"))
-    for _ in range(turns):
-        for name, call in contestants.items():
-            turn = time.perf_counter()
-            while (began := time.perf_counter()) < turn + 0.02:
-                call()
-                best[name] = min(best[name], time.perf_counter() - began)
-    return best
 
 
 def augmented(cost: Tensor, xi: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -97,12 +86,15 @@ def ours(cost: Tensor, reg: float) -> Tensor:
 
 
 def exact_plan(cost: Tensor, reg: float) -> np.ndarray:
+    """By POT, on logarithms, to 1e-12; large ones without, which float64 holds since the least cost is 0, to 1e-9."""
     n = len(cost)
+    how = ("sinkhorn_log", 1e-12) if n < 1000 else ("sinkhorn", 1e-9)
     C, allowed, p = (x.numpy() for x in augmented(cost.double(), xi=0.0))
     C = np.where(allowed, C - cost.min().item(), 1e4)
     C[n, :n] = C[:n, n] = 0
     C[n, n] = 1e4
-    return ot.sinkhorn(p, p, C, reg, method="sinkhorn_log", stopThr=1e-12, numItermax=20_000, warn=False)[:n, :n]
+    plan = ot.sinkhorn(p, p, C, reg, method=how[0], stopThr=how[1], numItermax=20_000, warn=False)
+    return np.asarray(plan)[:n, :n]
 
 
 def transport(size: int, turns: int) -> None:
@@ -119,7 +111,7 @@ def transport(size: int, turns: int) -> None:
                 "ours": partial(ours, cost, reg),
             }
             error = {k: np.abs(call().double().numpy() - exact).sum() / MASS for k, call in contestants.items()}
-            seconds = fastest(contestants, turns)
+            seconds = take_turns(contestants, turns).seconds
             each = ", ".join(f"{k} {1e3 * seconds[k]:.2f} ({error[k]:.1e})" for k in contestants)
             print(
                 f"  {dim}-d vectors, lambda {reg}: {each} | {seconds['paper'] / seconds['ours']:.1f} x at 1/"
@@ -147,14 +139,14 @@ def ranks(rows: int, bank: int, dim: int, turns: int) -> None:
     sample = min(rows, 400)
     if not np.array_equal(average_ranks(x[:sample]), stats.rankdata(x[:sample], axis=1)):
         raise SystemExit("average_ranks does not equal scipy's")
-    seconds = fastest(
+    seconds = take_turns(
         {
             "ours": lambda: average_ranks(x),
             "scipy": lambda: [stats.rankdata(row) for row in x[:sample]],
             "scipy, axis=1": lambda: stats.rankdata(x[:sample], axis=1),
         },
         turns,
-    )
+    ).seconds
     ours = seconds["ours"] / rows
     print(f"ranks of rows of {bank}, exact: {1e6 * ours:.1f} us a row")
     for name in ("scipy", "scipy, axis=1"):
@@ -168,7 +160,7 @@ def ranks(rows: int, bank: int, dim: int, turns: int) -> None:
         few = 50
         expected = row_loop(pool[0][:few], pool[1][:few], *pool[2:])
         error = np.abs(rank_correlation(pool[0][:few], pool[1][:few], *pool[2:]) - expected).max()
-        seconds = fastest(
+        seconds = take_turns(
             {
                 "ours": partial(rank_correlation, *pool),
                 "loop": partial(row_loop, pool[0][:few], pool[1][:few], *pool[2:]),
@@ -183,6 +175,57 @@ def ranks(rows: int, bank: int, dim: int, turns: int) -> None:
         )
 
 
+def transport_rows(machine: Machine) -> Iterator[Row]:
+    for size, dim, reg in ((128, 16, 0.07), (128, 16, 0.01), (128, 256, 0.07), (128, 256, 0.01), (2048, 256, 0.01)):
+        generator = torch.Generator().manual_seed(0)
+        z = torch.nn.functional.normalize(torch.randn(2, size, dim, generator=generator), dim=2)
+        cost = (1 - z[0] @ z[1].T).relu()
+        exact = exact_plan(cost, reg)
+        contestants = {"ours": partial(ours, cost, reg), "paper": partial(papers_solver, cost, reg)}
+        timed = take_turns(contestants, 1 if size > 1000 else 8)
+        error = {k: np.abs(plan.double().numpy() - exact).sum() / MASS for k, plan in timed.result.items()}
+        yield Row(
+            "partial transport", f"{size:,} x {size:,}, {dim}-d, lambda {reg}", timed.seconds["ours"],
+            "L2RM's appendix B", timed.seconds["paper"], 15.0, machine.floor(moved=8.0 * size * size),
+            f"plan error {error['ours']:.0e}, baseline's {error['paper']:.0e}", 5 * error["ours"] <= error["paper"],
+        )  # fmt: skip
+
+
+def rank_rows(machine: Machine, rows: int, bank: int, dim: int) -> Iterator[Row]:
+    rng = np.random.default_rng(0)
+    x, few = rng.standard_normal((2000, bank), dtype=np.float32), 400
+    timed = take_turns(
+        {"ours": lambda: average_ranks(x), "scipy": lambda: np.stack([stats.rankdata(row) for row in x[:few]])}, 4
+    )
+    same = np.array_equal(timed.result["ours"][:few], timed.result["scipy"])
+    yield Row(
+        "ranks", f"{len(x):,} rows of {bank:,}", timed.seconds["ours"], "scipy.stats.rankdata a row",
+        timed.seconds["scipy"] * len(x) / few, 8.0, machine.floor(moved=2 * x.nbytes),
+        "equal" if same else "differ", same,
+    )  # fmt: skip
+    few = 50
+    for kind, captions in (("five captions an image", 5), ("images distinct", 1)):
+        images = np.repeat(unit(rng, -(-bank // captions), dim), captions, axis=0)[:bank]
+        pool = (unit(rng, rows, dim), unit(rng, rows, dim), images, unit(rng, bank, dim))
+        some = (pool[0][:few], pool[1][:few], *pool[2:])
+        timed = take_turns({"ours": partial(rank_correlation, *pool), "loop": partial(row_loop, *some)}, 2)
+        off = np.abs(timed.result["ours"][:few] - timed.result["loop"]).max()
+        scale = 100_000 / rows  # it works in blocks of rows
+        yield Row(
+            "rank correlation", f"100,000 x bank {bank:,}, {dim}-d, {kind}", timed.seconds["ours"] * scale,
+            "loop: distances, spearmanr", timed.seconds["loop"] * 100_000 / few, 35.0,
+            machine.floor(2.0 * 100_000 * bank * dim * (1 + 1 / captions)),
+            f"scaled from {rows:,} rows; differs by {off:.0e}",
+        )  # fmt: skip
+
+
+def rows(machine: Machine) -> Iterator[Row]:
+    """Those of the suite."""
+    warnings.simplefilter("ignore")
+    yield from rank_rows(machine, 4000, 4096, 1024)
+    yield from transport_rows(machine)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["transport", "ranks"])
@@ -192,6 +235,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--turns", type=int, default=5)
     args = parser.parse_args()
+    one_thread()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if args.only != "ranks":

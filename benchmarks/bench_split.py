@@ -1,6 +1,6 @@
 """Mixtures of 1,000,000 losses, and recall@K of 5,000 captions and 1,000 images, one thread, against the usual ways.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_split.py
+    python benchmarks/bench_split.py
 
 GMM      scikit-learn's GaussianMixture with the papers' settings, fit and posterior.
 BMM      EM with weighted moment matching value by value (Arazo et al., 2019), densities by logarithms taken once, the
@@ -15,15 +15,15 @@ CPU seconds, the minimum of interleaved rounds.
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.special import betaln
 from scipy.stats import beta as beta_distribution
+from side_by_side import Machine, Row, one_thread, take_turns
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
@@ -33,19 +33,9 @@ from cleanpairs.evaluate import Recall, recall, recall_of_similarity
 ITERATIONS = 10  # of both beta mixtures
 
 
-def fastest(runs: dict[str, Callable[[], Any]], rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """CPU seconds of each, the minimum of interleaved rounds, and what each returned."""
-    best, result = dict.fromkeys(runs, float("inf")), {}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            began = time.process_time()
-            result[name] = run()
-            best[name] = min(best[name], time.process_time() - began)
-    return best, result
-
-
-def scikit_learn(x: np.ndarray) -> np.ndarray:
-    model = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0)
+def scikit_learn(x: np.ndarray, max_iter: int = 10, tol: float = 1e-2) -> np.ndarray:
+    """Posterior of the high component; the papers' settings by default."""
+    model = GaussianMixture(2, max_iter=max_iter, tol=tol, reg_covar=5e-4, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(x[:, None])
@@ -123,19 +113,85 @@ def product(z_image: np.ndarray, z_text: np.ndarray) -> np.ndarray:
     return np.asarray((torch.from_numpy(z_image) @ torch.from_numpy(z_text).T).numpy())
 
 
+def losses(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values (n,) in [0, 1] of two heaps, and which are of the higher one (n,) bool."""
+    rng = np.random.default_rng(0)
+    noisy = rng.random(n) < 0.4
+    x = np.where(noisy, rng.normal(0.55, 0.15, n), rng.normal(0.2, 0.1, n))
+    return (x - x.min()) / np.ptp(x), noisy
+
+
+def mixture_rows(machine: Machine) -> Iterator[Row]:
+    n = 1_000_000
+    x, noisy = losses(n)
+    floor = machine.floor(moved=2 * x.nbytes)
+    timed = take_turns({"ours": lambda: gaussian_split(x).high, "theirs": lambda: scikit_learn(x)}, 2)
+    right = {name: float(((high > 0.5) == noisy).mean()) for name, high in timed.result.items()}
+    yield Row(
+        "Gaussian mixture", f"{n:,}", timed.seconds["ours"], "scikit-learn, papers' settings", timed.seconds["theirs"],
+        25.0, floor, f"right {right['ours']:.4f}, baseline {right['theirs']:.4f}",
+    )  # fmt: skip
+    converged = take_turns({"theirs": lambda: scikit_learn(x, 1000, 1e-7)}, 1)
+    off = float(np.abs(converged.result["theirs"] - timed.result["ours"]).max())
+    large, _ = losses(10 * n)
+    ours = take_turns({"ours": lambda: gaussian_split(large)}, 1).seconds["ours"]
+    yield Row(
+        "Gaussian mixture, to convergence", f"{10 * n:,}", ours, f"scikit-learn, scaled from {n:,}",
+        10 * converged.seconds["theirs"], 25.0, 10 * floor, f"posteriors of {n:,} differ by {off:.0e} at most (1e-3)",
+        off < 1e-3,
+    )  # fmt: skip
+    timed = take_turns(
+        {"ours": lambda: beta_split(x, iterations=ITERATIONS).high, "scipy": lambda: beta_by_scipy(x)}, 2
+    )
+    right = {name: float(((high > 0.5) == noisy).mean()) for name, high in timed.result.items()}
+    yield Row(
+        "beta mixture", f"{n:,}", timed.seconds["ours"], "EM a value, scipy densities", timed.seconds["scipy"], 25.0,
+        floor, f"right {right['ours']:.4f}, baseline {right['scipy']:.4f}",
+    )  # fmt: skip
+
+
+def recall_rows(machine: Machine) -> Iterator[Row]:
+    m, per_image, dim = 1000, 5, 256
+    z_image, z_text, owner = embeddings(m, per_image, dim)
+    S = product(z_image, z_text)
+    timed = take_turns(
+        {
+            "given": lambda: recall_of_similarity(S, owner),
+            "sorted": lambda: sorted_rows(S, per_image),
+            "ours": lambda: recall(z_image, z_text, owner),
+            "products": lambda: sorted_products(z_image, z_text, per_image),
+        },
+        3,
+    )
+    pairs = (("recall@K of similarities", "given", "sorted", "argsort a row", machine.floor(moved=S.nbytes)),
+             ("recall@K of embeddings", "ours", "products", "product and argsort a row",
+              machine.floor(2.0 * S.size * dim)))  # fmt: skip
+    for name, ours, theirs, baseline, floor in pairs:
+        one, two = timed.result[ours].to_dict(), timed.result[theirs].to_dict()
+        off = max(abs(one[k] - two[k]) for k in one)
+        yield Row(
+            name, f"{m:,} images, {m * per_image:,} captions", timed.seconds[ours], baseline, timed.seconds[theirs],
+            15.0, floor, f"differs by {off:.2f} points", off < 0.05,
+        )  # fmt: skip
+
+
+def rows(machine: Machine) -> Iterator[Row]:
+    """Those of the suite (bench_all.py)."""
+    yield from mixture_rows(machine)
+    yield from recall_rows(machine)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--values", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
+    one_thread()
     torch.set_num_threads(1)
-
-    rng = np.random.default_rng(0)
-    noisy = rng.random(args.values) < 0.4
-    x = np.where(noisy, rng.normal(0.55, 0.15, args.values), rng.normal(0.2, 0.1, args.values))
-    x = (x - x.min()) / np.ptp(x)
+    x, noisy = losses(args.values)
     print(f"{args.values:,} losses, N(.2, .1) and 0.4 of N(.55, .15), scaled")
-    took, got = fastest({"ours": lambda: gaussian_split(x).high, "theirs": lambda: scikit_learn(x)}, args.rounds)
+    timed = take_turns({"ours": lambda: gaussian_split(x).high, "theirs": lambda: scikit_learn(x)}, args.rounds)
+    took, got = timed.seconds, timed.result
     right = {name: float(((high > 0.5) == noisy).mean()) for name, high in got.items()}
     print(
         f"  GMM: {took['theirs'] / took['ours']:.1f}x scikit-learn at the papers' settings "
@@ -147,7 +203,8 @@ def main() -> None:
         "by value": lambda: beta_by_value(x),
         "scipy": lambda: beta_by_scipy(x),
     }
-    took, got = fastest(ways, args.rounds)
+    timed = take_turns(ways, args.rounds)
+    took, got = timed.seconds, timed.result
     right = {name: float(((high > 0.5) == noisy).mean()) for name, high in got.items()}
     for name in ("scipy", "by value"):
         print(
@@ -159,7 +216,7 @@ def main() -> None:
     z_image, z_text, owner = embeddings(m, per_image, dim)
     S = product(z_image, z_text)
     print(f"recall@1, 5, 10 of {m * per_image:,} captions and {m:,} images")
-    took, found = fastest(
+    timed = take_turns(
         {
             "given": lambda: recall_of_similarity(S, owner),
             "sorted": lambda: sorted_rows(S, per_image),
@@ -169,6 +226,7 @@ def main() -> None:
         },
         max(args.rounds, 5),
     )
+    took, found = timed.seconds, timed.result
     ours, theirs = found["ours"].to_dict(), found["sorted"].to_dict()
     same = max(abs(ours[name] - theirs[name]) for name in ours)
     print(
