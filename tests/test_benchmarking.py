@@ -21,7 +21,7 @@ from cleanpairs.benchmarking.plot import plot
 from cleanpairs.benchmarking.settings import choose_methods, method_settings
 from cleanpairs.benchmarking.splits import load_splits
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.data.noise import apply_noise, inject_noise, noise_of
+from cleanpairs.data.noise import Noise, apply_noise, inject_noise, noise_of
 from cleanpairs.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.evaluate import detection
 
@@ -287,6 +287,22 @@ def test_repairs_are_counted_by_hand() -> None:
     assert none == {"repaired": 0, "repair_precision": None, "repair_random": None, "wronged_restored": 0.0}
 
 
+def test_a_half_wrong_caption_is_no_repair() -> None:
+    """Two captions an image; words of another one are in those of pairs 0, 1 and 4."""
+    clean = Pairs.from_arrays(
+        [f"caption {i}" for i in range(8)], features=np.eye(4, dtype=np.float32), image_index=np.arange(8) // 2
+    )
+    rewritten = {i: f"caption of {i}" for i in (0, 1, 4)}
+    mismatched = np.isin(np.arange(8), [0, 1, 4])
+    noise = Noise(np.arange(8), mismatched, rewritten)
+    # 0 gets its sibling's, as bad as its own; 4 gets its sibling's, which is whole.
+    model = _Fixed(np.where(mismatched, 0.1, 0.9).tolist(), {0: 1, 4: 5})
+    found = repair_quality(model, clean, apply_noise(clean, noise), noise)
+    assert found == {
+        "repaired": 2, "repair_precision": 1 / 2, "repair_random": 0, "wronged_restored": 1 / 3
+    }  # fmt: skip
+
+
 # -- the whole ------------------------------------------------------------------------------------------------------
 
 
@@ -362,6 +378,57 @@ def test_noise_files_take_the_place_of_rates(data: Path) -> None:
     np.save(file, permutation[:-1])
     with pytest.raises(DataError, match="32 whole numbers"):
         run_bench(bench(data, noise_files=(str(file),)))
+
+
+def with_column(data: Path) -> Path:
+    table = pq.read_table(data)
+    pq.write_table(table.append_column("kind", pa.array([f"c{i % 3}" for i in range(len(table))])), data)
+    return data
+
+
+def test_kinds_of_noise_are_lines_of_their_own(data: Path) -> None:
+    with_column(data)
+    first = run_bench(bench(data, methods="infonce"))
+    before = lines(first)
+    kinds = "within:kind,shift,collapse:2,partial"
+    result = run_bench(bench(data, methods="infonce", kind=kinds))
+    names = ["within:kind", "shift:1", "collapse:2", "partial:0.5"]
+    assert lines(result)[:1] == before and len(lines(result)) == 5
+    assert [row["noise"] for row in result.rows] == ["0.4", *(f"0.4 {name}" for name in names)]
+    assert [row["per"] for row in result.rows] == ["caption", *names]
+    assert all(row["status"] == "ok" and row["auroc"] is not None for row in result.rows)
+    assert [s.noise for s in result.summaries] == ["0.4", *(f"0.4 {name}" for name in sorted(names))]
+    assert "| 0.4 partial:0.5 | infonce | 1 |" in (Path(result.out) / "table.md").read_text()
+    assert size_of(Path(result.out) / "plot.png")[1] > 2.5 * 1000  # panels below each other
+    train = load_splits(data).train
+    for row, kind in zip(result.rows[1:], names, strict=True):
+        truth = inject_noise(train, 0.4, kind=kind, seed=0).mismatched
+        assert row["mismatched"] == truth.mean() > 0.3
+    again = run_bench(bench(data, methods="infonce", kind=f"uniform,{kinds},shift:1"))
+    assert lines(again) == lines(result) and again.summaries == result.summaries
+
+
+def test_the_identity_of_a_uniform_cell_is_that_of_older_logs(data: Path) -> None:
+    row = run_bench(bench(data, methods="infonce", kind="uniform")).rows[0]
+    digest = load_splits(data).digest
+    assert row["cell"] == f"infonce/{row['settings_digest']}/caption-0.4/0/{digest}/all"
+    other = run_bench(bench(data, methods="infonce", kind="shift")).rows[1]
+    assert other["cell"] == f"infonce/{row['settings_digest']}/shift:1-0.4/0/{digest}/all"
+    alone = run_bench(bench(data, methods="infonce", per="image", noise=(0.2,)))
+    assert [r["noise"] for r in alone.rows] == ["0.4 shift:1", "0.2"]  # of uniform noise one unit
+
+
+def test_kinds_that_cannot_be_are_refused_before_anything_is_written(data: Path) -> None:
+    np.save(data.parent / "n.npy", np.arange(32))
+    for changes, words in (
+        ({"kind": "swap"}, "uniform, within"),
+        ({"kind": " ,"}, "a kind of noise"),
+        ({"kind": "within:nowhere"}, "no such column"),
+        ({"kind": "shift", "noise_files": (str(data.parent / "n.npy"),)}, "their own noise"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            run_bench(bench(data, **changes))
+    assert not (data.parent / "out").exists()
 
 
 @pytest.mark.parametrize(

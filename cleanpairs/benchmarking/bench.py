@@ -17,7 +17,9 @@ from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, met
 from cleanpairs.benchmarking.splits import Splits, load_splits
 from cleanpairs.benchmarking.table import Summary, summarise, to_csv, to_markdown, to_text
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.noise import Noise, inject_noise, load_noise_file, noise_of
+from cleanpairs.data.noise import Noise, NoiseKind, inject_noise, load_noise_file, noise_of
+from cleanpairs.data.noise_kinds import category_codes
+from cleanpairs.data.pairs import Pairs
 from cleanpairs.errors import CleanpairsError, ConfigError
 
 __all__ = ["Bench", "BenchProgress", "BenchResult", "run_bench"]
@@ -40,7 +42,9 @@ class Bench:
     seeds : int
         Seeds 0 to ``seeds`` - 1: of the noise, the same for all methods, and of the training.
     per : {"caption", "image"}
-        See :func:`cleanpairs.data.noise.inject_noise`.
+        Unit of uniform noise; see :func:`cleanpairs.data.noise.inject_noise`.
+    kind : str
+        Kinds of noise at each rate, with commas between them; see :meth:`cleanpairs.data.noise.NoiseKind.parse`.
     recipe, overrides, options
         See :func:`cleanpairs.benchmarking.settings.method_settings`.
     columns : mapping
@@ -55,6 +59,7 @@ class Bench:
     noise_files: Sequence[str] = ()
     seeds: int = 3
     per: str = "caption"
+    kind: str = "uniform"
     val: str | None = None
     test: str | None = None
     recipe: str | None = None
@@ -111,6 +116,7 @@ class _Noise:
 
     name: str
     rate: float | None
+    per: str  # unit of uniform noise, "file", or the kind of noise that is not uniform
     digest: str
     make: Callable[[int], Noise]
 
@@ -192,13 +198,18 @@ def _run(
 
 def _noises(bench: Bench, splits: Splits) -> list[_Noise]:
     train = splits.train
+    kinds = list(dict.fromkeys(NoiseKind.parse(part) for part in bench.kind.split(",") if part.strip()))
+    if not kinds:
+        raise ConfigError(f"a benchmark needs a kind of noise, found {bench.kind!r}; leave it out for uniform noise")
     if bench.noise_files:
+        if kinds != [NoiseKind()]:
+            raise ConfigError(f"noise files hold their own noise: leave out either them or the kind {bench.kind!r}")
         found = []
         for file in bench.noise_files:
             permutation = load_noise_file(file, len(train), train.image_index)
             digest = hashlib.sha256(permutation.tobytes()).hexdigest()[:12]
             noise = noise_of(train, permutation)
-            found.append(_Noise(Path(file).stem, None, digest, lambda seed, noise=noise: noise))  # type: ignore[misc]
+            found.append(_Noise(Path(file).stem, None, "file", digest, lambda seed, noise=noise: noise))  # type: ignore[misc]
         return found
     if not bench.noise:
         raise ConfigError("a benchmark needs noise rates or noise files")
@@ -206,10 +217,20 @@ def _noises(bench: Bench, splits: Splits) -> list[_Noise]:
         if not 0 <= rate <= 1:
             raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
 
-    def make(rate: float) -> Callable[[int], Noise]:
-        return lambda seed: inject_noise(train, rate, per=bench.per, seed=seed)
+    return [_of_kind(train, rate, kind, bench.per) for rate in dict.fromkeys(bench.noise) for kind in kinds]
 
-    return [_Noise(f"{rate:g}", rate, f"{bench.per}-{rate:g}", make(rate)) for rate in dict.fromkeys(bench.noise)]
+
+def _of_kind(train: Pairs, rate: float, kind: NoiseKind, per: str) -> _Noise:
+    if kind.name == "uniform":  # logs of before there were kinds name their cells so
+        return _Noise(
+            f"{rate:g}", rate, per, f"{per}-{rate:g}", lambda seed: inject_noise(train, rate, per=per, seed=seed)
+        )
+    groups = None if kind.column is None else category_codes(train, kind.column)
+
+    def make(seed: int) -> Noise:
+        return inject_noise(train, rate, kind=kind, groups=groups, seed=seed)
+
+    return _Noise(f"{rate:g} {kind}", rate, str(kind), f"{kind}-{rate:g}", make)
 
 
 def _head(bench: Bench, method: MethodSettings, splits: Splits, noise: _Noise, seed: int) -> dict[str, Any]:
@@ -219,7 +240,7 @@ def _head(bench: Bench, method: MethodSettings, splits: Splits, noise: _Noise, s
         "method": method.method,
         "noise": noise.name,
         "rate": noise.rate,
-        "per": bench.per if noise.rate is not None else "file",
+        "per": noise.per,
         "seed": seed,
         "data": splits.digest,
         "limit": bench.limit,
@@ -235,14 +256,19 @@ def _latest(
     rows: Sequence[dict[str, Any]], bench: Bench, splits: Splits, digests: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """One row a cell, of this data: with these settings, or the last ones for a method that takes no part now."""
-    per = ("file", bench.per)
-    ours = [r for r in rows if r["data"] == splits.digest and r["limit"] == bench.limit and r["per"] in per]
+    other = {"caption", "image"} - {bench.per}
+    ours = [r for r in rows if r["data"] == splits.digest and r["limit"] == bench.limit and r["per"] not in other]
     last = {row["method"]: row["settings_digest"] for row in ours} | dict(digests)
     cells: dict[str, dict[str, Any]] = {}
     for row in ours:
         if row["settings_digest"] == last[row["method"]] and cells.get(row["cell"], {}).get("status") != "ok":
             cells[row["cell"]] = row
     return list(cells.values())
+
+
+def _unit(rows: Sequence[Mapping[str, Any]]) -> str:
+    kinds = sorted({str(row["per"]) for row in rows})
+    return "noise from files" if kinds == ["file"] else f"noise: {', '.join(kinds)}"
 
 
 def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchResult:
@@ -252,7 +278,7 @@ def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchR
     order = [name for name in METHODS.names() if any(row["method"] == name for row in rows)]
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name
-    unit = f"noise per {bench.per}" if any(row["rate"] is not None for row in rows) else "noise from files"
+    unit = f"noise per {bench.per}" if any(row["per"] == bench.per for row in rows) else _unit(rows)
     remarks = [*notes, "± is the sample standard deviation over seeds"]
     texts = {
         "table.md": to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks),

@@ -103,7 +103,8 @@ def run_cell(
 def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict[str, Any]:
     """How good are the new captions that ``model.rematch`` plans?
 
-    A new caption is right when it belongs to the pair's own image, or has the same text as one that does.
+    A new caption is right when it belongs to the pair's own image, or has the same text as one that does, and its words
+    are its own: one into which noise has mixed others is right nowhere.
 
     Returns
     -------
@@ -117,10 +118,12 @@ def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict
     donor = np.array(table["donor_pair_id"].fill_null(-1), dtype=np.int64)[rows]
     after = noise.permutation.copy()
     after[rows] = noise.permutation[donor]
-    right = ~clean.mismatched_by(after)[rows]
+    whole = np.ones(len(clean), dtype=bool)
+    whole[list(noise.rewritten)] = False
+    right = ~clean.mismatched_by(after)[rows] & whole[donor]
     flagged = np.flatnonzero(model.correspondence_ < model.threshold_)
     _, owner = np.unique(clean.pair_image_group, return_inverse=True)
-    theirs = np.bincount(owner[noise.permutation[flagged]], minlength=int(owner.max(initial=-1)) + 1)
+    theirs = np.bincount(owner[noise.permutation[flagged[whole[flagged]]]], minlength=int(owner.max(initial=-1)) + 1)
     wronged = int(noise.mismatched.sum())
     return {
         "repaired": len(rows),

@@ -18,6 +18,7 @@ __all__ = ["plot"]
 # methods have them again with open markers and broken lines.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
+_UNIFORM = "uniform"
 _PANELS = (("rsum", "rSum (test)"), ("auroc", "AUROC of wrong pairs"))
 
 
@@ -26,23 +27,29 @@ def plot(
 ) -> None:
     """Means over seeds, with the standard deviation as a bar, against the share of wronged pairs.
 
-    A noise file stands at its share of mismatched pairs. Panels without any figure are left out.
+    A noise file stands at its share of mismatched pairs. Each kind of noise that is not uniform has panels of its own,
+    below each other. Panels without any figure are left out.
     """
     ran = [row for row in rows if row.get("status") == "ok"]
     order = list(methods) if methods is not None else list(dict.fromkeys(str(row["method"]) for row in ran))
-    panels = [(key, label) for key, label in _PANELS if any(row.get(key) is not None for row in ran)]
+    keys = [(key, label) for key, label in _PANELS if any(row.get(key) is not None for row in ran)]
+    kinds = sorted({_kind(row) for row in ran}, key=lambda kind: (kind != _UNIFORM, kind))
+    panels = [(kind, key, label) for kind in kinds for key, label in keys]
+    across, down = max(len(keys), 1), max(len(kinds), 1)
     style: Any = {"font.family": "DejaVu Sans", "font.size": 9, "axes.spines.right": False, "axes.spines.top": False}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(4.2 * max(len(panels), 1) + 1.6, 3.8), dpi=150, layout="constrained")
+        figure = Figure(figsize=(4.2 * across + 1.6, 3.5 * down + 0.3), dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
         handles: dict[str, Any] = {}
-        for at, (key, label) in enumerate(panels, start=1):
-            ax: Axes = figure.add_subplot(1, len(panels), at)
+        for at, (kind, key, label) in enumerate(panels, start=1):
+            ax: Axes = figure.add_subplot(down, across, at)
             for k, method in enumerate(order):
-                cells = [row for row in ran if row["method"] == method and row.get(key) is not None]
+                cells = [
+                    row for row in ran if row["method"] == method and row.get(key) is not None and _kind(row) == kind
+                ]
                 if cells:
                     handles[method] = _line(ax, cells, key, k, len(order))
-            ax.set_xlabel("noise rate")
+            ax.set_xlabel("noise rate" if len(kinds) == 1 else f"noise rate, {kind}")
             ax.set_ylabel(label)
             ax.grid(axis="y", color="#e3e5e8", linewidth=0.7)
             ax.set_axisbelow(True)
@@ -53,6 +60,12 @@ def plot(
         if title:
             figure.suptitle(title, fontsize=10)
         figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    """Of noise; rows with a unit in its place, or a file, are of uniform noise."""
+    per = str(row.get("per", "caption"))
+    return _UNIFORM if per in ("caption", "image", "file") else per
 
 
 def _line(ax: Axes, cells: Sequence[Mapping[str, Any]], key: str, k: int, n: int) -> Any:

@@ -59,6 +59,13 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option("--noise-file", "noise_files", metavar="NPY", multiple=True, help="In place of --noise; may be repeated.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", default=3, show_default=True)
 @click.option("--per", type=click.Choice(["caption", "image"]), default="caption", show_default=True)
+@click.option(
+    "--kind",
+    metavar="KIND,KIND",
+    default="uniform",
+    show_default=True,
+    help="How pairs are wronged: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE].",
+)
 @click.option("--val", metavar="DATA", help="Clean validation pairs.  [default: what belongs to DATA]")
 @click.option("--test", metavar="DATA", help="Clean test pairs.  [default: what belongs to DATA]")
 @click.option("--backbone", metavar="NAME", help="Dual encoder, for all methods.", shell_complete=complete_backbone)
@@ -91,8 +98,8 @@ def bench(data: str, **options: Any) -> None:
 
     what = Bench(
         data=data,
-        **{k: options[k] for k in ("methods", "noise", "noise_files", "seeds", "per", "val", "test", "recipe")},
-        **{k: options[k] for k in ("overrides", "limit", "out")},
+        **{k: options[k] for k in ("methods", "noise", "noise_files", "seeds", "per", "kind", "val", "test")},
+        **{k: options[k] for k in ("recipe", "overrides", "limit", "out")},
         options={k: options[k] for k in ("backbone", "device")},
         columns=pick_columns(options),
     )

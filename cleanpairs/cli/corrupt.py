@@ -11,11 +11,38 @@ from cleanpairs.cli.printing import json_option, print_json
 
 __all__ = ["corrupt"]
 
+_KINDS = ("within", "shift", "collapse", "partial")
+
 
 @click.command(short_help="Wrong some pairs on purpose, and write the truth beside them.")
 @click.argument("data", type=click.Path())
 @click.option("--noise", type=float, metavar="RATE", help="Share of pairs to wrong, 0 to 1.")
 @click.option("--per", type=click.Choice(["caption", "image"]), default="caption", show_default=True)
+@click.option("--within", metavar="COLUMN", help="Captions are swapped among the pairs of one value of COLUMN.")
+@click.option(
+    "--shift",
+    type=int,
+    is_flag=False,
+    flag_value=1,
+    metavar="[K]",
+    help="Runs of images show the captions of the image K further on.  [K: 1]",
+)
+@click.option(
+    "--collapse",
+    type=int,
+    is_flag=False,
+    flag_value=1,
+    metavar="[N]",
+    help="They all show the same caption, or one of N.  [N: 1]",
+)
+@click.option(
+    "--partial",
+    type=float,
+    is_flag=False,
+    flag_value=0.5,
+    metavar="[SHARE]",
+    help="A share of their words is replaced by words of another caption.  [SHARE: 0.5]",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--noise-file", metavar="NPY", help="A permutation over captions, in place of --noise.")
 @click.option("--out", required=True, metavar="PATH", help="Parquet file, or a directory in the research layout.")
@@ -33,20 +60,38 @@ def corrupt(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Permute the captions of a random share of DATA's pairs.
+    """Permute the captions of a random share of DATA's pairs, or wrong them as real corpora are.
 
     The truth goes into the columns `true_mismatch` and `true_key`, which `fit` never looks at.
     """
+    from cleanpairs.data.noise import NoiseKind
     from cleanpairs.data.noise import corrupt as corrupt_data
 
     if (noise is None) == (noise_file is None):
         raise click.UsageError("give either --noise or --noise-file")
+    asked = {name: options[name] for name in _KINDS if options[name] is not None}
+    if len(asked) > 1 or (asked and noise_file is not None):
+        given = [f"--{name}" for name in asked] + (["--noise-file"] if noise_file is not None else [])
+        raise click.UsageError(f"give only one of {', '.join(given)}")
+    kind = NoiseKind()
+    for name, value in asked.items():
+        kind = NoiseKind(name, column=value) if name == "within" else NoiseKind(name, amount=value)
     result = corrupt_data(
-        data, noise, per=per, seed=seed, out=out, noise_file=noise_file, overwrite=overwrite, **pick_columns(options)
+        data,
+        noise,
+        per=per,
+        seed=seed,
+        kind=kind,
+        out=out,
+        noise_file=noise_file,
+        overwrite=overwrite,
+        **pick_columns(options),
     )
     wrong = int(result.mismatched.sum())
     n = len(result.mismatched)
     if as_json:
-        print_json({"pairs": n, "mismatched": wrong, "out": out})
+        how = {"kind": "file" if noise is None else str(kind), "noise": noise}
+        print_json({"pairs": n, "mismatched": wrong, **how, "out": out})
         return
-    click.echo(f"{n:,} pairs, {wrong:,} of them now mismatched ({wrong / max(n, 1):.1%}) -> {out}")
+    reached = f"{wrong / max(n, 1):.1%}" + (f" of the {noise:.1%} asked for, {kind}" if asked else "")
+    click.echo(f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}")

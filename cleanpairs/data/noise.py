@@ -2,14 +2,15 @@
 
 Noise rate eta: choose round(eta n) units at random, permute the captions among the chosen ones. ``per="caption"``: each
 pair is a unit (NCR, BiCro, CRCL). ``per="image"``: an image is a unit and all its captions move together (DECL, RCL,
-L2RM). A unit may land on itself or on another caption of its own image: such a pair is not mismatched.
+L2RM). A unit may land on itself or on another caption of its own image: such a pair is not mismatched. Corpora go
+wrong in other ways, too: see :mod:`cleanpairs.data.noise_kinds`.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,23 +19,44 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_directory, staged_file
+from cleanpairs.data.noise_kinds import (
+    NoiseKind,
+    category_codes,
+    choose_collapsed,
+    choose_shifted,
+    choose_within,
+    mix_words,
+)
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
 from cleanpairs.data.writing import ParquetSink
 from cleanpairs.errors import ConfigError, DataError
 
-__all__ = ["Noise", "apply_noise", "corrupt", "inject_noise", "load_noise_file", "noise_of"]
+__all__ = ["Noise", "NoiseKind", "apply_noise", "corrupt", "inject_noise", "load_noise_file", "noise_of"]
 
 TRUTH = ("true_mismatch", "true_key")
 
 
 @dataclass(frozen=True)
 class Noise:
-    """``permutation`` (N,) int64: pair i now shows the caption of pair permutation[i]; ``mismatched`` (N,) bool."""
+    """What every pair shows, and who is mismatched by it.
+
+    ``permutation`` (N,) int64: pair i now shows the caption of pair permutation[i]; with the kinds ``collapse`` and
+    ``shift`` a caption may be shown more than once, or no more. ``mismatched`` (N,) bool. ``rewritten``: pair id to
+    a caption that is another text than any that there was; all of these pairs are mismatched.
+    """
 
     permutation: np.ndarray
     mismatched: np.ndarray
+    rewritten: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def moved(self) -> np.ndarray:
+        """(N,) bool: which pairs show another caption than they came with."""
+        moved = np.asarray(self.permutation != np.arange(len(self.permutation)))
+        moved[list(self.rewritten)] = True
+        return moved
 
 
 def noise_of(pairs: Pairs, permutation: np.ndarray) -> Noise:
@@ -45,23 +67,63 @@ def noise_of(pairs: Pairs, permutation: np.ndarray) -> Noise:
     return Noise(permutation.astype(np.int64), pairs.mismatched_by(permutation))
 
 
-def inject_noise(pairs: Pairs, rate: float, *, per: str = "caption", seed: int = 0) -> Noise:
-    """Choose and permute; nothing is changed yet, see :func:`apply_noise`.
+def inject_noise(
+    pairs: Pairs,
+    rate: float,
+    *,
+    per: str = "caption",
+    seed: int = 0,
+    kind: NoiseKind | str = "uniform",
+    groups: Sequence[int] | np.ndarray | None = None,
+) -> Noise:
+    """Choose, and permute or rewrite; nothing is changed yet, see :func:`apply_noise`.
 
     Parameters
     ----------
     rate : float in [0, 1]
+        Share of the units that are chosen. Reached is mostly less, see ``mismatched``.
     per : {"caption", "image"}
-        What is a unit.
+        What is a unit of uniform noise. For the other kinds it is a caption, but an image for ``shift``.
     seed : int
+    kind : NoiseKind or str
+        How they are wronged; a text as :meth:`NoiseKind.parse` takes it.
+    groups : (N,) int, optional
+        Category of each pair for ``within`` in place of the input's column, for pairs that were made in memory;
+        negative: none.
 
     Raises
     ------
     ConfigError
-        A rate or unit that does not exist.
+        A rate, unit or kind that does not exist; a column that the input has not got.
     """
     if not 0 <= rate <= 1:
         raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
+    kind = NoiseKind.parse(kind) if isinstance(kind, str) else kind
+    if per not in ("caption", "image"):
+        raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")
+    if kind.name == "uniform":
+        return _uniform(pairs, rate, per, seed)
+    if per == "image":
+        raise ConfigError(f"noise per 'image' is uniform; {kind.name!r} has its own units, leave per out")
+    rng = np.random.default_rng(seed)
+    if kind.name == "partial":
+        assert kind.amount is not None
+        mixed = mix_words(pairs, rate, kind.amount, rng)
+        mismatched = np.zeros(len(pairs), dtype=bool)
+        mismatched[list(mixed)] = True
+        return Noise(np.arange(len(pairs)), mismatched, mixed)
+    if kind.name == "collapse":
+        return noise_of(pairs, choose_collapsed(pairs, rate, int(kind.amount or 1), rng))
+    _, owner = np.unique(pairs.pair_image_group, return_inverse=True)
+    if kind.name == "shift":
+        return noise_of(pairs, choose_shifted(owner, rate, int(kind.amount or 1), rng))
+    codes = category_codes(pairs, str(kind.column)) if groups is None else np.asarray(groups, dtype=np.int64)
+    if codes.shape != (len(pairs),):
+        raise ConfigError(f"{len(pairs)} pairs need {len(pairs)} groups, found {codes.shape}")
+    return noise_of(pairs, choose_within(owner, codes, rate, rng))
+
+
+def _uniform(pairs: Pairs, rate: float, per: str, seed: int) -> Noise:
     rng = np.random.default_rng(seed)
     n = len(pairs)
     permutation = np.arange(n)
@@ -69,8 +131,6 @@ def inject_noise(pairs: Pairs, rate: float, *, per: str = "caption", seed: int =
         chosen = rng.choice(n, round(rate * n), replace=False)
         permutation[chosen] = rng.permutation(chosen)
         return noise_of(pairs, permutation)
-    if per != "image":
-        raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")
     _, unit = np.unique(pairs.pair_image_group, return_inverse=True)
     order = np.argsort(unit, kind="stable")
     members = np.split(order, np.cumsum(np.bincount(unit))[:-1]) if n else []
@@ -119,8 +179,14 @@ def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -
 
 
 def apply_noise(pairs: Pairs, noise: Noise) -> Pairs:
-    """The pairs with permuted captions, in memory, and with the truth in ``true_mismatch`` and ``true_key``."""
-    moved = pairs.with_captions([pairs.captions[i] for i in noise.permutation.tolist()])
+    """The pairs with their new captions, in memory, and with the truth in ``true_mismatch`` and ``true_key``.
+
+    A rewritten caption keeps the key of the caption that it was made of: most of it still says where it belongs.
+    """
+    captions = [pairs.captions[i] for i in noise.permutation.tolist()]
+    for i, caption in noise.rewritten.items():
+        captions[i] = caption
+    moved = pairs.with_captions(captions)
     keys = [pairs.keys[i] for i in noise.permutation.tolist()]
     return replace(moved, true_mismatch=noise.mismatched, true_key=keys)
 
@@ -131,6 +197,7 @@ def corrupt(
     *,
     per: str = "caption",
     seed: int = 0,
+    kind: NoiseKind | str = "uniform",
     out: str | Path,
     noise_file: str | Path | None = None,
     overwrite: bool = False,
@@ -142,7 +209,7 @@ def corrupt(
     ----------
     data : path
         Any input of :func:`cleanpairs.load_pairs`, which ``options`` go to.
-    rate, per, seed
+    rate, per, seed, kind
         See :func:`inject_noise`; or
     noise_file : path
         A permutation, see :func:`load_noise_file`.
@@ -157,7 +224,7 @@ def corrupt(
     if noise_file is not None:
         noise = noise_of(pairs, load_noise_file(noise_file, len(pairs), pairs.image_index))
     elif rate is not None:
-        noise = inject_noise(pairs, rate, per=per, seed=seed)
+        noise = inject_noise(pairs, rate, per=per, seed=seed, kind=kind)
     else:
         raise ConfigError("corrupt needs a rate or a noise file")
     wronged = apply_noise(pairs, noise)
@@ -189,7 +256,7 @@ def _write_research(wronged: Pairs, images: Path, folder: Path) -> None:
 
 def _wronged_tables(pairs: Pairs, wronged: Pairs, noise: Noise) -> Iterator[pa.Table]:
     """The input's rows with the new captions and the truth; rows whose captions stay keep their cell as it is."""
-    moved = noise.permutation != pairs.pair_id
+    moved = noise.moved
     text = pairs.source.columns["text"]
     assert wronged.true_mismatch is not None and wronged.true_key is not None
     first = 0

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.data import load_pairs
-from cleanpairs.data.noise import noise_of
+from cleanpairs.data.noise import inject_noise, noise_of
 
 Command = Callable[..., tuple[int, str, str]]
 SMALL = "--set epochs=2 --set dim=8 --set dim_word=8 --set batch_size=8 --set label_group=8 --set lr=0.01".split()
@@ -110,6 +110,80 @@ def test_bench_interrupted_keeps_what_is_measured(
     assert code == 130 and "The same command goes on" in err
     assert len(Path("o/bench.jsonl").read_text().splitlines()) == 1
     assert command(*argv)[0] == 0 and len(calls) == 3
+
+
+# -- kinds of noise -------------------------------------------------------------------------------------------------
+
+
+def test_bench_of_other_kinds(command: Command, data: Path) -> None:
+    argv = ("bench", data, "--methods", "infonce", "--noise", "0.4", "--seeds", 1, "--out", "o", *SMALL)
+    code, out, err = command(*argv, "--kind", "shift,partial:0.4")
+    assert code == 0, err
+    assert [line.split()[:3] for line in out.splitlines()[1:4] if line] == [
+        ["0.4", "partial:0.4", "infonce"],
+        ["0.4", "shift:1", "infonce"],
+    ]
+    assert "noise 0.4 shift:1 seed 0" in err
+    code, _, err = command(*argv, "--kind", "shift:x")
+    assert code == 2 and "not a number" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        (["--within", "half"], "within:half"),
+        (["--shift"], "shift:1"),
+        (["--shift", "2"], "shift:2"),
+        (["--collapse"], "collapse:1"),
+        (["--collapse", "3"], "collapse:3"),
+        (["--partial"], "partial:0.5"),
+        (["--partial", "0.7"], "partial:0.7"),
+    ],
+)
+def test_corrupt_in_other_ways(command: Command, data: Path, argv: list[str], kind: str) -> None:
+    table = pq.read_table(data)
+    pq.write_table(table.append_column("half", pa.array([i % 2 == 0 for i in range(32)])), "d.parquet")
+    code, out, err = command("corrupt", "d.parquet", "--noise", "0.5", *argv, "--out", "n.parquet", "--seed", "7")
+    assert code == 0, err
+    wronged = pq.read_table("n.parquet")
+    share = np.mean(wronged["true_mismatch"].to_pylist())
+    assert out == f"32 pairs, {32 * share:.0f} of them now mismatched ({share:.1%} of the 50.0% asked for, {kind}) -> "\
+        "n.parquet\n"  # fmt: skip
+    truth = inject_noise(load_pairs("d.parquet"), 0.5, kind=kind, seed=7).mismatched
+    assert wronged["true_mismatch"].to_pylist() == truth.tolist() and 0.4 < share <= 0.5
+    code, out, _ = command("corrupt", "d.parquet", "--noise", "0.5", *argv, "--out", "m.parquet", "--json")
+    assert code == 0 and json.loads(out)["kind"] == kind
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--noise", "0.4", "--shift", "--partial"], "only one of --shift, --partial"),
+        (["--noise-file", "n.npy", "--collapse", "2"], "only one of --collapse, --noise-file"),
+        (["--noise", "0.4", "--shift", "--per", "image"], "leave per out"),
+        (["--noise", "0.4", "--shift", "0"], "at least 1"),
+        (["--noise", "0.4", "--partial", "50"], "at most 1"),
+        (["--noise", "0.4", "--within", "nowhere"], "no such column"),
+        (["--noise", "0.4", "--within", ""], "within:COLUMN"),
+        (["--shift"], "either --noise or --noise-file"),
+    ],
+)
+def test_corrupt_refuses(command: Command, data: Path, argv: list[str], words: str) -> None:
+    code, _, err = command("corrupt", data, *argv, "--out", "n.parquet")
+    assert code == 2 and words in err and not Path("n.parquet").exists()
+
+
+def test_a_corrupted_copy_can_be_fitted_repaired_and_judged(command: Command, data: Path) -> None:
+    for kind in ("--shift", "--collapse", "--partial"):
+        out = f"{kind[2:]}.parquet"
+        assert command("corrupt", data, "--noise", "0.4", "--out", out, kind)[0] == 0
+        assert command("fit", out, "--out", f"run{kind}", "--device", "cpu", "--quiet", *SMALL, *CRCL)[0] == 0
+        code, found, err = command("evaluate", f"run{kind}", out, "--json")
+        assert code == 0 and 0 <= json.loads(found)["auroc"] <= 1, err
+        assert command("rematch", f"run{kind}", "--out", f"plan{kind}.parquet")[0] == 0
+        assert command("export", "--plan", f"plan{kind}.parquet", "--repaired", f"clean{kind}.parquet")[0] == 0
+        code, _, err = command("report", f"run{kind}", "--out", f"page{kind}.html")
+        assert code == 0, err
 
 
 # -- noise files ----------------------------------------------------------------------------------------------------
