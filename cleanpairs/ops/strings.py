@@ -162,7 +162,7 @@ def tokens_of(strings: Flat, lower: np.ndarray, classes: np.ndarray, *, single: 
 
 def hashes(strings: Flat) -> np.ndarray:
     """64 bits of BLAKE2b of each string's bytes, (n,) int64."""
-    view, blake = memoryview(np.ascontiguousarray(strings.data)), hashlib.blake2b
+    view, blake = memoryview(strings.data.tobytes()), hashlib.blake2b
     at = strings.offsets.tolist()
     found = [blake(view[a:b], digest_size=8).digest() for a, b in pairwise(at)]
     return np.frombuffer(b"".join(found), "<i8").astype(np.int64)
