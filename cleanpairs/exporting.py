@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from cleanpairs.audit import expected_quality
 from cleanpairs.correspondence.valley import find_valley
 from cleanpairs.data import Pairs, load_pairs, open_source
 from cleanpairs.engine import Progress, make_engine
+from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
 from cleanpairs.export.decisions import PlanFile
@@ -74,6 +76,10 @@ def plan_run(
     threshold: float | str | None = None,
     explode: bool = False,
     recaption: str | Path | None = None,
+    engine: str = "local",
+    workers: int = 1,
+    address: str | None = None,
+    parts: str | Path | None = None,
     **settings: Any,
 ) -> tuple[Pairs, RepairPlan]:
     """Plan the repairs of a run's input, or of other data.
@@ -92,6 +98,11 @@ def plan_run(
     recaption : str or path, optional
         A captioning model, which writes captions for what would be dropped; see
         :meth:`cleanpairs.estimators.PairCleaner.recaption`.
+    engine, workers, address
+        Who searches for candidates; see :func:`cleanpairs.engine.make_engine`.
+    parts : path, optional
+        Folder for the searches of several workers, from which a job that was killed goes on; on a cluster every machine
+        must see it. It is gone when the plan is made. A temporary one when None.
     **settings
         Of :meth:`cleanpairs.estimators.PairCleaner.rematch`.
 
@@ -116,7 +127,14 @@ def plan_run(
     lists = pairs.source.explicit_lists and not explode
     if lists:
         settings = {**settings, "targets": "text"}
-    plan = model.rematch(pairs, threshold=limit, **settings)
+    driver = make_engine(engine, workers=workers, address=address)
+    if driver.remote:
+        with tempfile.TemporaryDirectory(prefix="cleanpairs-search-") as folder:
+            look = EngineSearch(Path(parts or folder), driver)
+            plan = model.rematch(pairs, threshold=limit, look=look, **settings)
+            look.remove()
+    else:
+        plan = model.rematch(pairs, threshold=limit, **settings)
     if recaption is not None:
         plan = model.recaption(pairs, plan, recaption, max_reuse=settings.get("max_reuse", 1))
     return pairs, replace(plan, settings={**plan.settings, **read})
@@ -230,8 +248,9 @@ def export_run(
     """
     name, _ = choose_format(out, format)  # before the planning, which takes its time
     make_format(name, shard_size)
-    make_engine(engine, workers=workers, address=address)
-    pairs, plan = plan_run(run, threshold=threshold, explode=explode, **settings)
+    who: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
+    near = Path(out).with_name(Path(out).name + ".search")
+    pairs, plan = plan_run(run, threshold=threshold, explode=explode, parts=near, **who, **settings)
     saved = run.path / "plan.parquet"
     plan.save(saved)
     written = {"dropped": dropped, "ledger": ledger, "card": card, "format": format, "shard_size": shard_size}
@@ -242,9 +261,7 @@ def export_run(
             saved,
             out,
             about=about,
-            engine=engine,
-            workers=workers,
-            address=address,
+            **who,
             explode=explode,
             overwrite=overwrite,
             **written,

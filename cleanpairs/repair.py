@@ -36,8 +36,9 @@ import pyarrow as pa
 from cleanpairs.data import Pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.ops.assign import Assignment, assign_greedily, best_other
-from cleanpairs.ops.candidates import Edges, Search, Side, candidate_edges
+from cleanpairs.ops.candidates import Edges, Look, Search, Side, candidate_edges
 from cleanpairs.ops.joint import SOLVERS, transport_shares
+from cleanpairs.ops.search import top_k
 from cleanpairs.ops.searches import half_replacing, pseudo_captioning
 from cleanpairs.plan import PLAN_SCHEMA, PlanSummary, RepairPlan
 from cleanpairs.plan_editing import donor_use
@@ -92,6 +93,7 @@ def plan_repairs(
     min_confidence: float = 0.0,
     temperature: float = 0.07,
     search: Search | None = None,
+    look: Look = top_k,
 ) -> RepairPlan:
     """Plan the repair of every pair below the threshold. Nothing is changed; the same input gives the same plan.
 
@@ -137,6 +139,8 @@ def plan_repairs(
     search : callable, optional
         A method's own way to look for donors instead of the strategy's; see
         :data:`cleanpairs.ops.candidates.Search`.
+    look : callable
+        Who does the searches by cosine, as :func:`cleanpairs.ops.search.top_k`: they take most of the time.
 
     Returns
     -------
@@ -170,6 +174,7 @@ def plan_repairs(
     trusted = np.flatnonzero(~quarantined & (np.where(quarantined, 0, correspondence) >= threshold))
     orphans = np.flatnonzero(~quarantined & (np.where(quarantined, 0, correspondence) < threshold))
     image_index = np.asarray(pairs.image_index)
+    image_row = image_index.astype(np.int32)  # of many edges: half the memory
     _refuse_non_finite(z_image, np.unique(image_index[~quarantined]), "images")
     _refuse_non_finite(z_text, np.flatnonzero(~quarantined), "captions")
 
@@ -195,13 +200,14 @@ def plan_repairs(
         replace_image=targets != "text",
         candidates=candidates,
         search=search,
+        look=look,
     )
 
     def score(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
         many = getattr(scorer, "edges", None)  # a scorer may share work between pairs of one image or text
         if many is not None:
             unique_image = np.asarray(pairs.image_group)
-            return np.asarray(many(z_image, z_text, unique_image, text_group, image_index[image_of], text_of))
+            return np.asarray(many(z_image, z_text, unique_image, text_group, image_row[image_of], text_of))
         out = np.empty(len(image_of), np.float32)
         for start in range(0, len(out), _SCORER_BLOCK):
             i, t = image_of[start : start + _SCORER_BLOCK], text_of[start : start + _SCORER_BLOCK]
@@ -210,15 +216,27 @@ def plan_repairs(
             raise RefusedError(f"the scorer gave {(~np.isfinite(out)).sum()} non-finite scores: is the model trained?")
         return out
 
-    _, first, pair = np.unique(edges.key, return_index=True, return_inverse=True)
-    edge_score = score(edges.image_of[first], edges.text_of[first])[pair]  # each pair of image and text once
+    numbered = edges.number_pairs()
+    pair = numbered.number
+    first = numbered.first.astype(np.int32)
+    edge_score = score(edges.image_of(first), edges.text_of(first))[pair]  # each pair of image and text once
     own_score = score(orphans, orphans)
-    confidence = np.full(len(edges), np.nan)
+    confidence = np.full(len(edges), np.nan, np.float32)
     if strategy == "ot":
         shares = transport_shares(
-            edges, image, text, orphans, trusted, temperature=temperature, capacity=max_reuse, solver=solver
+            edges,
+            image,
+            text,
+            orphans,
+            trusted,
+            temperature=temperature,
+            capacity=max_reuse,
+            solver=solver,
+            pairs=numbered,
         )
-        confidence[~edges.trusted] = shares[~edges.trusted]
+        np.copyto(confidence, shares, where=~edges.trusted)
+        del shares
+    del numbered, first
     order = _ranked(edges, edge_score, own_score, min_repair_score, orphan_bonus, image_margin, confidence)
     unsure = confidence[order] < min_confidence
     assignment = assign_greedily(
@@ -268,8 +286,11 @@ def _ranked(
     Those that have a ``confidence`` come by it and before all others.
     """
     good = np.flatnonzero((score >= least) & (score > own[edges.row]))
-    rank = score[good] + orphan_bonus * ~edges.trusted[good] - image_margin * edges.is_image[good]
-    rank = np.where(np.isnan(confidence[good]), rank, 10 + confidence[good])
+    sure = confidence[good]
+    rank = (
+        score[good] + np.float32(orphan_bonus) * ~edges.trusted[good] - np.float32(image_margin) * edges.is_image[good]
+    )
+    rank = np.where(np.isnan(sure), rank, 2 + sure)
     keys = (edges.donor_group[good], edges.row[good], edges.is_image[good], -edges.similarity[good], -rank)
     return good[np.lexsort(keys)]
 
@@ -326,25 +347,23 @@ def _plan_table(
     margin[np.isinf(margin)] = np.nan  # nothing to compare with
 
     takes_text, takes_image = action == "rematch_text", action == "rematch_image"
-    caption = [
-        None if a in ("drop", "quarantine") else pairs.captions[d if t else i]
-        for i, (a, d, t) in enumerate(zip(action, donor.tolist(), takes_text, strict=True))
-    ]
+    gone = (action == "drop") | (action == "quarantine")
+    keys, captions = pa.array(pairs.keys, pa.string()), pa.array(pairs.captions, pa.string())
     return pa.table(
         {
             "pair_id": np.arange(n),
-            "key": pairs.keys,
-            "action": action,
+            "key": keys,
+            "action": pa.array(action, pa.string()),
             "correspondence": pa.array(correspondence, mask=quarantined, type=pa.float32()),
             "donor_pair_id": pa.array(donor, mask=donor < 0),
-            "donor_key": [None if d < 0 else pairs.keys[d] for d in donor.tolist()],
-            "caption": caption,
-            "original_caption": pairs.captions,
+            "donor_key": keys.take(pa.array(donor, mask=donor < 0)),
+            "caption": captions.take(pa.array(np.where(takes_text, donor, np.arange(n)), mask=gone)),
+            "original_caption": captions,
             "repair_score": pa.array(repair_score, mask=np.isnan(repair_score)),
             "margin": pa.array(margin, mask=np.isnan(margin)),
             "confidence": pa.array(sure, mask=np.isnan(sure)),
             "donor_use": pa.array(donor_use(donor, takes_text, takes_image), mask=donor < 0),
-            "reason": reason,
+            "reason": pa.array(reason, pa.string()),
         },
         schema=PLAN_SCHEMA,
     )

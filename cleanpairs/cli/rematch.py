@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import column_options, existing_run, pick_columns
+from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
 
@@ -32,6 +32,7 @@ __all__ = ["rematch"]
     "would be dropped; only those that score better than the old ones are used.",
 )
 @column_options
+@engine_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option
 def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
@@ -39,6 +40,9 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
 
     Without DATA it is the data that RUN (or runs/latest) was fitted on. Read the plan, edit its actions and donors (for
     a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --repaired OUT.
+
+    With --workers the searches for candidates are done by several processes. If these are interrupted, the same command
+    goes on where it was: what is found lies in OUT.parts until the plan is made.
     """
     from cleanpairs.errors import OutputExistsError
     from cleanpairs.exporting import expected_at, plan_run
@@ -56,6 +60,10 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         columns=pick_columns(options),
         threshold=threshold,
         recaption=options["recaption"],
+        engine=options["engine"],
+        workers=options["workers"],
+        address=options["ray_address"],
+        parts=f"{out}.parts",
         **settings,
     )
     plan.save(out, overwrite=overwrite)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +76,15 @@ class Layout:
     one_row_a_pair: bool
     extra: pa.Schema
     truth: tuple[str, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: pyarrow itself sends schemas without the names inside of their lists."""
+        schemas = {name: getattr(self, name).serialize().to_pybytes() for name in ("schema", "extra")}
+        return {f.name: schemas.get(f.name, getattr(self, f.name)) for f in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        schemas = {name: pa.ipc.read_schema(pa.py_buffer(state[name])) for name in ("schema", "extra")}
+        self.__dict__.update(state | schemas)
 
     @cached_property
     def renamed(self) -> dict[str, str]:

@@ -6,8 +6,8 @@ parts (one text, one image) of one or more members; a member's part serves at mo
 part that a repaired row keeps of its own, where a member owns it. No two rows come to the same pair of image and text.
 
 Greedy is a 1/2-approximation of the maximum-weight matching, and unlike it needs only a sort and one pass: a Python
-loop of about a million edges a second. The edges that can never win (below the required score) are for the caller to
-leave out.
+loop of about a million edges a second, over those whose row and donor are still free when their turn comes near. The
+edges that can never win (below the required score) are for the caller to leave out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 __all__ = ["Assignment", "Members", "assign_greedily", "best_other"]
+
+_STEP = 1 << 16  # edges between two looks at what is over
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,14 @@ def assign_greedily(
     cursor = members.start[:-1].tolist()
     stop = members.start[1:].tolist()
     holder = members.member.tolist()
+    # What is over for good, as bytes that Python and NumPy both see.
     made = bytearray(int(pair.max()) + 1 if len(pair) else 0)
-    for first in range(0, len(order), 1 << 20):  # lists of Python ints are large: a slice at a time
-        edges = order[first : first + (1 << 20)]
+    done, empty = bytearray(n_rows), bytearray(len(cursor))
+    row_done, pair_made, group_empty = (np.frombuffer(b, np.uint8) for b in (done, made, empty))
+    for first in range(0, len(order), _STEP):
+        edges = order[first : first + _STEP]
+        over = row_done[row[edges]] | pair_made[pair[edges]] | group_empty[group[edges]]
+        edges = edges[over == 0]  # most of them, further down the order
         walk = zip(
             edges.tolist(),
             row[edges].tolist(),
@@ -96,7 +103,7 @@ def assign_greedily(
             strict=True,
         )
         for e, r, replaces_image, g, p in walk:
-            if chosen[r] >= 0 or made[p]:
+            if done[r] or made[p]:
                 continue
             given, kept = (image_uses, text_uses) if replaces_image else (text_uses, image_uses)
             if kept[owner[r]] >= capacity:
@@ -106,11 +113,12 @@ def assign_greedily(
                 at += 1
             cursor[g] = at  # uses never fall: what is used up stays so
             if at == stop[g]:
+                empty[g] = 1
                 continue
             chosen[r], donor[r] = e, holder[at]
             given[holder[at]] += 1
             kept[owner[r]] += 1
-            made[p] = 1
+            made[p] = done[r] = 1
     return Assignment(np.array(chosen, np.int64), np.array(donor, np.int64))
 
 

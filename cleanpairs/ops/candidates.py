@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from cleanpairs.ops.assign import Members
 from cleanpairs.ops.search import SearchNote, TopK, top_k
 
-__all__ = ["Edges", "Search", "Side", "candidate_edges"]
+__all__ = ["Edges", "Look", "Numbered", "Search", "Side", "candidate_edges", "number"]
 
 Search = Callable[[bool, bool, np.ndarray, np.ndarray, int], TopK | None]
 """``search(is_image, trusted, asking, showing, k)``: for each pair of ``asking`` (Q,), whose text is kept where
 ``is_image`` and whose image is kept otherwise, the k best pairs of ``showing`` (G,) to take the other part from, as
 positions (Q, k) in it and scores. None: the most similar parts are to be looked for."""
+
+Look = Callable[[np.ndarray, np.ndarray, int], TopK]
+
+_ROWS = 1 << 20  # edges that are worked on at once
 
 # A row's neighbours often are what it may not take (the image's other captions): look that much further.
 _SLACK = 8
@@ -36,11 +41,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Edges:
-    """Columns of E candidate edges, and the donor groups that they point to.
+    """Columns of E candidate edges, and the donor groups that they point to: 14 bytes an edge.
 
     ``row`` int32, into the orphans; ``is_image`` bool; ``trusted`` bool: the donor group is of trusted pairs;
-    ``donor_group`` int32, into ``members``; ``image_of``, ``text_of`` int32: pairs that show the edge's image and its
-    text; ``key`` int64: image group times the number of text groups plus text group; ``similarity`` float32.
+    ``donor_group`` int32, into ``members``; ``similarity`` float32. ``orphans`` (R,) int32 pairs; ``shown`` (G,) int32:
+    a pair that shows the part of each donor group; ``image_group``, ``text_group`` (N,) dense groups of all pairs.
     ``searches``: how the neighbours were looked for, per pool and direction.
     """
 
@@ -48,15 +53,72 @@ class Edges:
     is_image: np.ndarray
     trusted: np.ndarray
     donor_group: np.ndarray
-    image_of: np.ndarray
-    text_of: np.ndarray
-    key: np.ndarray
     similarity: np.ndarray
+    orphans: np.ndarray
+    shown: np.ndarray
+    image_group: np.ndarray
+    text_group: np.ndarray
     members: Members
     searches: tuple[SearchNote, ...] = ()
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def image_of(self, at: np.ndarray | slice) -> np.ndarray:
+        """Pairs that show the image of the edges ``at``: int32."""
+        own, given = self.orphans[self.row[at]], self.shown[self.donor_group[at]]
+        return np.where(self.is_image[at], given, own)
+
+    def text_of(self, at: np.ndarray | slice) -> np.ndarray:
+        """Pairs that show the text of the edges ``at``: int32."""
+        own, given = self.orphans[self.row[at]], self.shown[self.donor_group[at]]
+        return np.where(self.is_image[at], own, given)
+
+    @cached_property
+    def n_text(self) -> int:
+        """Groups of texts."""
+        return int(self.text_group.max()) + 1 if len(self.text_group) else 0
+
+    def key(self, at: np.ndarray | slice) -> np.ndarray:
+        """Image group times the number of text groups plus text group, of the edges ``at``: int64."""
+        return self.image_group[self.image_of(at)] * self.n_text + self.text_group[self.text_of(at)]
+
+    def number_pairs(self) -> Numbered:
+        """Number the pairs of image and text that the edges make, in order of their keys."""
+        keys = np.empty(len(self), np.int64)
+        for start in range(0, len(self), _ROWS):
+            s = slice(start, start + _ROWS)
+            keys[s] = self.key(s)
+        return number(keys)
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """E values numbered in rising order: ``number`` (E,) int32 of each; ``first`` (U,) int64, where each stands first;
+    ``values`` (U,).
+    """
+
+    number: np.ndarray
+    first: np.ndarray
+    values: np.ndarray
+
+
+def number(values: np.ndarray) -> Numbered:
+    """What ``np.unique`` gives, in a third of its memory."""
+    order = np.argsort(values, kind="stable")
+    begins = np.ones(len(order), bool)
+    for start in range(1, len(order), _ROWS):  # a block at a time: the values in order are not needed at once
+        part = values[order[start - 1 : start + _ROWS]]
+        begins[start : start + _ROWS] = part[1:] != part[:-1]
+    first = order[begins]
+    of = np.empty(len(order), np.int32)
+    count = 0
+    for start in range(0, len(order), _ROWS):
+        s = slice(start, start + _ROWS)
+        numbers = np.cumsum(begins[s], dtype=np.int64) + (count - 1)
+        of[order[s]] = numbers
+        count = int(numbers[-1]) + 1
+    return Numbered(of, first, values[first])
 
 
 def candidate_edges(
@@ -70,6 +132,7 @@ def candidate_edges(
     replace_image: bool,
     candidates: int,
     search: Search | None = None,
+    look: Look = top_k,
 ) -> Edges:
     """The nearest admissible parts of every orphan, out of every pool.
 
@@ -88,10 +151,13 @@ def candidate_edges(
         How many groups a row gets at most, per pool and direction.
     search : callable, optional
         Another way to look for them than by the cosine; see :data:`Search`.
+    look : callable
+        ``look(queries, bank, k)``: who does the search by the cosine, as :func:`cleanpairs.ops.search.top_k` does.
     """
     n_text = int(text.group.max()) + 1 if len(text.group) else 0
     parts: list[dict[str, np.ndarray]] = []
     holders: list[Members] = []
+    shown: list[np.ndarray] = [np.empty(0, np.int64)]
     searches: list[SearchNote] = []
     first_group = 0
     for donors, trusted in pools:
@@ -99,47 +165,63 @@ def candidate_edges(
             if not (replace_image if is_image else replace_text) or not len(donors) or not len(orphans):
                 continue
             kept, given = (text, image) if is_image else (image, text)
-            queries, query_of_row = np.unique(kept.group[orphans], return_inverse=True)
-            groups, group_of_donor = np.unique(given.group[donors], return_inverse=True)
-            asking = _representatives(query_of_row, orphans, len(queries))
-            showing = _representatives(group_of_donor, donors, len(groups))
+            query_of_row, asking = _distinct(kept, orphans)
+            group_of_donor, showing = _distinct(given, donors)
             found = search(is_image, trusted, asking, showing, candidates + _SLACK) if search is not None else None
             if found is None:
-                found = top_k(kept.z[kept.index[asking]], given.z[given.index[showing]], candidates + _SLACK)
+                found = look(_rows(kept, asking), _rows(given, showing), candidates + _SLACK)
             if found.note is not None:
                 searches.append(found.note)
-            nearest = found.indices[query_of_row]  # (R, k)
-            pair = showing[np.maximum(nearest, 0)]  # (R, k) a pair that shows the donor part
-            own = kept.group[orphans][:, None]
-            key = given.group[pair] * n_text + own if is_image else own * n_text + given.group[pair]
-            admitted = (nearest >= 0) & ~_contains(taken, key)
-            admitted &= np.cumsum(admitted, axis=1) <= candidates
-            row, column = np.nonzero(admitted)
-            donor, self_pair = pair[row, column], orphans[row]
-            parts.append(
-                {
-                    "row": row.astype(np.int32),
-                    "is_image": np.full(len(row), is_image),
-                    "trusted": np.full(len(row), trusted),
-                    "donor_group": (nearest[row, column] + first_group).astype(np.int32),
-                    "image_of": (donor if is_image else self_pair).astype(np.int32),
-                    "text_of": (self_pair if is_image else donor).astype(np.int32),
-                    "key": key[row, column],
-                    "similarity": found.scores[query_of_row[row], column],
-                }
-            )
+            for start in range(0, len(orphans), _ROWS // 32):
+                rows = np.arange(start, min(start + _ROWS // 32, len(orphans)))
+                nearest = found.indices[query_of_row[rows]]  # (R, k)
+                group = given.group[showing[np.maximum(nearest, 0)]]  # (R, k)
+                own = kept.group[orphans[rows]][:, None]
+                key = group * n_text + own if is_image else own * n_text + group
+                admitted = (nearest >= 0) & ~_contains(taken, key)
+                admitted &= np.cumsum(admitted, axis=1) <= candidates
+                row, column = np.nonzero(admitted)
+                parts.append(
+                    {
+                        "row": (row + start).astype(np.int32),
+                        "is_image": np.full(len(row), is_image),
+                        "trusted": np.full(len(row), trusted),
+                        "donor_group": (nearest[row, column] + first_group).astype(np.int32),
+                        "similarity": found.scores[query_of_row[rows][row], column],
+                    }
+                )
             # What k wronged pairs carry may go back to k; equal parts of trusted pairs are one donor.
-            held = (np.arange(len(groups)), showing) if trusted else (group_of_donor, donors)
-            holders.append(Members.from_groups(*held, len(groups)))
-            first_group += len(groups)
-    return Edges(**_stack(parts), members=_join(holders), searches=tuple(searches))
+            held = (np.arange(len(showing)), showing) if trusted else (group_of_donor, donors)
+            holders.append(Members.from_groups(*held, len(showing)))
+            shown.append(showing)
+            first_group += len(showing)
+    return Edges(
+        **_stack(parts),
+        orphans=np.asarray(orphans, np.int32),
+        shown=np.concatenate(shown).astype(np.int32),
+        image_group=image.group,
+        text_group=text.group,
+        members=_join(holders),
+        searches=tuple(searches),
+    )
 
 
-def _representatives(group: np.ndarray, member: np.ndarray, n_groups: int) -> np.ndarray:
-    """The first of each group's members: (n_groups,)."""
-    first = np.empty(n_groups, np.int64)
-    first[group[::-1]] = member[::-1]  # the last write wins: the first in order
-    return first
+def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct parts among ``pairs`` (m,), in order of their vectors: number of each pair's (m,), and a pair that
+    shows each of them (G,), the first that has it.
+    """
+    _, first, number_of = np.unique(side.group[pairs], return_index=True, return_inverse=True)
+    order = np.argsort(side.index[pairs[first]], kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place[number_of], pairs[first[order]]
+
+
+def _rows(side: Side, pairs: np.ndarray) -> np.ndarray:
+    """The vectors of ``pairs`` (m,); without a copy, where these are all that there are."""
+    index = side.index[pairs]
+    whole = len(index) == len(side.z) and np.array_equal(index, np.arange(len(index)))
+    return side.z if whole else side.z[index]
 
 
 def _contains(sorted_keys: np.ndarray, key: np.ndarray) -> np.ndarray:
@@ -151,17 +233,15 @@ def _contains(sorted_keys: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def _stack(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The columns of all parts; a part's go as they are copied, so that they are there but once."""
     types: dict[str, type] = {
         "row": np.int32,
         "is_image": np.bool_,
         "trusted": np.bool_,
         "donor_group": np.int32,
-        "image_of": np.int32,
-        "text_of": np.int32,
-        "key": np.int64,
         "similarity": np.float32,
     }
-    return {name: np.concatenate([np.empty(0, kind), *(p[name] for p in parts)]) for name, kind in types.items()}
+    return {name: np.concatenate([np.empty(0, kind), *(p.pop(name) for p in parts)]) for name, kind in types.items()}
 
 
 def _join(holders: list[Members]) -> Members:

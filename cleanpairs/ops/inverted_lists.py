@@ -5,27 +5,31 @@ these the search is exact: the scores are true inner products, so nothing needs 
 ``IndexIVFFlat`` walks list by list for each query, at the speed of memory; here all queries that probe a list are
 gathered and answered by one matrix product, at the speed of the processor:
 
-    for each list l:    S = queries[those that probe l] @ bank[l].T,    their k best go to (query, slot of the probe)
-    for each query:     the k best of its P slots
+    for each list l:    S = queries[those that probe l] @ bank[l].T
+
+To pick the k best of each row of S would take three times as long as the products. So only the nearest four lists of a
+query are gone through in this way: they tell its k-th best so far, which few rows of the other lists beat.
 
 P is not given but found: it is doubled until a sample of the queries has the recall that is wanted, by exact search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-__all__ = ["InvertedLists", "Probing", "build_lists", "choose_probes", "recall_at", "search_lists"]
+__all__ = ["InvertedLists", "Probing", "block_of", "build_lists", "choose_probes", "recall_at", "search_lists"]
 
 Exact = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
 SAMPLE_PER_LIST = 64  # bank rows a list that k-means sees
 ITERATIONS = 8  # of k-means; the recall is measured, so the lists need not be the best
 _SLOTS = 1 << 24  # (query, probe, neighbour) triples in a block of queries: 200 MiB
+_NEAR = 4  # lists of a query whose k best are picked; what the others hold has to beat them
 _ROWS = 1 << 14  # bank rows that are given to their lists at once
 SAMPLED = 256  # queries that choose the probes, and as many others that measure the recall
 
@@ -104,6 +108,11 @@ def _means(rows: np.ndarray, owner: np.ndarray, before: np.ndarray) -> np.ndarra
     return means
 
 
+def block_of(probes: int, k: int) -> int:
+    """Queries that are answered at once."""
+    return max(1, _SLOTS // (probes * k))
+
+
 @torch.inference_mode()
 def search_lists(index: InvertedLists, queries: np.ndarray, k: int, probes: int) -> tuple[np.ndarray, np.ndarray]:
     """The ``k`` best bank rows of each query (n, d) in its ``probes`` nearest lists.
@@ -117,28 +126,80 @@ def search_lists(index: InvertedLists, queries: np.ndarray, k: int, probes: int)
     scores = np.full((n, k), -np.inf, np.float32)
     indices = np.full((n, k), -1, np.int64)
     block = max(1, _SLOTS // (probes * k))
-    rows, centres = torch.from_numpy(index.rows), torch.from_numpy(index.centres)
+    centres = torch.from_numpy(index.centres)
     for first in range(0, n, block):
         Q = torch.from_numpy(np.ascontiguousarray(queries[first : first + block], np.float32))  # (b, d)
-        probed = (Q @ centres.T).topk(probes, dim=1).indices.flatten()  # (b * P,) list of each slot
-        slots = torch.argsort(probed, stable=True)
-        bounds = torch.searchsorted(probed[slots], torch.arange(len(index) + 1)).tolist()
-        best = torch.full((len(Q) * probes, k), -torch.inf)  # (b * P, k)
-        where = torch.full((len(Q) * probes, k), -1, dtype=torch.int32)
-        for number in range(len(index)):
-            asked = slots[bounds[number] : bounds[number + 1]]
-            begin, end = int(index.start[number]), int(index.start[number + 1])
-            if not len(asked) or begin == end:
-                continue
-            S = Q[asked // probes] @ rows[begin:end].T  # (q, rows of the list)
-            found = S.topk(min(k, end - begin), dim=1)
-            best[asked, : found.values.shape[1]] = found.values
-            where[asked, : found.values.shape[1]] = (found.indices + begin).int()
-        top = best.view(len(Q), -1).topk(k, dim=1)
-        at = where.view(len(Q), -1).gather(1, top.indices).numpy()
-        scores[first : first + len(Q)] = top.values.numpy()
-        indices[first : first + len(Q)] = np.where(at >= 0, index.order[at], -1)
+        probed = (Q @ centres.T).topk(probes, dim=1).indices  # (b, P) lists, the nearest first
+        best, at = _pick(index, Q, probed[:, :_NEAR], k)
+        if probes > _NEAR:
+            few = best[:, -1].isneginf()  # the near lists hold fewer than k rows: nothing to beat
+            if few.any():
+                best[few], at[few] = _pick(index, Q[few], probed[few], k)
+            least = best[:, -1].masked_fill(few, torch.inf)
+            best, at = _merge(best, at, *_beating(index, Q, probed[:, _NEAR:], least))
+        scores[first : first + len(Q)] = best.numpy()
+        place = at.numpy()
+        indices[first : first + len(Q)] = np.where(place >= 0, index.order[place], -1)
     return scores, indices
+
+
+def _products(index: InvertedLists, Q: Tensor, probed: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """For each list: which of the slots of ``probed`` (b, P) ask for it, the scores of their queries with its rows, and
+    where these rows begin.
+    """
+    P, rows = probed.shape[1], torch.from_numpy(index.rows)
+    number = probed.flatten().numpy()
+    if len(index) < 1 << 15:
+        number = number.astype(np.int16)  # numpy's radix sort
+    slots = np.argsort(number, kind="stable")
+    bounds = np.searchsorted(number[slots], np.arange(len(index) + 1)).tolist()
+    asking = torch.from_numpy(slots)
+    for l in range(len(index)):
+        begin, end = int(index.start[l]), int(index.start[l + 1])
+        asked = asking[bounds[l] : bounds[l + 1]]
+        if len(asked) and begin < end:
+            yield asked, Q[asked // P] @ rows[begin:end].T, begin
+
+
+def _pick(index: InvertedLists, Q: Tensor, probed: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Scores and places (b, k) of the k best rows in the lists ``probed`` (b, P), falling; -inf and -1 beyond them."""
+    P = probed.shape[1]
+    best = torch.full((len(Q) * P, k), -torch.inf)
+    where = torch.full((len(Q) * P, k), -1, dtype=torch.int32)
+    for asked, S, begin in _products(index, Q, probed):
+        found = S.topk(min(k, S.shape[1]), dim=1)
+        best[asked, : found.values.shape[1]] = found.values
+        where[asked, : found.values.shape[1]] = (found.indices + begin).int()
+    top = best.view(len(Q), -1).topk(k, dim=1)
+    return top.values, where.view(len(Q), -1).gather(1, top.indices)
+
+
+def _beating(index: InvertedLists, Q: Tensor, probed: Tensor, least: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """All rows in the lists ``probed`` that score above ``least`` (b,): queries, places and scores, (h,) each."""
+    P = probed.shape[1]
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for asked, S, begin in _products(index, Q, probed):
+        query = asked // P
+        some = (S.amax(dim=1) > least[query]).nonzero()[:, 0]  # most rows of scores have none
+        if len(some):
+            S, query = S[some], query[some]
+            row, column = (S > least[query][:, None]).nonzero(as_tuple=True)
+            found.append((query[row], (column + begin).int(), S[row, column]))
+    if not found:
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), torch.zeros(0)
+    query, place, score = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return query, place, score
+
+
+def _merge(best: Tensor, at: Tensor, query: Tensor, place: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+    """The best k of ``best`` and ``at`` (b, k) and of single rows (h,) of some queries."""
+    b, k = best.shape
+    owner = np.concatenate([np.repeat(np.arange(b), k), query.numpy()])
+    value, where = torch.cat([best.flatten(), score]), torch.cat([at.flatten(), place])
+    order = np.lexsort((-value.numpy(), owner))
+    first = np.searchsorted(owner[order], np.arange(b))
+    chosen = torch.from_numpy(order[first[:, None] + np.arange(k)])
+    return value[chosen], where[chosen]
 
 
 def recall_at(found: np.ndarray, exact: np.ndarray) -> float:

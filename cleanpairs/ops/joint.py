@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from cleanpairs.errors import ConfigError
-from cleanpairs.ops.candidates import Edges, Side
+from cleanpairs.ops.candidates import Edges, Numbered, Side
 from cleanpairs.ops.sparse_transport import sparse_transport
 
 __all__ = ["SOLVERS", "dense_transport", "transport_shares"]
@@ -35,6 +35,7 @@ def transport_shares(
     temperature: float,
     capacity: int = 1,
     solver: str = "sparse",
+    pairs: Numbered | None = None,
 ) -> np.ndarray:
     """Share of its row's mass that the transport plan sends along each edge.
 
@@ -51,32 +52,49 @@ def transport_shares(
         How many rows the caption (image) of one orphan may serve; where captions (images) are given at all.
     solver : {"sparse", "pot", "pot-exact"}
         Our own over the edges; POT's ``sinkhorn`` or ``emd`` on the dense problem, for what fits.
+    pairs : Numbered, optional
+        ``edges.number_pairs()``, where it is known.
 
     Returns
     -------
-    (E,) float64 in [0, 1]; 0 for edges to trusted donors
+    (E,) float32 in [0, 1]; 0 for edges to trusted donors
 
     Raises
     ------
     ConfigError
         An unknown solver, or a problem too large for a dense one.
     """
-    share = np.zeros(len(edges))
-    free = np.flatnonzero(~edges.trusted)
-    if not len(free):
-        return share
-    n_text = int(text.group.max()) + 1
-    key, first, back = np.unique(edges.key[free], return_index=True, return_inverse=True)
-    images, row = np.unique(key // n_text, return_inverse=True)
-    texts, column = np.unique(key % n_text, return_inverse=True)
+    if edges.trusted.all():
+        return np.zeros(len(edges), np.float32)
+    free = None if not edges.trusted.any() else np.flatnonzero(~edges.trusted)
+    edge_pair = edges.number_pairs() if pairs is None else pairs
+    # Of the pairs that edges to orphaned donors make, in order of their keys: by rows, and within these by columns.
+    pair = edge_pair.number if free is None else edge_pair.number[free]
+    if free is None:
+        first, values = edge_pair.first, edge_pair.values
+    else:
+        kept = np.full(len(edge_pair.values), -1, np.int64)
+        kept[pair[::-1]] = free[::-1]  # the last write wins: the first edge of each
+        first, values = kept[kept >= 0], edge_pair.values[kept >= 0]
+        pair = (np.cumsum(kept >= 0) - 1).astype(np.int32)[pair]
+        del kept
+    # Keys rise, so images are numbered in order; texts by which of them occur at all.
+    group = values // edges.n_text
+    images = group[np.append(True, group[1:] != group[:-1])]
+    row = np.searchsorted(images, group).astype(np.int32)
+    group = values % edges.n_text
+    occurs = np.bincount(group, minlength=edges.n_text) > 0
+    texts, column = np.flatnonzero(occurs), (np.cumsum(occurs, dtype=np.int32) - 1)[group]
+    del group, values
     a = np.bincount(image.group[orphans], minlength=int(images.max()) + 1)[images].astype(np.float64)
     b = np.bincount(text.group[orphans], minlength=int(texts.max()) + 1)[texts].astype(np.float64)
     wrong, right = (_median_cosine(image, text, rows) for rows in (orphans, trusted))
     stay = wrong + STAY * max((right if len(trusted) else 1.0) - wrong, 0.0)
-    most = np.minimum(a[row], b[column])
-    a = a * (capacity if edges.is_image[free].any() else 1)
-    b = b * (capacity if not edges.is_image[free].all() else 1)
-    cost = -edges.similarity[free[first]].astype(np.float64)
+    to_image = edges.is_image if free is None else edges.is_image[free]
+    most = a, b
+    a = a * (capacity if to_image.any() else 1)
+    b = b * (capacity if not to_image.all() else 1)
+    cost = -edges.similarity[first].astype(np.float64)
     reg = SHARPNESS * temperature
     if solver == "sparse":
         mass = sparse_transport(row, column, cost, a, b, stay_cost=-stay, reg=reg).mass
@@ -84,7 +102,12 @@ def transport_shares(
         mass = dense_transport(row, column, cost, a, b, stay_cost=-stay, reg=reg if solver == "pot" else None)
     else:
         raise ConfigError(f"solver must be one of {', '.join(SOLVERS)}, found {solver!r}")
-    share[free] = np.minimum(mass / most, 1)[back]
+    del cost
+    of_pair = np.minimum(mass / np.minimum(most[0][row], most[1][column]), 1).astype(np.float32)
+    if free is None:
+        return np.asarray(of_pair[pair])
+    share = np.zeros(len(edges), np.float32)
+    share[free] = of_pair[pair]
     return share
 
 

@@ -18,12 +18,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["FLAT_UP_TO", "LEAST_RECALL", "SearchNote", "TopK", "merge_top_k", "top_k"]
+if TYPE_CHECKING:
+    from cleanpairs.ops.inverted_lists import InvertedLists
+
+__all__ = ["FLAT_UP_TO", "LEAST_RECALL", "Prepared", "SearchNote", "TopK", "merge_top_k", "prepare", "top_k"]
 
 FLAT_UP_TO = 100_000  # bank rows
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample
@@ -31,6 +35,7 @@ _PAYS = 0.5  # inverted lists are taken where they do less than this share of th
 
 # Rows of the score block that the fall-back holds at once, in entries: 64 MiB of float32.
 _BLOCK_ENTRIES = 1 << 24
+_FLAT_BLOCK = 1 << 16  # queries of an exact search at once: FAISS itself takes 4,096
 _FAISS_GPU_K = 2048  # the most neighbours that FAISS's GPU indexes give
 
 
@@ -99,26 +104,88 @@ def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False)
     ValueError
         If ``k`` < 1, or the arrays are not two-dimensional with the same ``d``.
     """
+    prepared = prepare(queries, bank, k, exact=exact)
+    n = len(queries)
+    scores = np.full((n, k), -np.inf, np.float32)
+    indices = np.full((n, k), -1, np.int64)
+    for start in range(0, n, prepared.block):
+        s = slice(start, start + prepared.block)
+        scores[s], indices[s] = prepared(queries[s])
+    return TopK(scores, indices, prepared.note)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A search that is ready to be asked: of the bank ``rows`` (m, d) float32 for the ``k`` best of each query.
+
+    ``lists``: the bank in inverted lists, of which ``note.probes`` are looked into; ``rows`` is not needed then. Blocks
+    of ``block`` queries, from the first on, give the same numbers wherever they are asked, as long as there are as many
+    threads.
+    """
+
+    rows: np.ndarray
+    k: int
+    note: SearchNote
+    lists: InvertedLists | None = None
+
+    @property
+    def block(self) -> int:
+        """Queries that are answered at once."""
+        if self.lists is None:
+            return _FLAT_BLOCK
+        from cleanpairs.ops.inverted_lists import block_of
+
+        return block_of(min(self.note.probes, len(self.lists)), min(self.k, self.note.bank))
+
+    @cached_property
+    def _flat(self) -> Any:
+        """FAISS's index, where that is the fastest exact way; it holds the bank once more."""
+        faiss = _faiss()
+        if faiss is None or (_gpu() and not _faiss_gpus(faiss)):
+            return None
+        index: Any = faiss.IndexFlatIP(self.rows.shape[1])
+        if _faiss_gpus(faiss) and self.k <= _FAISS_GPU_K:
+            index = faiss.index_cpu_to_all_gpus(index)
+        index.add(self.rows)
+        return index
+
+    def __call__(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scores (b, k) float32, falling, and bank rows (b, k) int64 of queries (b, d); -inf and -1 where too few."""
+        scores = np.full((len(queries), self.k), -np.inf, np.float32)
+        indices = np.full((len(queries), self.k), -1, np.int64)
+        found = min(self.k, self.note.bank)
+        if len(queries) and found:
+            asked = np.ascontiguousarray(queries, np.float32)
+            if self.lists is not None:
+                from cleanpairs.ops.inverted_lists import search_lists
+
+                best = search_lists(self.lists, asked, found, self.note.probes)
+            elif self._flat is not None:
+                best = self._flat.search(asked, found)
+            else:
+                best = _search_exact(asked, self.rows, found)
+            scores[:, :found], indices[:, :found] = _ordered(*best)
+        return scores, indices
+
+
+def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> Prepared:
+    """The search that :func:`top_k` does, ready to be done in blocks; parameters and errors are its."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     if queries.ndim != 2 or bank.ndim != 2 or queries.shape[1] != bank.shape[1]:
         raise ValueError(f"queries (n, d) and bank (m, d) must share d, got {queries.shape} and {bank.shape}")
     n, m = len(queries), len(bank)
-    scores = np.full((n, k), -np.inf, np.float32)
-    indices = np.full((n, k), -1, np.int64)
-    note = SearchNote("flat", n, m)
-    found = min(k, m)
-    if n and found:
-        left = np.ascontiguousarray(queries, np.float32)
-        right = np.ascontiguousarray(bank, np.float32)
-        lists = None if exact else _lists_for(n, m)
-        approximate = None if lists is None else _search_inverted(left, right, found, lists)
-        if approximate is None:
-            scores[:, :found], indices[:, :found] = _ordered(*_search_exact(left, right, found))
-        else:
-            scores[:, :found], indices[:, :found] = _ordered(*approximate[0])
-            note = approximate[1]
-    return TopK(scores, indices, note)
+    rows = np.ascontiguousarray(bank, np.float32)
+    lists = None if exact or not n or not m else _lists_for(n, m)
+    if lists is not None:
+        from cleanpairs.ops.inverted_lists import build_lists, choose_probes
+
+        index = build_lists(rows, lists)
+        chosen = choose_probes(index, queries, _search_exact, least_recall=LEAST_RECALL, most=int(_PAYS * lists))
+        if chosen is not None:
+            note = SearchNote("ivf", n, m, len(index), chosen.probes, chosen.recall)
+            return Prepared(np.empty((0, rows.shape[1]), np.float32), k, note, index)
+    return Prepared(rows, k, SearchNote("flat", n, m))
 
 
 def merge_top_k(parts: Sequence[TopK], first_rows: Sequence[int], k: int) -> TopK:
@@ -158,20 +225,6 @@ def _lists_for(n: int, m: int) -> int | None:
         return None
     lists = 1 << round(np.log2(np.sqrt(m)))
     return lists if n > 4 * lists else None  # each bank row is compared with all centres once
-
-
-def _search_inverted(
-    queries: np.ndarray, bank: np.ndarray, k: int, lists: int
-) -> tuple[tuple[np.ndarray, np.ndarray], SearchNote] | None:
-    """Scores, indices and what was done; None where no number of probes that pays reaches the recall."""
-    from cleanpairs.ops.inverted_lists import build_lists, choose_probes, search_lists
-
-    index = build_lists(bank, lists)
-    chosen = choose_probes(index, queries, _search_exact, least_recall=LEAST_RECALL, most=int(_PAYS * lists))
-    if chosen is None:
-        return None
-    note = SearchNote("ivf", len(queries), len(bank), len(index), chosen.probes, chosen.recall)
-    return search_lists(index, queries, k, chosen.probes), note
 
 
 def _search_exact(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -73,8 +73,8 @@ class Bank:
         image_of, text_of : (e,) int64
             Image and text of each pair.
         """
-        used_image, image_at = np.unique(image_of, return_inverse=True)
-        used_text, text_at = np.unique(text_of, return_inverse=True)
+        used_image, place_of_image = _used(image_of, len(image_group))
+        used_text, place_of_text = _used(text_of, len(text_group))
         asked = Encoded(images, self.texts, self.model, self.device)
         answered = Encoded(self.images, texts, self.model, self.device)
         to_text = self._log_sums(asked, used_image, image_group, self.image_group, by_image=True)  # (m', G)
@@ -85,8 +85,8 @@ class Bank:
         out = np.empty(len(image_of), dtype=np.float32)
         for start in range(0, len(out), 16_384):
             s = slice(start, start + 16_384)
-            i, t = image_at[s], text_at[s]
-            a, b = used_image[i], used_text[t]
+            a, b = image_of[s], text_of[s]
+            i, t = place_of_image[a], place_of_text[b]
             own = both.paired(a, b).astype(np.float64)[:, None] / self.tau  # (b, 1)
             p = self._probability(own, to_text[i], same_text[t], self.image_group, image_group[a])
             p += self._probability(own, to_image[t], same_image[i], self.text_group, text_group[b])
@@ -196,6 +196,13 @@ class Bank:
     def bound(self, images: Embeddings, texts: Embeddings) -> BoundBank:
         """A scorer of pairs of given images and texts by their rows, as repair wants it."""
         return BoundBank(self, images, texts)
+
+
+def _used(rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct ``rows``, rising, and by row, of ``most``, its place among them; no sorting of millions."""
+    occurs = np.zeros(most, bool)
+    occurs[rows] = True
+    return np.flatnonzero(occurs), np.cumsum(occurs) - 1
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""Nearest neighbours by the workers of any engine, each of which answers a part of the queries.
+
+The index is built once, here, and lies in files that the workers map; a part of the queries is a block of the search as
+:func:`cleanpairs.ops.search.top_k` does it, so that the answer is the same, bit for bit, as long as each worker has as
+many threads. What is answered stays answered if the job is killed. Banks that do not fit into a machine's memory are
+searched shard by shard instead: :mod:`cleanpairs.engine.search`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.engine.job import remove_job, run_partitions
+from cleanpairs.engine.partitions import Partition
+from cleanpairs.engine.work import Engine
+from cleanpairs.ops.inverted_lists import InvertedLists
+from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
+
+__all__ = ["EngineSearch", "QueryWork"]
+
+_LISTS = ("centres", "rows", "order", "start")
+
+
+@dataclass(frozen=True)
+class QueryWork:
+    """The ``k`` best bank rows of a part of the queries; what to search in lies in ``folder`` (see :func:`_lay_down`).
+
+    The output is two arrays in ``.npy`` format, one after the other: scores (n, k) float32, indices (n, k) int64.
+    """
+
+    folder: str
+    k: int
+    note: dict[str, Any]
+
+    def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
+        """Map the index."""
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+        note = SearchNote(**self.note)
+        held = {name: _mapped(self.folder, name) for name in (_LISTS if note.index == "ivf" else ("rows",))}
+        lists = InvertedLists(**held) if note.index == "ivf" else None
+        prepared = Prepared(held["rows"], self.k, note, lists)
+        queries = _mapped(self.folder, "queries")
+
+        def search(part: Partition, path: Path) -> dict[str, Any]:
+            scores, indices = prepared(queries[part.first : part.first + part.rows])
+            with path.open("wb") as file:
+                np.save(file, scores)
+                np.save(file, indices)
+            return {}
+
+        return search
+
+
+@dataclass
+class EngineSearch:
+    """Searches by ``engine``; their jobs are folders in ``folder``, one after the other, until :meth:`remove`.
+
+    A call is :func:`cleanpairs.ops.search.top_k`. Run again after a kill, with the same searches in the same order, it
+    goes on with what is left.
+    """
+
+    folder: Path
+    engine: Engine
+    overwrite: bool = False
+    _searches: list[Path] = field(default_factory=list)
+
+    def __call__(self, queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
+        """The ``k`` bank rows of largest inner product with each query.
+
+        Raises
+        ------
+        ValueError
+            As :func:`cleanpairs.ops.search.top_k`.
+        CleanpairsError
+            As the engine does.
+        """
+        prepared = prepare(queries, bank, k)
+        folder = self.folder.absolute() / f"search-{len(self._searches)}"
+        self._searches.append(folder)
+        n = len(queries)
+        parts = [Partition(i, f, min(prepared.block, n - f)) for i, f in enumerate(range(0, n, prepared.block))]
+        folder.mkdir(parents=True, exist_ok=True)
+        digests = [_lay_down(folder, name, array) for name, array in _arrays(prepared, queries)]
+        job = json.dumps(["queries", k, asdict(prepared.note), digests])
+        work = QueryWork(str(folder), k, asdict(prepared.note))
+        # The vectors follow from model and data: a search in this folder that is another one is out of date.
+        run_partitions(work, parts, folder, job=job, engine=self.engine, overwrite=True)
+        scores, indices = np.full((n, k), -np.inf, np.float32), np.full((n, k), -1, np.int64)
+        for part in parts:
+            s = slice(part.first, part.first + part.rows)
+            with (folder / part.name).open("rb") as file:
+                scores[s], indices[s] = (np.load(file, allow_pickle=False) for _ in range(2))
+        return TopK(scores, indices, prepared.note)
+
+    def remove(self) -> None:
+        """Remove what the searches have left."""
+        for folder in self._searches:
+            for name in ("queries", *_LISTS):
+                (folder / f"{name}.npy").unlink(missing_ok=True)
+            remove_job(folder)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+
+def _arrays(prepared: Prepared, queries: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    lists = prepared.lists
+    held = [("rows", prepared.rows)] if lists is None else [(name, getattr(lists, name)) for name in _LISTS]
+    return [("queries", queries), *held]
+
+
+def _lay_down(folder: Path, name: str, array: np.ndarray) -> str:
+    """Write an array as ``folder/name.npy``; the SHA-256 of its numbers."""
+    array = np.ascontiguousarray(array, None if array.dtype.kind == "i" else np.float32)
+    with staged_file(folder / f"{name}.npy", overwrite=True) as staged:
+        np.save(os.fspath(staged) if str(staged).endswith(".npy") else staged, array)
+    return hashlib.sha256(array.data if array.size else b"").hexdigest()
+
+
+def _mapped(folder: str, name: str) -> np.ndarray:
+    """Copy on write: nobody writes, and PyTorch warns of arrays that cannot be written."""
+    found: np.ndarray = np.load(Path(folder) / f"{name}.npy", mmap_mode="c", allow_pickle=False)
+    return found
