@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cleanpairs import distributed
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.precomp import splits_of
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.errors import ConfigError, DataError, OutputError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.evaluate import detection
 from cleanpairs.recipe import Recipe
@@ -121,7 +122,21 @@ def fit_run(
         As :meth:`cleanpairs.estimators.PairCleaner.fit`, and OutputExistsError for a run that exists.
     KeyboardInterrupt
         On SIGINT or SIGTERM, with the state saved.
+
+    Notes
+    -----
+    Of several processes (torchrun) all train, and the first one alone writes and reports.
     """
+    estimator: PairCleaner = recipe.estimator()
+    estimator._validate()
+    with distributed.process_group(estimator._device()):
+        return _fit_run(recipe, estimator, out, resume, latest, noise_file, progress)
+
+
+def _fit_run(
+    recipe: Recipe, estimator: PairCleaner, out: str | Path | None, resume: bool, latest: bool,
+    noise_file: str | Path | None, progress: FitProgress | None,
+) -> FitResult:  # fmt: skip
     data = recipe.data
     assert data.train is not None
     options = {
@@ -129,8 +144,6 @@ def fit_run(
         for name in ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
         if getattr(data, name) is not None and getattr(data, name) is not False
     }
-    estimator: PairCleaner = recipe.estimator()
-    estimator._validate()
     pairs = load_pairs(data.train, **options)
     val = None
     if data.val is not None:
@@ -143,7 +156,11 @@ def fit_run(
     noise: dict[str, Any] = {}
     if noise_file is not None:
         pairs, noise = _wronged(pairs, noise_file)
-    run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
+    if not distributed.is_first():
+        path = _path_of_first()
+        estimator.fit(pairs, val=val, run_dir=path, resume=resume)
+        return _result(path, recipe.method, estimator, pairs, bool(noise))
+    run = _create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
     info: dict[str, Any] = {
         "status": "running",
         "method": recipe.method,
@@ -152,6 +169,7 @@ def fit_run(
         "seed": estimator.random_state,
         "device": estimator._device(),
         "precision": estimator._precision(),
+        "processes": distributed.world_size(),
         "input": {
             "data": str(Path(data.train).absolute()) if "://" not in data.train else data.train,
             "options": options,
@@ -216,10 +234,37 @@ def fit_run(
         estimator.quarantined_,
         overwrite=True,
     )
+    result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise))
+    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()}
+    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
+    run.forget_replaced()
+    return result
+
+
+def _create(path: str | Path, **how: bool) -> Run:
+    """The run directory, which the other processes are told; an empty path where it cannot be made."""
+    try:
+        run = Run.create(path, **how)
+    except BaseException:
+        distributed.text_of_first("")
+        raise
+    distributed.text_of_first(str(run.path.absolute()))
+    return run
+
+
+def _path_of_first() -> str:
+    path = distributed.text_of_first("")
+    if not path:
+        raise OutputError("the first process could not make the run directory: it says why")
+    return path
+
+
+def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged: bool) -> FitResult:
+    y = estimator.correspondence_
     known = y[np.isfinite(y)]
-    result = FitResult(
-        run=str(run.path),
-        method=recipe.method,
+    return FitResult(
+        run=run,
+        method=method,
         pairs=len(pairs),
         quarantined=len(estimator.quarantined_),
         flagged=int((known < estimator.threshold_).sum()),
@@ -228,12 +273,8 @@ def fit_run(
         val_rsum=estimator.best_val_rsum_,
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
-        detection=_judge(estimator, pairs) if noise else None,
+        detection=_judge(estimator, pairs) if wronged else None,
     )
-    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()}
-    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
-    run.forget_replaced()
-    return result
 
 
 def _dev_split(directory: str, text_column: str | None) -> Any:

@@ -41,8 +41,8 @@ _IN_BACKBONE = {
     "image_transform", "image_size", "dim", "dim_word", "standardise", "tokenizer", "min_count", "max_length",
 }  # fmt: skip
 _IN_TRAIN = {
-    "epochs", "batch_size", "lr", "lr_update", "weight_decay", "grad_clip", "exclude_duplicates", "near_duplicates",
-    "device", "precision", "random_state", "cross_fit",
+    "epochs", "batch_size", "micro_batch", "lr", "lr_update", "weight_decay", "grad_clip", "exclude_duplicates",
+    "near_duplicates", "compile", "device", "precision", "random_state", "cross_fit",
 }  # fmt: skip
 
 

@@ -47,7 +47,11 @@ __all__ = ["fit"]
 )
 @click.option("--image-size", type=int, metavar="PX", help="Side of the square that the image encoder sees.")
 @click.option("--epochs", type=int, metavar="N", help="Epochs of the last piece.")
-@click.option("--batch-size", type=int, metavar="N")
+@click.option("--batch-size", type=int, metavar="N", help="Pairs of a step, of all processes together.")
+@click.option("--micro-batch", type=int, metavar="N", help="Compute a batch in pieces of N: less memory, same loss.")
+@click.option(
+    "--compile", is_flag=True, default=None, help="Compile the towers by torch.compile, if it can be done."
+)
 @click.option(
     "--cross-fit", type=int, metavar="K", help="Also score every pair by models of K folds that never saw it."
 )
@@ -76,7 +80,10 @@ def fit(**options: Any) -> None:
 
     With --noise-file the data stays as it is, and so does what is exported from it: to clean and export the wronged
     data itself, write it with `cleanpairs corrupt --noise-file` and fit on that.
+
+    On N processes or GPUs: torchrun --nproc-per-node N -m cleanpairs fit DATA ...
     """
+    from cleanpairs.distributed import rank_by_environment
     from cleanpairs.fitting import fit_run
     from cleanpairs.recipe import Recipe
 
@@ -84,6 +91,7 @@ def fit(**options: Any) -> None:
     given = {
         "method": options["method"], "backbone": options["backbone"], "train": options["data"], "val": options["val"],
         "out": options["out"], "epochs": options["epochs"], "batch_size": options["batch_size"],
+        "micro_batch": options["micro_batch"], "compile": options["compile"],
         "device": options["device"], "precision": options["precision"], "seed": options["seed"],
         "cross_fit": options["cross_fit"], "max_bad_share": options["max_bad_share"],
         "encoder": options["encoder"], "tune": options["tune"], "text_encoder": options["text_encoder"],
@@ -106,6 +114,7 @@ def fit(**options: Any) -> None:
     if recipe.data.train is None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
     began = time.time()
+    quiet = quiet or rank_by_environment() > 0
     progress = Progress(enabled=not (quiet or as_json), asked=options["progress"])
     try:
         result = fit_run(recipe, out=out, resume=resume, noise_file=options["noise_file"], progress=progress)
@@ -117,7 +126,7 @@ def fit(**options: Any) -> None:
         raise
     finally:
         progress.close()
-    if as_json:
+    if as_json and rank_by_environment() == 0:
         print_json({**result.to_dict(), "seconds": round(time.time() - began, 1)})
     elif not (quiet or recipe.output.quiet):
         click.echo(result.table())

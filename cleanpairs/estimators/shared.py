@@ -61,6 +61,11 @@ class SharedParameters(BaseEstimator):
         Epochs of the last (or only) piece, whose model is kept.
     lr, lr_update, weight_decay, grad_clip, batch_size
         AdamW; the rate falls to a tenth after ``lr_update`` epochs of the last piece (two thirds of them when None).
+    micro_batch : int, optional
+        Pairs that go through the towers at once, on each process, where a batch is too large for the memory (gradient
+        cache): the same loss of the whole batch, for one more forward pass. All when None. See docs/scale.md.
+    compile : bool
+        Compile the towers by ``torch.compile``; where that fails they run as they are, and the log says so.
     tau : float
         Temperature of the matching probability.
     threshold : float, "auto" or None
@@ -119,6 +124,8 @@ class SharedParameters(BaseEstimator):
     weight_decay: float = 1e-4
     grad_clip: float = 2.0
     batch_size: int = 64
+    micro_batch: int | None = None
+    compile: bool = False
     tau: float = 0.07
     threshold: float | str | None = None
     label_group: int = 64
@@ -155,6 +162,7 @@ class SharedParameters(BaseEstimator):
             raise ConfigError(f"cross_fit of {self.method_name} must be 0 for none, or at least 2 folds, found 1")
         for name in ("lr_update", "image_size"):
             check_whole(self.method_name, name, getattr(self, name), 1, none=True)
+        check_whole(self.method_name, "micro_batch", self.micro_batch, 2, none=True)
         for name in ("lr", "tau", "grad_clip"):
             check_number(self.method_name, name, getattr(self, name), above=0)
         for name in ("image_drop", "text_drop"):
@@ -163,7 +171,7 @@ class SharedParameters(BaseEstimator):
         check_number(self.method_name, "weight_decay", self.weight_decay, least=0)
         check_number(self.method_name, "max_bad_share", self.max_bad_share, least=0, most=1, also=(None,))
         check_number(self.method_name, "threshold", self.threshold, least=0, most=1, also=("auto", None))
-        for name in ("exclude_duplicates", "near_duplicates", "require_evidence", "standardise"):
+        for name in ("exclude_duplicates", "near_duplicates", "require_evidence", "standardise", "compile"):
             check_flag(self.method_name, name, getattr(self, name))
         check_choice(self.method_name, "tokenizer", self.tokenizer, KINDS)
         check_choice(self.method_name, "device", self.device, ("auto", "cpu", "cuda"))
@@ -228,6 +236,8 @@ class SharedParameters(BaseEstimator):
     def _settings(self) -> TrainingSettings:
         return TrainingSettings(
             batch_size=self.batch_size,
+            micro_batch=self.micro_batch,
+            compile=self.compile,
             lr=self.lr,
             weight_decay=self.weight_decay,
             grad_clip=self.grad_clip,

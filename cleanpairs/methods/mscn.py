@@ -70,6 +70,8 @@ def meta_gradient_weights(
 
 
 class _Correcting(Splitting):
+    needs_whole_graph = True  # a gradient at weights a step ahead
+
     def __init__(
         self, n: int, meta: TrainingData, *, meta_batch: int, meta_every: int, meta_lr: float, lookahead: float,
         **settings: Any,

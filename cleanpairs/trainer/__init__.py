@@ -1,7 +1,8 @@
 """The training loop, and what a method does in it."""
 
-from cleanpairs.trainer.loop import MAX_NON_FINITE, Trainer
+from cleanpairs.trainer.loop import Trainer
 from cleanpairs.trainer.procedure import Correspondence, Plain, Procedure
+from cleanpairs.trainer.step import MAX_NON_FINITE
 from cleanpairs.trainer.types import EpochRecord, Piece, Trained, TrainingData, TrainingSettings, step_seed
 from cleanpairs.trainer.view import Forward, Network, View
 

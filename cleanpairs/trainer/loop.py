@@ -16,20 +16,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cleanpairs import distributed
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble
-from cleanpairs.errors import RefusedError, ResourceError
+from cleanpairs.errors import ConfigError, RefusedError
 from cleanpairs.interrupt import Interrupts
-from cleanpairs.trainer.guards import APART, COLLAPSED, Diverged, collapse, explosion, halves
+from cleanpairs.trainer.batch_norm import share_batch_norm
+from cleanpairs.trainer.gradients import weights_of_first
+from cleanpairs.trainer.guards import APART, COLLAPSED, Diverged, collapse, explosion
 from cleanpairs.trainer.procedure import Procedure
+from cleanpairs.trainer.step import Steps
 from cleanpairs.trainer.types import EpochRecord, Piece, Trained, TrainingData, TrainingSettings, step_seed
 from cleanpairs.trainer.view import Network, View
 from cleanpairs.training_state import Checkpoint, Position, Restored
 
-__all__ = ["MAX_NON_FINITE", "Trainer"]
-
-MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is refused
-MAX_NAMED = 256  # pairs of a batch that a message names
+__all__ = ["Trainer"]
 
 
 class Trainer:
@@ -92,6 +93,12 @@ class Trainer:
                 f"training needs at least 2 usable pairs, found {len(data)}: "
                 "a single pair has no negative to be told from"
             )
+        in_stages = distributed.world_size() > 1 or self.settings.micro_batch is not None
+        if in_stages and getattr(procedure, "needs_whole_graph", False):
+            raise ConfigError(
+                "this method takes gradients of gradients, which need the whole batch in one graph: train it in one "
+                "process and without --micro-batch, or take another method"
+            )
         with torch.random.fork_rng(devices=[]), Interrupts(enabled=self.checkpoint is not None) as interrupts:
             run = _Run(self, data, procedure, build, validate, interrupts)
             return run.train(pieces, run.load() if resume else None)
@@ -114,15 +121,20 @@ class _Run:
         self.trainer, self.data, self.procedure = trainer, data, procedure
         self.build, self.validate, self.interrupts = build, validate, interrupts
         self.settings = trainer.settings
-        self.fabric = Fabric(accelerator=self.settings.device, devices=1, precision=self.settings.precision)  # type: ignore[arg-type]
+        device = distributed.local_device(self.settings.device)
+        kind, _, number = device.partition(":")
+        self.fabric = Fabric(
+            accelerator=kind,
+            devices=[int(number)] if number else 1,
+            precision=self.settings.precision,  # type: ignore[arg-type]
+        )
         self.view: View
         self.optimizers: list[Any] = []
         self.best: dict[str, Tensor] | None = None
         self.best_rsum: float | None = None
         self.history: list[dict[str, Any]] = []
         self.saved_at = time.monotonic()
-        self.skipped = self.skipped_in_row = 0
-        self.parts = 1  # of a batch, each with a backward pass of its own: more than one where memory did not suffice
+        self.steps = Steps(self.settings, data, procedure, self.fabric)
         self.began: list[
             tuple[float, float]
         ] = []  # how near each other all images, and all captions, of a network were
@@ -133,7 +145,8 @@ class _Run:
     # -- pieces and epochs ------------------------------------------------------------------------------------------
 
     def load(self) -> Restored | None:
-        """The state that was saved, if one was."""
+        """The state that was saved, if one was; every process reads it."""
+        distributed.together()
         return self.trainer.checkpoint.load() if self.trainer.checkpoint is not None else None
 
     def train(self, pieces: Sequence[Piece], restored: Restored | None) -> Trained:
@@ -147,7 +160,7 @@ class _Run:
                         f"the training diverged again at half the learning rate: {found}; lower --set method.lr "
                         "further, or look at the vectors and captions of the input"
                     ) from found
-                restored = self.load() if self.saved else None
+                restored = self.load() if distributed.any_of(self.saved) else None
                 self.fallbacks = 1
 
     def pieces(self, pieces: Sequence[Piece], restored: Restored | None) -> Trained:
@@ -158,14 +171,12 @@ class _Run:
             self.procedure.load_state(restored.labels)
             self.best, self.best_rsum, self.history = restored.best, restored.best_rsum, restored.history
             past = restored.partial or (self.history[-1] if self.history else {})
-            self.skipped = int(past.get("skipped_steps", 0))
-            self.skipped_in_row = int(past.get("skipped_in_row", 0))
-            self.parts = max(self.parts, int(past.get("batch_parts", 1)))
+            self.steps.restore(past)
             self.fallbacks = max(self.fallbacks, int(past.get("fallbacks", 0)))
         elif self.fallbacks:  # there is no good state but the beginning
             self.procedure.load_state(copy.deepcopy(self.beginning))
             self.best, self.best_rsum, self.history = None, None, []
-            self.skipped = self.skipped_in_row = 0
+            self.steps.restore({})
         epochs = sum(p.epochs for p in pieces)
         for number, piece in enumerate(pieces, start=1):
             if number < at.piece:
@@ -183,7 +194,9 @@ class _Run:
                 self.view.piece, self.view.epoch, self.view.last = number, epoch, last and epoch == piece.epochs
                 self.epoch(first, partial, before, epochs, last)
                 done = last and epoch == piece.epochs
-                stop = self.interrupts.received is not None  # while labels were made: no step noticed it
+                stop = distributed.any_of(
+                    self.interrupts.received is not None
+                )  # while labels were made: no step noticed it
                 self.save(Position(number, epoch + 1, 0), force=done or stop or epoch == piece.epochs)
                 if stop:
                     self.interrupts.raise_received()
@@ -202,6 +215,8 @@ class _Run:
             torch.manual_seed(step_seed(s.seed, number, *([k] if k else [])))
             model = self.build()
             network = Network(model, self.procedure.head(model))
+            if distributed.world_size() > 1:
+                share_batch_norm(network)
             # A pretrained network has weights that stay, and others that want a rate of their own.
             own = getattr(model, "parameter_groups", None)
             groups: list[dict[str, Any]] = [{"params": list(network.model.parameters())}] if own is None else own(s.lr)
@@ -210,6 +225,7 @@ class _Run:
             optimizer = torch.optim.AdamW(groups, lr=s.lr, weight_decay=s.weight_decay, fused=True)
             for group in optimizer.param_groups:
                 group["initial_lr"] = group["lr"]
+            weights_of_first(network)
             module, optimizer = self.fabric.setup(network, optimizer)
             networks.append(network)
             wrapped.append(module)
@@ -234,130 +250,59 @@ class _Run:
         view, procedure, s = self.view, self.procedure, self.settings
         if partial is None:
             procedure.start_epoch(view)
+            self.same_labels()
         steps = [(k, batch) for k in range(procedure.networks) for batch in procedure.batches(view, k)]
         pairs = sum(len(rows) for _, batch in steps for rows in batch)
-        loss_sum = 0.0 if partial is None else float(partial["loss_sum"])
-        done = 0 if partial is None else int(partial["done"])
-        counted = 0 if partial is None else int(partial["counted"])  # pairs whose step was taken
-        started_at, started = done, time.perf_counter()
+        counts = self.steps
+        counts.begin(view, self.optimizers, partial)
+        started_at, started = counts.done, time.perf_counter()
         for network in view.networks:
             network.train()
         for step, (k, batch) in enumerate(steps):
             if step < first:
                 continue
-            loss = self.step(k, batch, step_seed(s.seed, view.piece, view.epoch, step))
-            size = sum(len(rows) for rows in batch)
-            done += size
-            if np.isfinite(loss):
-                loss_sum += loss * size
-                counted += size
-            if self.trainer.on_step is not None:
-                self.trainer.on_step(before * pairs + done, epochs * pairs, loss)
-            if self.interrupts.received:
-                state = {
-                    "loss_sum": loss_sum, "done": done, "counted": counted, "skipped_steps": self.skipped,
-                    "skipped_in_row": self.skipped_in_row, "batch_parts": self.parts, "fallbacks": self.fallbacks,
-                }  # fmt: skip
+            seed = step_seed(s.seed, view.piece, view.epoch, step)
+            counts.take(k, batch, seed, self.interrupts.received is not None)
+            if self.trainer.on_step is not None and distributed.is_first():
+                self.trainer.on_step(before * pairs + counts.done, epochs * pairs, counts.last_loss)
+            alone = distributed.world_size() == 1
+            if self.interrupts.received if alone else counts.stop:
+                counts.read()
+                state = {**counts.partial(), "fallbacks": self.fallbacks}
                 self.save(Position(view.piece, view.epoch, step + 1), force=True, partial=state)
                 self.interrupts.raise_received()
+        counts.read()
         trained = time.perf_counter() - started
         view.changed()
-        if counted:
-            self.watch(loss_sum / counted)
+        if counts.counted:
+            self.watch(counts.loss_sum / counts.counted)
         procedure.end_epoch(view)
+        self.same_labels()
         rsum = None
         if self.validate is not None and last:
-            rsum = self.validate(_one([network.model for network in view.networks]))
+            rsum = distributed.of_first(self.validate(_one([network.model for network in view.networks])))
             if self.best_rsum is None or rsum > self.best_rsum:
                 self.best_rsum = rsum
                 self.best = _states(view.networks, copy=True)
         record = EpochRecord(
-            piece=view.piece, epoch=view.epoch, loss=loss_sum / max(counted, 1),
-            pairs_per_second=(done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
+            piece=view.piece, epoch=view.epoch, loss=counts.loss_sum / max(counts.counted, 1),
+            pairs_per_second=(counts.done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
             lr=float(self.optimizers[0].param_groups[0]["lr"]), mean_probability=procedure.mean_probability,
-            flagged=float((procedure.labels() == 0).mean()), val_rsum=rsum, skipped_steps=self.skipped,
+            flagged=float((procedure.labels() == 0).mean()), val_rsum=rsum, skipped_steps=counts.skipped,
             note="; ".join(filter(None, [procedure.note, *self.notes()])) or None,
-            batch_parts=self.parts, fallbacks=self.fallbacks,
+            batch_parts=counts.parts, fallbacks=self.fallbacks,
         )  # fmt: skip
         self.history.append(record.to_dict())
-        if self.trainer.on_epoch is not None:
+        if self.trainer.on_epoch is not None and distributed.is_first():
             self.trainer.on_epoch(record, procedure.value())
-
-    # -- one step ---------------------------------------------------------------------------------------------------
-
-    def step(self, k: int, batch: tuple[np.ndarray, ...], seed: int) -> float:
-        """Loss of a step of network ``k``; NaN if it was not taken."""
-        optimizer = self.optimizers[k]
-        while True:
-            optimizer.zero_grad(set_to_none=True)
-            parts = halves(batch, self.parts)
-            try:
-                value, teaches = self.gradients(k, parts, seed)
-                break
-            except torch.cuda.OutOfMemoryError as error:
-                shortage = str(error).splitlines()[0]
-            self.fewer(batch, parts, shortage)  # not within the handler: its traceback holds what is to be freed
-        if not np.isfinite(value):
-            self.skip(batch)
-            return float("nan")
-        if not teaches:  # nothing in this batch has anything to teach
-            return value
-        norm = self.fabric.clip_gradients(
-            self.view.wrapped[k], optimizer, max_norm=self.settings.grad_clip, error_if_nonfinite=False
-        )
-        if norm is not None and not bool(torch.isfinite(norm)):  # a finite loss may have a gradient that is not
-            self.skip(batch)
-            return float("nan")
-        optimizer.step()
-        self.skipped_in_row = 0
-        return value
 
     def notes(self) -> list[str]:
         """What a person should know of how it goes on."""
-        found = [f"batches are computed in {self.parts} parts, as memory does not hold them"] if self.parts > 1 else []
+        parts = self.steps.parts
+        found = [f"batches are computed in {parts} parts, as memory does not hold them"] if parts > 1 else []
         if self.fallbacks:
             found.append("after a divergence at half the learning rate")
         return found
-
-    def gradients(self, k: int, parts: list[tuple[np.ndarray, ...]], seed: int) -> tuple[float, bool]:
-        """Mean loss over the parts of a batch, and whether it has a gradient, which is then in the weights.
-
-        The parts' gradients add up to that of the batch where a pair's loss does not depend on the others; where those
-        are its negatives, it has fewer of them.
-        """
-        total, teaches = 0.0, False
-        size = sum(len(rows) for part in parts for rows in part)
-        for number, part in enumerate(parts):
-            own = seed if len(parts) == 1 else step_seed(seed, number)
-            torch.manual_seed(own)
-            loss = self.procedure.loss(self.view, k, part, own)
-            self.view.changed()
-            value = float(loss.detach())
-            if not np.isfinite(value):
-                return float("nan"), False
-            share = sum(len(rows) for rows in part) / size
-            total += value * share
-            if loss.requires_grad:
-                self.fabric.backward(loss if len(parts) == 1 else loss * share)
-                teaches = True
-        return total, teaches
-
-    def fewer(self, batch: tuple[np.ndarray, ...], parts: list[tuple[np.ndarray, ...]], shortage: str) -> None:
-        """Halve what is computed at once, for the rest of the run."""
-        self.release()
-        if len(halves(batch, 2 * len(parts))) == len(parts):
-            raise ResourceError(
-                f"the memory of the device does not hold {sum(len(rows) for rows in parts[0])} pairs of a batch "
-                f"({shortage}): take a smaller model, fewer or smaller images, or --device cpu"
-            )
-        self.parts = 2 * len(parts)
-
-    def release(self) -> None:
-        """Give back the gradients, and what the device's allocator keeps."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
     def watch(self, loss: float) -> None:
         """Notice a training that has diverged, before its labels and its weights are kept."""
@@ -372,25 +317,16 @@ class _Run:
                         f"(mean cosine {cosine:.4f})"
                     )
 
-    def skip(self, batch: tuple[np.ndarray, ...]) -> None:
-        """A step whose loss or gradient is not finite is not taken; ten in a row end the run."""
-        self.skipped += 1
-        self.skipped_in_row += 1
-        if self.skipped_in_row >= MAX_NON_FINITE:
-            rows = np.unique(np.concatenate(batch))
-            pairs = (rows if self.data.pair_id is None else self.data.pair_id[rows]).tolist()
-            more = f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else ""
-            raise RefusedError(
-                f"the loss or its gradient was not finite in {MAX_NON_FINITE} steps in a row; the last batch held the "
-                f"pairs (pair_id) {', '.join(map(str, pairs[:MAX_NAMED]))}{more}; lower --set method.lr, or check the "
-                "vectors of these pairs"
-            )
+    def same_labels(self) -> None:
+        """What a method says of the pairs is what the first process says: others may differ in the last digit."""
+        if distributed.world_size() > 1:
+            self.procedure.load_state(distributed.state_of_first(self.procedure.state()))
 
     # -- state ------------------------------------------------------------------------------------------------------
 
     def save(self, position: Position, *, force: bool, partial: dict[str, Any] | None = None) -> None:
         checkpoint = self.trainer.checkpoint
-        if checkpoint is None:
+        if checkpoint is None or not distributed.is_first():
             return
         if not force and time.monotonic() - self.saved_at < self.settings.checkpoint_seconds:
             return

@@ -52,6 +52,8 @@ class TrainingSettings:
     precision: str = "32-true"
     seed: int = 0
     checkpoint_seconds: float = 20.0
+    micro_batch: int | None = None
+    compile: bool = False
 
 
 @dataclass(frozen=True)

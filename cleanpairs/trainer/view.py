@@ -14,6 +14,8 @@ from cleanpairs.encoders.base import DualEncoder, State, take_state
 from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.ops.matching import duplicate_mask
 from cleanpairs.scoring import Encoded, as_input, embed_images, embed_texts, in_groups
+from cleanpairs.trainer.shares import take_packed
+from cleanpairs.trainer.staged import Staged
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
 
 __all__ = ["Forward", "Network", "View", "random_batches"]
@@ -93,6 +95,7 @@ class View:
         self.device: torch.device = fabric.device
         self.piece = self.epoch = 1
         self.last = False
+        self.staged = [Staged(network, settings.micro_batch) for network in networks]
         self._encoded: dict[int, Encoded] = {}
 
     def seed(self, *tags: int) -> int:
@@ -157,18 +160,25 @@ class View:
         texts = rows if captions is None else captions[rows]
         tokens, order = pack(data.tokens, texts, drop=model.text_drop, rng=rng)
         rows, texts, source = rows[order], texts[order], source[order]
-        images = as_input(data.images[data.image_index[rows]], self.device)
-        keep = None
-        if images.dim() == 3 and images.shape[1] > 1 and model.image_drop > 0:
-            u = rng.random((len(rows), images.shape[1]), dtype=np.float32)
+        kept = None
+        if data.images.ndim == 3 and data.images.shape[1] > 1 and model.image_drop > 0:
+            u = rng.random((len(rows), data.images.shape[1]), dtype=np.float32)
             kept = u >= model.image_drop
             kept[np.arange(len(rows)), u.argmax(axis=1)] = True
-            keep = torch.from_numpy(kept).to(self.device)
         excluded = None
         if s.exclude_duplicates:
             excluded = self.duplicates(rows, texts)
             excluded = None if excluded is None else excluded.to(self.device)
-        z_image, z_text = self.wrapped[network](images, keep, tokens.to(self.device))
+
+        def run(at: np.ndarray) -> tuple[State, State]:
+            all_of_it = len(at) == len(rows)
+            images = as_input(data.images[data.image_index[rows[at]]], self.device)
+            keep = None if kept is None else torch.from_numpy(kept[at]).to(self.device)
+            own = tokens if all_of_it else take_packed(tokens, at)
+            states: tuple[State, State] = self.wrapped[network](images, keep, own.to(self.device))
+            return states
+
+        z_image, z_text = self.staged[network].states(len(rows), run, seed, len(tokens.batch_sizes))
         return Forward(self, model, rows, source, z_image, z_text, excluded)
 
     @torch.no_grad()

@@ -1,0 +1,151 @@
+"""Gradient cache: the loss and the gradient of the plain step, in pieces; and the pieces themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.encoders.base import Local
+from cleanpairs.encoders.tokenizer import Tokenizer, pack
+from cleanpairs.objectives.acl import ActiveComplementaryLoss
+from cleanpairs.trainer.shares import Shares, take_packed
+from cleanpairs.trainer.staged import Staged
+
+
+class Towers(nn.Module):
+    """Vectors (B, 6) to two states of unit vectors, or of two to five parts."""
+
+    def __init__(self, *, local: bool = False, dropout: float = 0.0, norm: bool = False) -> None:
+        super().__init__()
+        self.local = local
+        self.image, self.text = nn.Linear(6, 20), nn.Linear(6, 20)
+        self.dropout, self.norm = nn.Dropout(dropout), nn.BatchNorm1d(20) if norm else nn.Identity()
+        self.masks: list[Tensor] = []
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Any, Any]:
+        image, text = self.norm(self.image(x)).sin(), self.dropout(self.text(x).cos())
+        self.masks.append((text == 0).detach().clone())
+        if not self.local:
+            return nn.functional.normalize(image, dim=1), nn.functional.normalize(text, dim=1)
+        L = int(lengths.max())
+        there = torch.arange(L) < lengths[:, None]
+        return (
+            Local(image.view(-1, 5, 4), torch.full_like(lengths, 5)),
+            Local(text.view(-1, 5, 4)[:, :L] * there[..., None], lengths),
+        )
+
+
+def loss_of(images: Any, texts: Any) -> Tensor:
+    if isinstance(images, Local):
+        images, texts = images.parts.sum(1), texts.parts.sum(1) / texts.lengths[:, None]
+    labels = torch.linspace(0, 1, len(images), dtype=torch.float64)
+    return ActiveComplementaryLoss(tau=0.2)(images @ texts.T, labels).mean()
+
+
+def step(
+    module: Towers, x: Tensor, lengths: Tensor, micro: int | None, seed: int = 7
+) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of a step."""
+    module.zero_grad(set_to_none=True)
+    staged = Staged(module, micro)
+
+    def run(at: np.ndarray) -> tuple[Any, Any]:
+        rows = torch.from_numpy(at)
+        states: tuple[Any, Any] = module(x[rows], lengths[rows])
+        return states
+
+    torch.manual_seed(seed)
+    loss = loss_of(*staged.states(len(x), run, seed, int(lengths.max())))
+    loss.backward()
+    staged.finish(lambda part: part.backward())
+    return float(loss.detach()), {k: p.grad.clone() for k, p in module.named_parameters() if p.grad is not None}
+
+
+def batch(n: int = 23) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, 6, (n,), generator=g).sort(descending=True).values
+    return torch.randn(n, 6, generator=g, dtype=torch.float64), lengths
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["vectors", "parts"])
+@pytest.mark.parametrize("micro", [2, 5, 8, 22, 23, 100])
+def test_pieces_have_the_loss_and_the_gradient_of_the_whole(local: bool, micro: int) -> None:
+    module = Towers(local=local).double()
+    x, lengths = batch()
+    loss, gradients = step(module, x, lengths, None)
+    cached, of_pieces = step(module, x, lengths, micro)
+    assert cached == pytest.approx(loss, abs=1e-10)
+    assert gradients.keys() == of_pieces.keys() and len(gradients) == 4
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(of_pieces[name], gradient, atol=1e-10, rtol=0)
+        assert float(gradient.abs().max()) > 1e-4
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_small_batches(n: int) -> None:
+    module, (x, lengths) = Towers().double(), batch(n)
+    loss, gradients = step(module, x, lengths, None)
+    cached, of_pieces = step(module, x, lengths, 2)
+    assert cached == pytest.approx(loss, abs=1e-10)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(of_pieces[name], gradient, atol=1e-10, rtol=0)
+
+
+def test_both_passes_of_a_piece_draw_the_same_dropout() -> None:
+    module, (x, lengths) = Towers(dropout=0.5).double(), batch(16)
+    step(module, x, lengths, 4)
+    first, second = module.masks[:4], module.masks[4:]
+    assert len(second) == 4 and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not torch.equal(first[0], first[1]) and 0.3 < torch.cat(first).double().mean() < 0.7
+
+
+def test_dropout_has_the_gradient_of_its_mask() -> None:
+    """The gradient is that of the loss with the masks that were drawn: by finite differences of the same step."""
+    module, (x, lengths) = Towers(dropout=0.5).double(), batch(8)
+    _, gradients = step(module, x, lengths, 3)
+    weight = module.text.weight
+    for at in [(0, 0), (7, 3), (19, 5)]:
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                weight[at] += sign * 1e-6
+            values.append(step(module, x, lengths, 3)[0])
+            with torch.no_grad():
+                weight[at] -= sign * 1e-6
+        assert (values[0] - values[1]) / 2e-6 == pytest.approx(float(gradients["text.weight"][at]), abs=1e-7)
+
+
+def test_running_statistics_move_once() -> None:
+    module, (x, lengths) = Towers(norm=True).double(), batch(12)
+    step(module, x, lengths, 4)
+    assert isinstance(module.norm, nn.BatchNorm1d)
+    assert int(module.norm.num_batches_tracked or 0) == 3  # pieces, and not twice as many
+
+
+def test_one_piece_is_the_plain_step() -> None:
+    module, (x, lengths) = Towers(dropout=0.5).double(), batch(12)
+    assert step(module, x, lengths, None)[0] == step(module, x, lengths, 12)[0]
+
+
+@pytest.mark.parametrize(("size", "micro"), [(1, None), (1, 2), (7, 3), (8, 2), (9, 2), (64, 100)])
+def test_every_pair_is_in_one_piece(size: int, micro: int | None) -> None:
+    pieces = Shares.of(size, micro).pieces
+    assert sorted(np.concatenate(pieces).tolist()) == list(range(size))
+    assert all(len(p) and (np.diff(p) > 0).all() for p in pieces)
+    assert micro is None or max(map(len, pieces)) <= micro
+
+
+def test_packed_captions_of_a_piece_are_packed_alone() -> None:
+    captions = ["a b c d", "a", "d c", "b b b", "c"]
+    table = Tokenizer.fit(captions).encode(captions)
+    packed, order = pack(table, np.arange(5))
+    for at in (np.array([0]), np.array([1, 3]), np.array([3, 4]), np.arange(5)):
+        taken = take_packed(packed, at)
+        alone, same = pack(table, order[at])
+        assert np.array_equal(same, np.arange(len(at)))
+        for a, b in zip(taken, alone, strict=True):
+            assert torch.equal(a, b)
