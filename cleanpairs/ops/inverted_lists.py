@@ -10,7 +10,8 @@ gathered and answered by one matrix product, at the speed of the processor:
 To pick the k best of each row of S would take three times as long as the products. So only the nearest four lists of a
 query are gone through in this way: they tell its k-th best so far, which few rows of the other lists beat.
 
-P is not given but found: it is doubled until a sample of the queries has the recall that is wanted, by exact search.
+P is not given but found: it grows by a half or a third until a sample of the queries has the recall that is wanted, by
+exact search.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Exact = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 SAMPLE_PER_LIST = 64  # bank rows a list that k-means sees
 ITERATIONS = 8  # of k-means; the recall is measured, so the lists need not be the best
 _SLOTS = 1 << 24  # (query, probe, neighbour) triples in a block of queries: 200 MiB
+_ASKED = 512  # queries that a list answers at once: their scores stay in the cache
 _NEAR = 4  # lists of a query whose k best are picked; what the others hold has to beat them
 _ROWS = 1 << 14  # bank rows that are given to their lists at once
 SAMPLED = 256  # queries that choose the probes, and as many others that measure the recall
@@ -125,7 +127,7 @@ def search_lists(index: InvertedLists, queries: np.ndarray, k: int, probes: int)
     n, probes = len(queries), min(probes, len(index))
     scores = np.full((n, k), -np.inf, np.float32)
     indices = np.full((n, k), -1, np.int64)
-    block = max(1, _SLOTS // (probes * k))
+    block = block_of(probes, k)
     centres = torch.from_numpy(index.centres)
     for first in range(0, n, block):
         Q = torch.from_numpy(np.ascontiguousarray(queries[first : first + block], np.float32))  # (b, d)
@@ -144,8 +146,8 @@ def search_lists(index: InvertedLists, queries: np.ndarray, k: int, probes: int)
 
 
 def _products(index: InvertedLists, Q: Tensor, probed: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """For each list: which of the slots of ``probed`` (b, P) ask for it, the scores of their queries with its rows, and
-    where these rows begin.
+    """For each list, in parts: which of the slots of ``probed`` (b, P) ask for it, the scores of their queries with its
+    rows, and where these rows begin.
     """
     P, rows = probed.shape[1], torch.from_numpy(index.rows)
     number = probed.flatten().numpy()
@@ -154,11 +156,12 @@ def _products(index: InvertedLists, Q: Tensor, probed: Tensor) -> Iterator[tuple
     slots = np.argsort(number, kind="stable")
     bounds = np.searchsorted(number[slots], np.arange(len(index) + 1)).tolist()
     asking = torch.from_numpy(slots)
-    for l in range(len(index)):
-        begin, end = int(index.start[l]), int(index.start[l + 1])
-        asked = asking[bounds[l] : bounds[l + 1]]
-        if len(asked) and begin < end:
-            yield asked, Q[asked // P] @ rows[begin:end].T, begin
+    for owner in range(len(index)):
+        begin, end = int(index.start[owner]), int(index.start[owner + 1])
+        asked = asking[bounds[owner] : bounds[owner + 1]]
+        if begin < end:
+            for part in asked.split(_ASKED):
+                yield part, Q[part // P] @ rows[begin:end].T, begin
 
 
 def _pick(index: InvertedLists, Q: Tensor, probed: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -183,7 +186,7 @@ def _beating(index: InvertedLists, Q: Tensor, probed: Tensor, least: Tensor) -> 
         some = (S.amax(dim=1) > least[query]).nonzero()[:, 0]  # most rows of scores have none
         if len(some):
             S, query = S[some], query[some]
-            row, column = (S > least[query][:, None]).nonzero(as_tuple=True)
+            row, column = (least[query][:, None] < S).nonzero(as_tuple=True)
             found.append((query[row], (column + begin).int(), S[row, column]))
     if not found:
         return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), torch.zeros(0)
@@ -213,7 +216,7 @@ def recall_at(found: np.ndarray, exact: np.ndarray) -> float:
 def choose_probes(
     index: InvertedLists, queries: np.ndarray, exact: Exact, *, least_recall: float, most: int, k: int = 10
 ) -> Probing | None:
-    """The fewest probes, of 4, 8, 16 ..., with a recall@k of ``least_recall`` on a sample of the queries.
+    """The fewest probes, of 4, 6, 8, 12, 16 ..., with a recall@k of ``least_recall`` on a sample of the queries.
 
     Parameters
     ----------
@@ -231,5 +234,5 @@ def choose_probes(
         if recall_at(search_lists(index, sample[chooses], k, probes)[1], truth[chooses]) >= least_recall:
             rest = ~chooses if len(sample) > 1 else chooses
             return Probing(probes, recall_at(search_lists(index, sample[rest], k, probes)[1], truth[rest]))
-        probes *= 2
+        probes += probes // 2 if probes & (probes - 1) == 0 else probes // 3  # 4, 6, 8, 12, 16, ...
     return None

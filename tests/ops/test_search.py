@@ -178,6 +178,25 @@ def test_all_lists_probed_are_the_exact_search(monkeypatch: pytest.MonkeyPatch, 
     assert (indices[:, m:] == -1).all() and np.isneginf(scores[:, m:]).all()
 
 
+@pytest.mark.parametrize("probes", [1, 4, 5, 9, 30])
+@pytest.mark.parametrize("k", [1, 6, 25])  # the nearest four lists hold some 16 rows: all of them are asked for by 25
+def test_the_best_of_the_probed_lists_are_found(monkeypatch: pytest.MonkeyPatch, probes: int, k: int) -> None:
+    from cleanpairs.ops import inverted_lists
+
+    monkeypatch.setattr(inverted_lists, "_ASKED", 7)
+    queries, bank = heaps(50, 1), heaps(200, 2)
+    index = build_lists(bank, 48)
+    scores, indices = search_lists(index, queries, k, probes)
+    owner = np.empty(len(bank), np.int64)
+    owner[index.order] = np.repeat(np.arange(len(index)), np.diff(index.start))
+    nearest = np.argsort(-(queries @ index.centres.T), axis=1)[:, :probes]
+    S = np.where((owner[None, :, None] == nearest[:, None, :]).any(axis=2), queries @ bank.T, -np.inf)  # (50, 200)
+    order = np.argsort(-S, axis=1, kind="stable")[:, :k]
+    wanted = np.take_along_axis(S, order, 1)
+    np.testing.assert_allclose(scores, wanted, atol=1e-6)
+    np.testing.assert_array_equal(indices, np.where(np.isneginf(wanted), -1, order))
+
+
 def test_lists_of_equal_rows_and_no_bank() -> None:
     index = build_lists(np.ones((9, 3), np.float32), 4)  # some lists hold nothing
     scores, indices = search_lists(index, np.ones((2, 3), np.float32), 9, 4)

@@ -1,0 +1,27 @@
+"""The precision of training: half of it only where that pays, and never on a CPU unless it is asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cleanpairs import CRCL
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "wanted"),
+    [
+        ("auto", "cpu", "32-true"),  # products in bfloat16 take twice as long on most CPUs
+        ("auto", "cuda", "bf16-mixed"),
+        ("fp32", "cuda", "32-true"),
+        ("bf16", "cpu", "bf16-mixed"),
+    ],
+)
+def test_half_precision_is_for_gpus(monkeypatch: pytest.MonkeyPatch, given: str, device: str, wanted: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert CRCL(precision=given, device=device)._precision() == wanted
+
+
+def test_auto_without_a_gpu_is_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert CRCL()._precision() == "32-true"
