@@ -228,8 +228,11 @@ def _of_the_system(error: OSError) -> str:
 
 
 def _complain(error: BaseException, debug: bool, kind: str, message: str, color: bool | None) -> None:
-    """One line on standard error: the kind, the place, what, and what to do."""
+    """One line on standard error: the kind, the place, what, and what to do; and which of several processes says so."""
+    from cleanpairs.distributed import rank_by_environment
+
     if debug:
         traceback.print_exception(error)
-    head = click.style(f"Error [{kind}]:", fg="red", bold=True)
+    who = f" of process {rank_by_environment()}" if rank_by_environment() else ""
+    head = click.style(f"Error [{kind}]{who}:", fg="red", bold=True)
     click.echo(f"{head} {message or type(error).__name__}", err=True, color=color)

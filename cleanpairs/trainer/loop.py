@@ -22,6 +22,7 @@ from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.errors import ConfigError, RefusedError
 from cleanpairs.interrupt import Interrupts
 from cleanpairs.trainer.batch_norm import share_batch_norm
+from cleanpairs.trainer.compiled import Compiled
 from cleanpairs.trainer.gradients import weights_of_first
 from cleanpairs.trainer.guards import APART, COLLAPSED, Diverged, collapse, explosion
 from cleanpairs.trainer.procedure import Procedure
@@ -227,6 +228,8 @@ class _Run:
                 group["initial_lr"] = group["lr"]
             weights_of_first(network)
             module, optimizer = self.fabric.setup(network, optimizer)
+            if s.compile:
+                network.compiled = Compiled(network.model)
             networks.append(network)
             wrapped.append(module)
             self.optimizers.append(optimizer)
@@ -261,6 +264,8 @@ class _Run:
         for step, (k, batch) in enumerate(steps):
             if step < first:
                 continue
+            if view.ahead is not None and step + 1 < len(steps):
+                view.ahead.expect(*steps[step + 1], step_seed(s.seed, view.piece, view.epoch, step + 1))
             seed = step_seed(s.seed, view.piece, view.epoch, step)
             counts.take(k, batch, seed, self.interrupts.received is not None)
             if self.trainer.on_step is not None and distributed.is_first():
@@ -300,6 +305,8 @@ class _Run:
         """What a person should know of how it goes on."""
         parts = self.steps.parts
         found = [f"batches are computed in {parts} parts, as memory does not hold them"] if parts > 1 else []
+        failed = {n.compiled.failed for n in self.view.networks if n.compiled is not None and n.compiled.failed}
+        found += [f"the towers are not compiled, as torch.compile failed ({what})" for what in sorted(failed)]
         if self.fallbacks:
             found.append("after a divergence at half the learning rate")
         return found

@@ -32,8 +32,6 @@ from cleanpairs.trainer.types import step_seed
 
 __all__ = ["Staged"]
 
-COMMON = 1 << 32  # tag of the seed of what all processes draw alike
-
 Run = Callable[[np.ndarray], tuple[State, State]]
 
 
@@ -97,7 +95,7 @@ class Staged:
                     found.append(run(piece))
                 for buffer, old in zip(self.module.buffers(), before, strict=True):
                     buffer.copy_(old)
-        torch.manual_seed(step_seed(seed, COMMON))  # what follows is the same on all processes
+        torch.manual_seed(seed)  # what follows is the same on all processes, and as after a plain step without dropout
         images = shares.whole([image for image, _ in found])
         texts = shares.whole([text for _, text in found], width)
         if torch.is_grad_enabled():

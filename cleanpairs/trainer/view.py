@@ -14,7 +14,8 @@ from cleanpairs.encoders.base import DualEncoder, State, take_state
 from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.ops.matching import duplicate_mask
 from cleanpairs.scoring import Encoded, as_input, embed_images, embed_texts, in_groups
-from cleanpairs.trainer.shares import take_packed
+from cleanpairs.trainer.compiled import Compiled
+from cleanpairs.trainer.inputs import Ahead, Inputs
 from cleanpairs.trainer.staged import Staged
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
 
@@ -28,10 +29,11 @@ class Network(nn.Module):
         super().__init__()
         self.model: Any = model
         self.head = head
+        self.compiled: Compiled | None = None
 
     def forward(self, images: Tensor, keep: Tensor | None, tokens: Any) -> tuple[State, State]:
         """States of B pairs."""
-        states: tuple[State, State] = self.model(images, keep, tokens)
+        states: tuple[State, State] = (self.compiled or self.model)(images, keep, tokens)
         return states
 
 
@@ -96,6 +98,7 @@ class View:
         self.piece = self.epoch = 1
         self.last = False
         self.staged = [Staged(network, settings.micro_batch) for network in networks]
+        self.ahead = Ahead(self.inputs) if self.device.type == "cuda" else None  # a CPU has no time to spare
         self._encoded: dict[int, Encoded] = {}
 
     def seed(self, *tags: int) -> int:
@@ -153,33 +156,28 @@ class View:
         captions : (N,) int64, optional
             Whose caption each pair is to have; its own by default.
         """
-        data, s, model = self.data, self.settings, self.networks[network].model
-        rng = np.random.default_rng(seed)
-        rows = np.concatenate(groups)
-        source = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-        texts = rows if captions is None else captions[rows]
-        tokens, order = pack(data.tokens, texts, drop=model.text_drop, rng=rng)
-        rows, texts, source = rows[order], texts[order], source[order]
-        kept = None
-        if data.images.ndim == 3 and data.images.shape[1] > 1 and model.image_drop > 0:
-            u = rng.random((len(rows), data.images.shape[1]), dtype=np.float32)
-            kept = u >= model.image_drop
-            kept[np.arange(len(rows)), u.argmax(axis=1)] = True
-        excluded = None
-        if s.exclude_duplicates:
-            excluded = self.duplicates(rows, texts)
-            excluded = None if excluded is None else excluded.to(self.device)
+        inputs = self.ahead.take(network, groups, seed) if self.ahead is not None and captions is None else None
+        if inputs is None:
+            inputs = self.inputs(network, groups, seed, captions)
 
         def run(at: np.ndarray) -> tuple[State, State]:
-            all_of_it = len(at) == len(rows)
-            images = as_input(data.images[data.image_index[rows[at]]], self.device)
-            keep = None if kept is None else torch.from_numpy(kept[at]).to(self.device)
-            own = tokens if all_of_it else take_packed(tokens, at)
-            states: tuple[State, State] = self.wrapped[network](images, keep, own.to(self.device))
+            states: tuple[State, State] = self.wrapped[network](*inputs.pieces[int(at[0])].to(self.device))
             return states
 
-        z_image, z_text = self.staged[network].states(len(rows), run, seed, len(tokens.batch_sizes))
-        return Forward(self, model, rows, source, z_image, z_text, excluded)
+        z_image, z_text = self.staged[network].states(len(inputs.rows), run, seed, inputs.width)
+        excluded = None if inputs.excluded is None else inputs.excluded.to(self.device, non_blocking=True)
+        model = self.networks[network].model
+        return Forward(self, model, inputs.rows, inputs.source, z_image, z_text, excluded)
+
+    def inputs(
+        self, network: int, groups: tuple[np.ndarray, ...], seed: int, captions: np.ndarray | None = None
+    ) -> Inputs:
+        """What :meth:`forward` takes through the network, on the CPU."""
+        s, model = self.settings, self.networks[network].model
+        return Inputs.of(
+            self.data, groups, captions, seed, image_drop=model.image_drop, text_drop=model.text_drop,
+            exclude_duplicates=s.exclude_duplicates, micro_batch=s.micro_batch, pin=self.device.type == "cuda",
+        )  # fmt: skip
 
     @torch.no_grad()
     def encode(self, network: int, rows: np.ndarray, *, image: bool) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import distributed
@@ -50,9 +53,9 @@ def compare(one: Path, two: Path, case: str) -> None:
     a, b = np.load(one), np.load(two)
     local = "sgr" in case or "saf" in case
     assert sorted(a.files) == sorted(b.files) and len(a["losses"]) >= 3
-    np.testing.assert_allclose(a["losses"], b["losses"], rtol=1e-5)
-    # a mixture is fitted to what PC2 calls oscillation, and ranks of similarities that are nearly alike may change
-    np.testing.assert_allclose(a["values"], b["values"], atol=1e-3 if case in ("pc2", "repair-saf") else 1e-5)
+    ranks = case.startswith("repair")  # those of similarities that are nearly alike may change places
+    np.testing.assert_allclose(a["losses"], b["losses"], rtol=1e-3 if ranks else 1e-5)
+    np.testing.assert_allclose(a["values"], b["values"], atol=1e-3 if case == "repair-saf" else 1e-5)
     assert np.array_equal(a["flagged"], b["flagged"])
     for name in a.files:
         if name.startswith("weight.") and (not name.endswith(UNDETERMINED) or ("-" not in case)):
@@ -121,3 +124,38 @@ def test_alone_everything_is_what_it_was() -> None:
     assert distributed.state_of_first(state) is state
     assert distributed.of_first(1.5) == 1.5 and distributed.text_of_first("é") == "é"
     assert distributed.any_of(True) and not distributed.any_of(False) and distributed.all_same("x")
+
+
+@pytest.mark.slow
+def test_torchrun_fits_and_the_first_process_reports(tmp_path: Path) -> None:
+    """The command line under its launcher; one process goes on with its run, which is complete, and finds the same."""
+    rng = np.random.default_rng(0)
+    words = np.array("red blue green cat dog bird big small old new fast slow".split())
+    chosen = [rng.choice(12, 3, replace=False) for _ in range(80)]
+    vectors = rng.normal(size=(12, 16))
+    table = {
+        "image_features": [(vectors[row].sum(0) + 0.1 * rng.normal(size=16)).astype(np.float32) for row in chosen],
+        "caption": [" ".join(words[row]) for row in chosen],
+    }
+    pq.write_table(pa.table(table), tmp_path / "pairs.parquet")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    fit = ["-m", "cleanpairs", "fit", "pairs.parquet", "--backbone", "mlp", "--epochs", "2", "--out", "run", "--json"]
+    more = ["--set", "method.refine_epochs=[1]", "--batch-size", "16", "--micro-batch", "4"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run([*launch, *fit, *more], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)  # once, and nothing else
+    assert found["pairs"] == 80 and found["epochs"] == 3
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert info["status"] == "complete" and info["processes"] == 2
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
+    assert pq.read_table(tmp_path / "run" / "scores.parquet").num_rows == 80
+    alone = subprocess.run(
+        [sys.executable, *fit[:2], "fit", "--resume", "--out", "run", "--json"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert alone.returncode == 0, alone.stderr
+    assert json.loads(alone.stdout)["histogram"] == found["histogram"]

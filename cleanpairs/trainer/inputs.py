@@ -1,0 +1,120 @@
+"""What of a batch goes to the device, made ready on the CPU; of the next batch while the device is at work on this one.
+
+The arrays of a batch follow from its pairs and its seed alone, so it does not matter which thread makes them, nor when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cleanpairs.encoders.tokenizer import PackedTokens, pack
+from cleanpairs.ops.matching import duplicate_mask
+from cleanpairs.scoring import as_input
+from cleanpairs.trainer.shares import Shares, take_packed
+from cleanpairs.trainer.types import TrainingData
+
+__all__ = ["Ahead", "Inputs", "PieceInputs"]
+
+
+@dataclass(frozen=True)
+class PieceInputs:
+    """b pairs on the CPU: images (b, R, D) or (b, 3, H, W), ``keep`` (b, R) bool or None, packed captions."""
+
+    images: Tensor
+    keep: Tensor | None
+    tokens: PackedTokens
+
+    def pinned(self) -> PieceInputs:
+        """In memory that a GPU reads by itself."""
+        ids, sizes, lengths = self.tokens
+        keep = None if self.keep is None else self.keep.pin_memory()
+        return PieceInputs(self.images.pin_memory(), keep, PackedTokens(ids.pin_memory(), sizes, lengths.pin_memory()))
+
+    def to(self, device: torch.device) -> tuple[Tensor, Tensor | None, PackedTokens]:
+        """A network's arguments."""
+        keep = None if self.keep is None else self.keep.to(device, non_blocking=True)
+        return self.images.to(device, non_blocking=True), keep, self.tokens.to(device)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """B pairs in packed order: ``rows`` and ``source`` (B,), the pieces of this process by their first position,
+    ``excluded`` (B, B) bool or None, and the words of the longest caption.
+    """
+
+    rows: np.ndarray
+    source: np.ndarray
+    pieces: dict[int, PieceInputs]
+    excluded: Tensor | None
+    width: int
+
+    @classmethod
+    def of(
+        cls, data: TrainingData, groups: tuple[np.ndarray, ...], captions: np.ndarray | None, seed: int, *,
+        image_drop: float, text_drop: float, exclude_duplicates: bool, micro_batch: int | None, pin: bool,
+    ) -> Inputs:  # fmt: skip
+        """See :meth:`cleanpairs.trainer.View.forward`."""
+        rng = np.random.default_rng(seed)
+        rows = np.concatenate(groups)
+        source = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+        texts = rows if captions is None else captions[rows]
+        tokens, order = pack(data.tokens, texts, drop=text_drop, rng=rng)
+        rows, texts, source = rows[order], texts[order], source[order]
+        kept = None
+        if data.images.ndim == 3 and data.images.shape[1] > 1 and image_drop > 0:
+            u = rng.random((len(rows), data.images.shape[1]), dtype=np.float32)
+            kept = u >= image_drop
+            kept[np.arange(len(rows)), u.argmax(axis=1)] = True
+        pieces = {}
+        for at in Shares.of(len(rows), micro_batch).pieces:
+            piece = PieceInputs(
+                as_input(data.images[data.image_index[rows[at]]], "cpu"),
+                None if kept is None else torch.from_numpy(kept[at]),
+                tokens if len(at) == len(rows) else take_packed(tokens, at),
+            )
+            pieces[int(at[0])] = piece.pinned() if pin else piece
+        excluded = None
+        if exclude_duplicates:
+            excluded = duplicate_mask(
+                torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts])
+            )
+            excluded = excluded.pin_memory() if pin and excluded is not None else excluded
+        return cls(rows, source, pieces, excluded, len(tokens.batch_sizes))
+
+
+class Ahead:
+    """The inputs of the batches that come next, made in a thread.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(network, groups, seed)``: the inputs.
+    """
+
+    def __init__(self, make: Callable[[int, tuple[np.ndarray, ...], int], Inputs]) -> None:
+        self.make = make
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inputs")
+        self.waiting: list[tuple[int, tuple[np.ndarray, ...], int, Future[Inputs]]] = []
+        self.hits = 0
+
+    def expect(self, network: int, groups: tuple[np.ndarray, ...], seed: int) -> None:
+        """Make the inputs of a batch that comes next."""
+        self.waiting = [
+            *self.waiting[-1:],
+            (network, groups, seed, self.thread.submit(self.make, network, groups, seed)),
+        ]
+
+    def take(self, network: int, groups: tuple[np.ndarray, ...], seed: int) -> Inputs | None:
+        """The inputs, if this batch was expected."""
+        for of, expected, by, future in self.waiting:
+            same = len(groups) == len(expected) and all(a is b for a, b in zip(groups, expected, strict=True))
+            if same and (of, by) == (network, seed):
+                self.hits += 1
+                return future.result()
+        return None

@@ -1,0 +1,85 @@
+"""Inputs made ahead are those made in time; a compiler that fails is done without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.encoders.mlp import MLP
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.trainer import Piece, Plain, Trained, Trainer, TrainingData, TrainingSettings, view
+from cleanpairs.trainer.compiled import Compiled
+from cleanpairs.trainer.inputs import Ahead
+
+
+def train(**settings: Any) -> Trained:
+    rng = np.random.default_rng(0)
+    captions = [" ".join(rng.choice(list("abcdefgh"), rng.integers(1, 6), replace=False)) for _ in range(22)]
+    tokenizer = Tokenizer.fit(captions)
+    ids = np.arange(22)
+    images = rng.normal(size=(22, 3, 8)).astype(np.float32)
+    data = TrainingData(images, tokenizer.encode(captions), ids, ids, ids)
+    known = TrainingSettings(**{"batch_size": 8, "seed": 1, "bucket": 2, **settings})
+    procedure = Plain(InfoNCELoss(tau=0.1), Trusting(22))
+    return Trainer(known).fit(data, [Piece(2)], procedure, lambda: MLP(len(tokenizer), 8, dim=8, dim_word=4))
+
+
+def assert_same(a: Trained, b: Trained) -> None:
+    for (name, x), y in zip(a.model.state_dict().items(), b.model.state_dict().values(), strict=True):
+        assert torch.equal(x, y), name
+
+
+@pytest.mark.parametrize("micro", [None, 3])
+def test_inputs_made_ahead_are_those_made_in_time(micro: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = train(micro_batch=micro)
+    seen: list[Ahead] = []
+    original = view.View.__init__
+
+    def ahead(self: view.View, *args: Any) -> None:
+        original(self, *args)
+        self.ahead = Ahead(self.inputs)
+        seen.append(self.ahead)
+
+    monkeypatch.setattr(view.View, "__init__", ahead)
+    assert_same(train(micro_batch=micro), plain)
+    assert seen[0].hits == 4  # two epochs of three batches: all but the first of each
+
+
+def test_a_batch_that_was_not_expected_is_not_taken() -> None:
+    made: list[int] = []
+
+    def make(network: int, groups: tuple[np.ndarray, ...], seed: int) -> Any:
+        made.append(seed)
+        return seed
+
+    ahead, rows = Ahead(make), (np.arange(3),)
+    assert ahead.take(0, rows, 1) is None
+    ahead.expect(0, rows, 1)
+    ahead.expect(0, rows, 2)
+    assert ahead.take(0, rows, 3) is None and ahead.take(1, rows, 1) is None
+    assert ahead.take(0, (np.arange(3),), 1) is None and ahead.take(0, (*rows, rows[0]), 1) is None
+    assert (ahead.take(0, rows, 1), ahead.take(0, rows, 2), made) == (1, 2, [1, 2])
+
+
+def test_a_compiler_that_fails_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no compiler here\nand more")
+
+    compile_as_it_is = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **how: compile_as_it_is(module, backend=broken))
+    trained, plain = train(compile=True), train()
+    assert_same(trained, plain)
+    note = trained.history[0]["note"]
+    assert "the towers are not compiled, as torch.compile failed" in note and "no compiler here" in note
+    assert plain.history[0]["note"] is None
+
+
+def test_what_is_compiled_gives_what_it_was() -> None:
+    linear = torch.nn.Linear(3, 2)
+    compiled, x = Compiled(linear, backend="eager"), torch.randn(4, 3)
+    assert torch.equal(compiled(x), linear(x)) and compiled.failed is None
