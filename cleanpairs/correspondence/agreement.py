@@ -12,12 +12,16 @@ at distance 0. No network is trained on the pairs, so none can have learned a wr
 The control is the same question about pairs that are known to be wrong: image i with the caption of a random j. It
 has the distribution of a wrong pair's agreement, and that gives the noise rate and the posterior without a label:
 
-    pi = mean_t  F_own(t) / F_control(t)   over t between the .25 and the .5 quantile of the control (Storey, JRSS B
-                                           2002: where right pairs have next to no mass, the ratio of the two tails is
-                                           the share of wrong ones)
+    F_own(t) / F_control(t) = pi + b q^2   over t between the quantiles q = .05 and .8 of the control, by least squares:
+                                           where right pairs have no mass, the ratio of the two tails is the share of
+                                           wrong ones (Storey, JRSS B 2002); the fit takes it to where they have none
     P(wrong | a) = pi f_control(a) / f_own(a),  made monotone in a
 
-New posteriors are averaged with the old ones and asked again, a few times.
+New posteriors are averaged with the old ones and asked again, a few times. Two wrong pairs that agree by chance would
+so raise each other's weight, as the control cannot: half of the images is judged with weights that the others gave.
+
+Where networks have been trained, the trusted neighbours can be asked in the joint space as well
+(:func:`neighbours_likeness`). There is no honest control then: the space has been shaped by the pairs.
 """
 
 from __future__ import annotations
@@ -28,15 +32,17 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.isotonic import IsotonicRegression
 
-__all__ = ["Agreement", "neighbours_agreement", "posterior", "wrong_share"]
+__all__ = ["Agreement", "neighbours_agreement", "neighbours_likeness", "nothing_known", "posterior", "wrong_share"]
 
 TAU = 0.1  # of the kernel; .03 asks fewer neighbours and finds less (docs/log.md)
 ROUNDS = 3
 BANK = 16_384  # pairs that answer, besides those of the same image or text
 BLOCK = 1024
 BINS = 40
+CONTROLS = 4  # random wrong pairs, for each pair
+FOLDS = 2
 LEAST = 1e-12
-LOW, HIGH = 0.25, 0.5  # quantiles of the control between which the tails are compared
+LOW, HIGH = 0.05, 0.8  # quantiles of the control between which the tails are compared
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,11 @@ class Agreement:
     control: np.ndarray
     wrong: float
     right: np.ndarray
+
+
+def nothing_known(n: int) -> Agreement:
+    """Of N pairs that nobody was asked about: all count as right, and there is no control."""
+    return Agreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n))
 
 
 def neighbours_agreement(
@@ -77,50 +88,125 @@ def neighbours_agreement(
     """
     n = len(images)
     rng = np.random.default_rng(seed)
-    nothing = Agreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n))
     if n < 2 * BINS:
-        return nothing
+        return nothing_known(n)
     asked = np.sort(rng.permutation(n)[:bank])
-    other = _others(rng.permutation(n), image_group)
-    apart = np.flatnonzero((image_group != image_group[other]) & (text_group != text_group[other]))
-    if len(apart) < 2 * BINS:  # nearly all rows are alike
-        return nothing
-    heard = np.zeros(n, bool)
-    heard[asked] = True
-    right = np.ones(n)
-    for _ in range(max(1, rounds)):
-        own, control = np.zeros(n), np.zeros(len(apart))
-        for x, t, group in ((images, texts, image_group), (texts, images, text_group)):
-            weight = right.astype(np.float32)
-            said, mass = _answers(x, t, group, asked, weight, tau)
-            level = t @ t.mean(axis=0)
-            of = np.einsum("ij,ij->i", said, t) / np.maximum(mass, LEAST) - level
-            # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
-            asking, shown = (apart, other[apart]) if x is images else (other[apart], apart)
-            itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(tau)) * weight[shown]
-            itself[~heard[shown]] = 0
-            against = np.einsum("ij,ij->i", said[asking], t[shown]) - itself * np.einsum("ij,ij->i", t[shown], t[shown])
-            against = against / np.maximum(mass[asking] - itself, LEAST) - level[shown]
-            scale = max(float(against.std()), 1e-12)
-            own += of / scale
-            control += against / scale
-        wrong = wrong_share(own, control)
-        right = (right + 1 - posterior(own, control, wrong)) / 2
+    number = np.unique(image_group, return_inverse=True)[1]
+    fold = rng.permutation(number.max() + 1)[number] % FOLDS
+    # Random wrong pairs (2, K) of image and caption, both of one fold.
+    pairs = np.concatenate(
+        [_others(rng.permutation(np.flatnonzero(fold == f))) for f in range(FOLDS) for _ in range(CONTROLS)], axis=1
+    )
+    pairs = pairs[:, (image_group[pairs[0]] != image_group[pairs[1]]) & (text_group[pairs[0]] != text_group[pairs[1]])]
+    if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
+        return nothing_known(n)
+    question = _Question(images, texts, image_group, text_group, tau)
+    own, control = np.zeros(n), np.zeros(pairs.shape[1])
+    for f in range(FOLDS):
+        mine = fold == f
+        right = np.ones(n)
+        others = asked[~mine[asked]]
+        for _ in range(max(1, rounds) - 1):
+            said, against = question.ask(np.arange(n), pairs, others, np.where(mine, 0, right))
+            right = (right + 1 - posterior(said, against, wrong_share(said, against))) / 2
+        rows, of = np.flatnonzero(mine), mine[pairs[0]]
+        own[rows], control[of] = question.ask(rows, pairs[:, of], asked, right)
+    wrong = wrong_share(own, control)
     return Agreement(own, control, wrong, 1 - posterior(own, control, wrong))
 
 
-def _others(order: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """A random other row for each row: the next one in a random order."""
-    other = np.empty(len(order), np.int64)
-    other[order] = np.roll(order, -1)
-    return other
+@dataclass(frozen=True)
+class _Question:
+    """The two spaces of N pairs, and which of them are the same image and the same text."""
+
+    images: np.ndarray
+    texts: np.ndarray
+    image_group: np.ndarray
+    text_group: np.ndarray
+    tau: float
+
+    def ask(
+        self, rows: np.ndarray, pairs: np.ndarray, asked: np.ndarray, right: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Agreement of ``rows`` (R,) and of wrong ``pairs`` (2, K) of rows, in units of the latter's deviation.
+
+        ``asked`` (B,) answer, and those of the same image or text; each with its weight ``right`` (N,).
+        """
+        n = len(self.images)
+        own, control = np.zeros(len(rows)), np.zeros(pairs.shape[1])
+        weight, heard, place = right.astype(np.float32), np.zeros(n, bool), np.zeros(n, np.int64)
+        heard[asked], place[rows] = True, np.arange(len(rows))
+        for x, t, group in (
+            (self.images, self.texts, self.image_group),
+            (self.texts, self.images, self.text_group),
+        ):
+            said, mass = _answers(x, t, group, rows, asked, weight, self.tau)
+            level = t @ t.mean(axis=0)
+            of = np.einsum("ij,ij->i", said, t[rows]) / np.maximum(mass, LEAST) - level[rows]
+            # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
+            asking, shown = pairs if x is self.images else pairs[::-1]
+            itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(self.tau)) * weight[shown]
+            itself[~heard[shown]] = 0
+            answer, among = said[place[asking]], mass[place[asking]]
+            against = np.einsum("ij,ij->i", answer, t[shown]) - itself * np.einsum("ij,ij->i", t[shown], t[shown])
+            against = against / np.maximum(among - itself, LEAST) - level[shown]
+            scale = max(float(against.std()), LEAST)
+            own += of / scale
+            control += against / scale
+        return own, control
+
+
+def neighbours_likeness(
+    images: np.ndarray,
+    texts: np.ndarray,
+    image_group: np.ndarray,
+    text_group: np.ndarray,
+    right: np.ndarray,
+    *,
+    tau: float = TAU,
+    bank: int = BANK,
+    seed: int = 0,
+) -> np.ndarray:
+    """How much each caption is like the mean caption of its image's trusted neighbours, (N,), and the other way round.
+
+        c_i = sum_j K_ij right_j t_j,    a_i = (c_i / |c_i|) . t_i - mean_j (c_i / |c_i|) . t_j
+
+    with the kernel of :func:`neighbours_agreement`; both directions are added, each in units of its deviation.
+
+    Parameters
+    ----------
+    images, texts : (N, D) float32
+        Unit vectors in a joint space.
+    right : (N,)
+        The probability that a pair is right.
+    """
+    n = len(images)
+    asked = np.sort(np.random.default_rng(seed).permutation(n)[:bank])
+    weight, total = right.astype(np.float32), np.zeros(n)
+    for x, t, group in ((images, texts, image_group), (texts, images, text_group)):
+        said = _answers(x, t, group, np.arange(n), asked, weight, tau)[0]
+        said /= np.maximum(np.linalg.norm(said, axis=1, keepdims=True), LEAST)
+        like = np.einsum("ij,ij->i", said, t - t.mean(axis=0))
+        total += like / max(float(like.std()), LEAST)
+    return total
+
+
+def _others(order: np.ndarray) -> np.ndarray:
+    """(2, n): rows, and for each a random other one, which is the next in a random order."""
+    return np.stack([order, np.roll(order, -1)])
 
 
 def _answers(
-    x: np.ndarray, t: np.ndarray, group: np.ndarray, asked: np.ndarray, weight: np.ndarray, tau: float
+    x: np.ndarray,
+    t: np.ndarray,
+    group: np.ndarray,
+    rows: np.ndarray,
+    asked: np.ndarray,
+    weight: np.ndarray,
+    tau: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sums (N, d) float32 over the neighbours in ``x`` of what they are in ``t``, without the pair itself, and of their
-    weights (N,).
+    """For R of N rows, sums (R, d) float32 over the neighbours in ``x`` of what they are in ``t``, without the pair
+    itself, and of their weights (R,).
     """
     n = len(x)
     place = np.full(n, -1)
@@ -130,27 +216,31 @@ def _answers(
     number = np.unique(group, return_inverse=True)[1]
     member = csr_array((unasked, (number, np.arange(n))), shape=(int(number.max()) + 1, n))
     kin, kin_weight = member @ t, np.asarray(member.sum(axis=1)).ravel()
-    out, mass = np.empty((n, t.shape[1]), np.float32), np.empty(n, np.float32)
+    out, mass = np.empty((len(rows), t.shape[1]), np.float32), np.empty(len(rows), np.float32)
     bank, said, trust = x[asked], t[asked], weight[asked]
-    for start in range(0, n, BLOCK):
-        rows = np.arange(start, min(start + BLOCK, n))
-        K = np.exp((x[rows] @ bank.T - 1) / np.float32(tau)) * trust  # (b, bank)
-        mine = np.flatnonzero(place[rows] >= 0)
-        K[mine, place[rows[mine]]] = 0
-        self_weight = unasked[rows]
-        out[rows] = K @ said + kin[number[rows]] - self_weight[:, None] * t[rows]
-        mass[rows] = K.sum(axis=1) + kin_weight[number[rows]] - self_weight
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        K = np.exp((x[block] @ bank.T - 1) / np.float32(tau)) * trust  # (b, bank)
+        mine = np.flatnonzero(place[block] >= 0)
+        K[mine, place[block[mine]]] = 0
+        self_weight, at = unasked[block], slice(start, start + len(block))
+        out[at] = K @ said + kin[number[block]] - self_weight[:, None] * t[block]
+        mass[at] = K.sum(axis=1) + kin_weight[number[block]] - self_weight
     return out, mass
 
 
 def wrong_share(own: np.ndarray, control: np.ndarray) -> float:
-    """pi in [0, 1]: the mean ratio of the lower tails of N agreements and of those of K random wrong pairs."""
+    """pi in [0, 1]: the ratio of the lower tails of N agreements and of those of random wrong pairs, at q = 0."""
     if not len(control):
         return 0.0
-    cuts = np.quantile(control, np.linspace(LOW, HIGH, 30))
-    below = np.searchsorted(np.sort(own), cuts, side="right") / len(own)
-    level = np.searchsorted(np.sort(control), cuts, side="right") / len(control)
-    return float(np.clip((below / level).mean(), 0, 1))
+    q = np.linspace(LOW, HIGH, 76)
+    cuts, own, control = np.quantile(control, q), np.sort(own), np.sort(control)
+    below = np.searchsorted(own, cuts, side="right") / len(own)
+    level = np.searchsorted(control, cuts, side="right") / len(control)
+    ratio = below / level
+    # The ratio's variance falls as 1 / q; right pairs have more and more mass, never less.
+    slope, start = np.polyfit(q**2, ratio, 1, w=np.sqrt(q))
+    return float(np.clip(start if slope > 0 else np.average(ratio, weights=q), 0, 1))
 
 
 def posterior(own: np.ndarray, control: np.ndarray, wrong: float) -> np.ndarray:

@@ -12,6 +12,9 @@ by u's errors, is stretched back; m is made monotone first. If the two are indep
     logit w = logit u + logit g - logit(1 - pi) + shift
 
 with the shift for which the mean of w is 1 - pi, pi the share of wrong pairs that the agreement estimates.
+
+Bins are coarse, and a saturated one has no order. Where the order is known better than the probability, w keeps its
+distribution and takes that order (:func:`in_order`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.isotonic import IsotonicRegression
 
-__all__ = ["calibrated_by", "joined"]
+__all__ = ["calibrated_by", "in_order", "joined"]
 
 BINS = 40
 LEAST = 0.003  # no witness is surer than this
@@ -61,6 +64,23 @@ def joined(right: np.ndarray, scores: list[np.ndarray], wrong: float) -> np.ndar
     rate = float(np.clip(1 - wrong, LEAST, 1 - LEAST))
     model = np.mean([logit(calibrated_by(score, right)) for score in scores], axis=0)
     odds = logit(right) + model - logit(np.array(rate)) + ORDER * np.mean([ranks(score) for score in scores], axis=0)
+    return with_mean(odds, rate)
+
+
+def in_order(w: np.ndarray, score: np.ndarray, wrong: float, bins: int = 4 * BINS) -> np.ndarray:
+    """w (N,) in (0, 1) in the order of ``score`` (N,): the mean log odds of each bin of it, never falling."""
+    n, rank = len(w), ranks(score)
+    bins = max(1, min(bins, n // 8))
+    which = np.minimum((rank * bins).astype(int), bins - 1)
+    count = np.bincount(which, minlength=bins)
+    mean = logit(np.bincount(which, w, minlength=bins) / np.maximum(count, 1))
+    mean = IsotonicRegression().fit_transform(np.arange(bins), mean, sample_weight=count + 1e-9)
+    odds = np.interp(rank, (np.arange(bins) + 0.5) / bins, mean) + ORDER * rank
+    return with_mean(odds, float(np.clip(1 - wrong, LEAST, 1 - LEAST)))
+
+
+def with_mean(odds: np.ndarray, rate: float) -> np.ndarray:
+    """Probabilities (N,) of log odds (N,), which are shifted until the mean is ``rate``."""
     low, high = -30.0, 30.0
     for _ in range(60):
         middle = (low + high) / 2

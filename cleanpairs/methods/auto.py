@@ -25,23 +25,26 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 from torch import Tensor, nn
 
-from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement
+from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, neighbours_likeness, nothing_known
 from cleanpairs.correspondence.evidence import bag_of_tokens, image_vectors
+from cleanpairs.correspondence.mixture import gaussian_split
 from cleanpairs.correspondence.valley import Valley
-from cleanpairs.correspondence.witnesses import joined
+from cleanpairs.correspondence.witnesses import in_order, joined, ranks
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.ops.joint import SHARPNESS, STAY
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
-from cleanpairs.parameters import check_number, check_whole
+from cleanpairs.parameters import check_flag, check_number, check_whole
 from cleanpairs.trainer import TrainingData, View
 
 __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
+UNTRAINED = 0.3  # of the agreement's rank in the last order, beside 1 each of the two others
+DOUBT = 0.03  # error of the estimated noise rate (docs/methods/auto.md)
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
@@ -61,22 +64,26 @@ def agreement_of(data: TrainingData, seed: int) -> Agreement:
     return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
 
 
+def believed(wrong: float) -> float:
+    """The share that is to be called wrong: none for an estimate within its error, all of it from twice that on."""
+    return float(np.clip(2 * (wrong - DOUBT), 0, wrong))
+
+
 class _Weighing:
     """The procedure of the module's head."""
 
-    networks = 2
-
-    def __init__(self, data: TrainingData, *, tau: float, horizon: int, repaired: float, seed: int) -> None:
-        agreement = agreement_of(data, seed)
+    def __init__(self, data: TrainingData, method: Auto) -> None:
+        n = len(data)
+        agreement = agreement_of(data, method.random_state) if method.witness else nothing_known(n)
         self.right, self.wrong = agreement.right, agreement.wrong
         self.asked = len(agreement.control) > 0  # else there are too few pairs, and all count as right at first
-        self.objective = InfoNCEWithRCE(tau=tau)
-        self.tau, self.horizon, self.repaired = tau, horizon, repaired
-        n = len(data)
+        self.objective = InfoNCEWithRCE(tau=method.tau)
+        self.tau, self.networks, self.witness = method.tau, method.networks, method.witness
+        self.horizon, self.repaired, self.likeness = method.horizon, method.repaired, method.likeness
         self.w = self.right.astype(np.float32)
         self.weight = self.w.copy()
         self.caption = np.arange(n, dtype=np.int64)
-        self.scores = np.zeros((2, n), dtype=np.float64)  # sums over the epochs
+        self.scores = np.zeros((self.networks, n), dtype=np.float64)  # sums over the epochs
         self.counted = 0
         self.mean_probability: float | None = None
         self.note: str | None = None
@@ -106,14 +113,44 @@ class _Weighing:
         self.note = None
         if view.epoch < 2 or view.epoch > self.horizon:
             return
-        for k in range(2):
+        for k in range(self.networks):
             self.scores[k] += self.probability(view, k)
         self.counted += 1
-        self.w = joined(self.right, [self.scores.sum(axis=0)], self.wrong).astype(np.float32)
+        said = self.scores.sum(axis=0)
+        self.w = self.joined([said])
+        if view.epoch == self.horizon and self.likeness:
+            like = self.like(view)
+            order = ranks(said) + ranks(like) + UNTRAINED * ranks(self.right)
+            self.w = in_order(self.joined([said, like]), order, believed(self.wrong)).astype(np.float32)
         self.weight = self.w.copy()
         self.mean_probability = float(self.w.mean())
         if view.epoch == self.horizon and self.repaired > 0:
             self.repair(view)
+
+    def joined(self, scores: list[np.ndarray]) -> np.ndarray:
+        """w (N,) float32 of the trained witnesses' scores, the networks' first, and of the untrained one.
+
+        Without that one there is nothing to calibrate by, and the papers' mixture splits the networks' score.
+        """
+        if self.witness:
+            return joined(self.right, scores, believed(self.wrong)).astype(np.float32)
+        right = gaussian_split(scores[0] / (self.networks * self.counted), early_stop=False).high
+        self.wrong = float(1 - right.mean())
+        return np.asarray(right, dtype=np.float32)
+
+    def like(self, view: View) -> np.ndarray:
+        """The third witness (N,): how like each pair is to its trusted neighbours in the joint space."""
+        d = view.data
+        image, text = self.joint(view, d.image_index, np.arange(len(d)))
+        return neighbours_likeness(image, text, d.image_group, d.text_group, self.w, seed=view.seed(8))
+
+    def joint(self, view: View, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
+        encoded = [view.encoded(k) for k in range(self.networks)]
+        return tuple(  # type: ignore[return-value]
+            np.concatenate([getattr(e, side).vectors[rows] for e in encoded], axis=1) / np.float32(len(encoded) ** 0.5)
+            for side, rows in (("images", images), ("texts", texts))
+        )
 
     def probability(self, view: View, network: int) -> np.ndarray:
         """Matching probability (N,) of all pairs in evaluation mode, over random groups."""
@@ -126,10 +163,7 @@ class _Weighing:
         lost = np.flatnonzero(self.w < 0.5)
         if len(lost) < 4:
             return
-        image, text = (
-            np.concatenate([getattr(view.encoded(k), side).vectors[at] for k in range(2)], axis=1) / np.sqrt(2)
-            for side, at in (("images", view.data.image_index[lost]), ("texts", lost))
-        )
+        image, text = self.joint(view, view.data.image_index[lost], lost)
         k = min(CANDIDATES, len(lost))
         m = len(lost)
         asking, found, back = np.repeat(np.arange(m), k), top_k(image, text, k).indices, top_k(text, image, k).indices
@@ -144,7 +178,7 @@ class _Weighing:
             np.median(np.einsum(
                 "ij,ij->i", view.encoded(j).images.vectors[view.data.image_index[kept]],
                 view.encoded(j).texts.vectors[kept],
-            )) for j in range(2)
+            )) for j in range(self.networks)
         ]) if len(kept) else 1.0  # fmt: skip
         stay, reg = present + STAY * max(float(trusted) - present, 0.0), SHARPNESS * self.tau
         plan = sparse_transport(row, column, -cosine, np.ones(m), np.ones(m), stay_cost=-stay, reg=reg)
@@ -187,27 +221,40 @@ class Auto(PairCleaner):
         Epochs whose scores enter the correspondence.
     repaired : float in [0, 1]
         Weight of the repaired pairs in the training behind the horizon; 0 for none.
+    networks : {1, 2}
+        How many are trained; two take twice the time.
+    witness, likeness : bool
+        False: without neighbours' agreement in the frozen spaces (the papers' Gaussian mixture splits the networks'
+        score instead, all pairs have weight 1 at first), without the likeness in the joint space. For comparisons.
     """
 
     method_name: ClassVar[str] = "auto"
 
-    epochs: int = 16
+    epochs: int = 12
     horizon: int = 5
     repaired: float = 0.5
+    networks: int = 2
+    witness: bool = True
+    likeness: bool = True
 
     def _validate(self) -> None:
         super()._validate()
         check_whole("auto", "horizon", self.horizon, 2)
         check_number("auto", "repaired", self.repaired, least=0, most=1)
+        check_whole("auto", "networks", self.networks, 1)
+        check_number("auto", "networks", self.networks, most=2)
+        check_flag("auto", "witness", self.witness)
+        check_flag("auto", "likeness", self.likeness)
 
     def _procedure(self, data: TrainingData) -> _Weighing:
-        procedure = _Weighing(data, tau=self.tau, horizon=self.horizon, repaired=self.repaired, seed=self.random_state)
-        self._wrong = procedure.wrong if procedure.asked else float("nan")
-        return procedure
+        self._trained = _Weighing(data, self)
+        return self._trained
 
     def _set_threshold(self, y: np.ndarray) -> None:
         super()._set_threshold(y)
-        self.noise_rate_ = self._wrong
+        known = self._trained.asked or not self.witness
+        self.noise_rate_ = self._trained.wrong if known else float("nan")
+        del self._trained
 
     def _default_threshold(self, valley: Valley) -> float:
         return 0.5
