@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench_scale import floors
-
 __all__ = ["Machine", "Row", "Timed", "measure", "one_thread", "show", "table", "take_turns"]
 
 TURN = 0.02  # seconds that a turn takes at least: short calls are repeated
@@ -50,6 +48,8 @@ class Machine:
 
 def measure() -> Machine:
     """What one thread of the machine does."""
+    from bench_scale import floors  # here: who only times something needs none of what that script needs
+
     return Machine(*floors())
 
 
