@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 100000 --work /tmp/bench-scale
     OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 1000000 --only score,search --work /tmp/bench-scale
+    OMP_NUM_THREADS=1 python benchmarks/bench_scale.py --rows 10000000 --only vectors --work /tmp/bench-scale
 
 One thread. The floors are measured first: a matrix product of 2048 x 2048 float32 (the FLOP/s of the processor) and a
 copy of 256 MB (its bandwidth).
@@ -9,7 +10,13 @@ copy of 256 MB (its bandwidth).
 score    ``cleanpairs score`` of ROWS/4 and of ROWS rows (512-d vectors, captions of 4 to 12 words), an MLP model, in
          processes of their own: rows/s, peak memory, and the exponents of time and of memory in the rows (the start of
          the process, measured on few rows, taken off). The floor: the model's and the bank's FLOPs, the file's bytes.
-export   ``cleanpairs export`` of a plan for ROWS rows: rows/s and peak memory. Its floor: the file read and written.
+vectors  ``cleanpairs score`` of ROWS/10, 3 ROWS/10 and ROWS pairs of vectors of both sides by WORKERS processes,
+         clip-score and a trained head (ROWS/10 only): rows/s, the peak of all processes, exponents, the floor; once
+         killed half-way and gone on with. Only when named; takes 2 KB of disk a row (--dtype float32: 4 KB).
+export   ``cleanpairs export`` of a plan for ROWS/4 and for ROWS rows: rows/s, peak memory, the exponents of both. The
+         floor: the file read and written.
+rematch  ``cleanpairs rematch`` of an embedding folder with ROWS pairs of 256-d vectors, all of them orphans (the
+         captions are permuted), by a ``clip-score`` run, end to end: reading, search, scorer, transport, assignment.
 search   top-32 of ROWS queries in ROWS vectors by inverted lists, against a flat FAISS index (timed on 2,000 queries
          and scaled) and against FAISS's IVF at the same number of probes; recall@10 against the exact search.
 mixture  Gaussian mixture of 10 ROWS losses, against scikit-learn with the papers' settings on ROWS of them.
@@ -31,19 +38,22 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from bench_score import write_rows
+from scale_vectors import vectors
 
 from cleanpairs.correspondence.mixture import gaussian_split
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.ops import search
 from cleanpairs.ops.inverted_lists import recall_at
+from cleanpairs.plan import METADATA_KEY
 
 print = functools.partial(print, flush=True)  # what is known is seen before what takes longer
 
-PARTS = ("score", "export", "search", "mixture", "parquet")
+PARTS = ("score", "export", "rematch", "search", "mixture", "parquet")
 CHILD = """
 import json, re, resource, sys
 from cleanpairs.cli import main
@@ -124,15 +134,22 @@ def score(work: Path, rows: int, dim: int, flops: float, bandwidth: float) -> No
 
 
 def export(work: Path, rows: int, dim: int, bandwidth: float) -> None:
-    data, out, plan = inputs(work, rows, dim), work / "out.parquet", work / "plan.parquet"
-    write_plan(plan, data, rows)
-    few, few_plan = inputs(work, 2000, dim), work / "plan-2000.parquet"
-    write_plan(few_plan, few, 2000)
-    start, _ = command("export", "--plan", few_plan, "--repaired", out, "--overwrite")
-    seconds, peak = command("export", "--plan", plan, "--repaired", out, "--overwrite")
+    out, took = work / "out.parquet", {}
+    for n in (2000, rows // 4, rows):
+        data, plan = inputs(work, n, dim), work / f"plan-{n}.parquet"
+        write_plan(plan, data, n)
+        began = time.perf_counter()
+        seconds, peak = command("export", "--plan", plan, "--repaired", out, "--overwrite")
+        took[n] = seconds, peak, time.perf_counter() - began
+    start, base, _ = took.pop(2000)
+    for n, (seconds, peak, wall) in took.items():
+        print(f"export  {n:>10,} rows: {n / (seconds - start):>9,.0f} rows/s of CPU time, {n / wall:,.0f} by the "
+              f"clock; peak {peak / 2**20:,.0f} MiB")  # fmt: skip
+    (t0, m0, _), (t1, m1, _) = took[rows // 4], took[rows]
     floor = 2 * data.stat().st_size / bandwidth
-    print(f"export  {rows:>10,} rows: {rows / (seconds - start):>9,.0f} rows/s, peak {peak / 2**20:,.0f} MiB; floor "
-          f"{floor:.1f} s (bytes read and written): {(seconds - start) / floor:.1f} times that")  # fmt: skip
+    print(f"export  exponent of time {exponent(t0 - start, t1 - start, 4):.2f}, of memory {exponent(m0, m1, 4):.3f}; "
+          f"the start takes {start:.1f} s, {base / 2**20:,.0f} MiB; floor {floor:.1f} s (bytes read and written): "
+          f"{(t1 - start) / floor:.1f} times that")  # fmt: skip
 
 
 def write_plan(path: Path, data: Path, rows: int) -> None:
@@ -153,16 +170,70 @@ def write_plan(path: Path, data: Path, rows: int) -> None:
     RepairPlan(table, 0.5, 0.5, open_source(data).fingerprint, settings).save(path, overwrite=True)
 
 
-def neighbours(rows: int, dim: int, flops: float) -> None:
+def unit(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+
+
+def embeddings(rows: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of 32 degrees of freedom in 1,000 heaps, and queries near them: as embeddings of a model are."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     heaps, basis = rng.normal(size=(1000, 32)).astype(np.float32), rng.normal(size=(32, dim)).astype(np.float32)
-
-    def unit(x: np.ndarray) -> np.ndarray:
-        return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
-
     bank = unit((heaps[rng.integers(0, 1000, rows)] + 0.5 * rng.normal(size=(rows, 32)).astype(np.float32)) @ basis)
-    queries = unit(bank + (0.5 / np.sqrt(dim)) * rng.normal(size=(rows, dim)).astype(np.float32))
+    return bank, unit(bank + (0.5 / np.sqrt(dim)) * rng.normal(size=(rows, dim)).astype(np.float32))
+
+
+def embedding_folder(folder: Path, rows: int, dim: int, permuted: bool) -> Path:
+    """What clip-retrieval leaves: vectors of images, of captions, and the rows that they belong to."""
+    if (folder / "metadata").exists():
+        return folder
+    images, texts = embeddings(rows, dim)
+    order = np.random.default_rng(1).permutation(rows) if permuted else np.arange(rows)
+    for name, array in (("img_emb", images), ("text_emb", texts[order])):
+        (folder / name).mkdir(parents=True)
+        np.save(folder / name / f"{name}_0.npy", array.astype(np.float16))
+    (folder / "metadata").mkdir()
+    captions = pa.array([f"caption number {i}" for i in order])
+    table = pa.table({"image_path": [f"{i}.jpg" for i in range(rows)], "caption": captions})
+    pq.write_table(table, folder / "metadata" / "metadata_0.parquet")
+    return folder
+
+
+def rematch(work: Path, rows: int) -> None:
+    few = embedding_folder(work / "vectors-2000", 2000, 256, permuted=False)
+    run, plan = work / "run-clip-score", work / "plan-rematch.parquet"
+    if not (run / "model").exists():
+        command(
+            "fit",
+            few,
+            "--out",
+            run,
+            "--method",
+            "clip-score",
+            "--set",
+            "text_encoder=features",
+            "--quiet",
+            "--overwrite",
+        )
+    data = embedding_folder(work / f"vectors-{rows}", rows, 256, permuted=True)
+    began = time.perf_counter()
+    options = ("--threshold", 1, "--donors", "mismatched", "--overwrite")
+    seconds, peak = command("rematch", run, data, "--out", plan, *options)
+    wall = time.perf_counter() - began
+    table = pq.read_table(plan, columns=["action", "caption", "donor_pair_id"])
+    repaired = np.asarray(table["donor_pair_id"].is_valid())
+    order = np.random.default_rng(1).permutation(rows)
+    back = np.argsort(order)  # the pair that shows the caption of each image
+    donor = np.asarray(table["donor_pair_id"].fill_null(-1))
+    image = np.asarray(pc.equal(table["action"], "rematch_image"))
+    right = np.where(image, donor == order, donor == back) & repaired
+    print(f"rematch {rows:>10,} orphans: {seconds:.0f} CPU s, {wall:.0f} s, peak {peak / 2**30:.2f} GiB; repaired "
+          f"{repaired.mean():.1%}, their own part {right.sum() / max(repaired.sum(), 1):.1%}")  # fmt: skip
+    for note in json.loads(pq.read_schema(plan).metadata[METADATA_KEY])["settings"]["searches"]:
+        print(f"rematch search {search.SearchNote(**note)}")
+
+
+def neighbours(rows: int, dim: int, flops: float) -> None:
+    bank, queries = embeddings(rows, dim)
     size, search.FLAT_UP_TO = search.FLAT_UP_TO, 0
     began = time.process_time()
     found = search.top_k(queries, bank, 32)
@@ -235,17 +306,24 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--work", type=Path, default=Path("bench-scale"))
-    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}, vectors")
+    parser.add_argument("--workers", type=int, default=2, help="of the part vectors")
+    parser.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="of the part vectors")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
     flops, bandwidth = floors()
     print(f"one thread: {flops / 1e9:.0f} GFLOP/s float32, {bandwidth / 1e9:.1f} GB/s copied")
     only = args.only.split(",")
+    if "vectors" in only:
+        kind = {"float16": np.float16, "float32": np.float32}[args.dtype]
+        vectors(args.work, args.rows, args.dim, args.workers, flops, bandwidth, kind)
     if "score" in only:
         score(args.work, args.rows, args.dim, flops, bandwidth)
     if "export" in only:
         export(args.work, args.rows, args.dim, bandwidth)
+    if "rematch" in only:
+        rematch(args.work, args.rows)
     if "search" in only:
         neighbours(args.rows, args.dim, flops)
     if "mixture" in only:
