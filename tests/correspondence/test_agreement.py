@@ -119,8 +119,8 @@ def test_probabilities_take_an_order_and_keep_their_mean() -> None:
     order = np.argsort(score)
     assert (np.diff(w[order]) >= 0).all() and len(np.unique(w)) > 4900
     assert abs(w.mean() - 0.6) < 1e-3
-    # The given probability errs in a fifth: of a right pair it says .95 or .05, .77 on average; of a wrong one .23.
-    assert abs(w[right].mean() - 0.77) < 0.06 and abs(w[~right].mean() - 0.23) < 0.12
+    # The given probability errs in a fifth: .77 on average of right pairs, .23 of wrong ones.
+    assert 0.3 < w[right].mean() - w[~right].mean() < 0.54
 
 
 def test_a_bank_of_some_says_nearly_the_same() -> None:
