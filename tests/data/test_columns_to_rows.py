@@ -1,0 +1,118 @@
+"""Rows converted a column at a time are the rows converted one by one; vectors of captions beside those of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cleanpairs import load_pairs
+from cleanpairs.data import rows as rows_module
+from cleanpairs.data import table_reader
+from cleanpairs.data.rows import RowBatch, convert, finite_rows, vectors_of
+
+CAPTION = st.none() | st.text(max_size=6) | st.text(" \t\n\x00\x1f\u3000aé", max_size=4) | st.just("x" * 50)
+KEYS = st.sampled_from(["strings", "numbers", "none"])
+
+
+def converted(captions: list[str | None], keys: list[Any] | None, first: int) -> RowBatch:
+    columns = {"text": "t", "features": "v"} | ({} if keys is None else {"key": "k"})
+    arrays: dict[str, Any] = {
+        "t": pa.array(captions, pa.string()),
+        "v": pa.array([[1.0, np.nan if i == 2 else 2.0] for i in range(len(captions))], pa.list_(pa.float32(), 2)),
+    }
+    if keys is not None:
+        arrays["k"] = pa.array(keys, pa.int64() if keys and isinstance(keys[0], int) else pa.string())
+    batch = pa.RecordBatch.from_pydict(arrays)
+    return convert(
+        batch,
+        columns,
+        path="x",
+        image_root=None,
+        first_row=first,
+        shape=(1, 2, np.dtype(np.float32)),
+        faults={1: "odd"},
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(CAPTION, min_size=2, max_size=8), KEYS, st.integers(0, 3))
+def test_all_at_once_is_one_by_one(captions: list[str | None], kind: str, first: int) -> None:
+    n = len(captions)
+    keys: list[Any] | None = {"strings": [None, *map(str, range(1, n))], "numbers": list(range(n)), "none": None}[kind]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CLEANPAIRS_MAX_CAPTION_BYTES", "40")
+        fast = converted(captions, keys, first)
+        patched.setattr(rows_module, "_one_a_row", lambda *_, **__: False)
+        slow = converted(captions, keys, first)
+    for name in ("captions", "keys"):
+        assert getattr(fast, name).to_pylist() == getattr(slow, name).to_pylist()
+    assert (fast.row.tolist(), fast.position.tolist()) == (slow.row.tolist(), slow.position.tolist())
+    assert fast.faults == slow.faults and 1 in fast.faults and (n < 3 or 2 in fast.faults)
+    np.testing.assert_array_equal(fast.image_group, slow.image_group)
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int8(), pa.string()), pa.string_view()])
+def test_captions_of_other_types_are_the_same(kind: pa.DataType, tmp_path: Path) -> None:
+    captions = ["a cat", None, "", "été", "a cat"]
+    vectors = pa.array(np.eye(5, dtype=np.float32).tolist(), pa.list_(pa.float32()))
+    want = pa.table({"caption": captions, "image_features": vectors})
+    pq.write_table(want, tmp_path / "a.parquet")
+    pq.write_table(want.set_column(0, "caption", pa.array(captions).cast(kind)), tmp_path / "b.parquet")
+    one, other = load_pairs(tmp_path / "a.parquet"), load_pairs(tmp_path / "b.parquet")
+    assert one.captions == other.captions == ["a cat", "", "", "été", "a cat"]
+    assert one.reasons == other.reasons and sorted(one.reasons) == [1, 2]
+    np.testing.assert_array_equal(one.text_group, other.text_group)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_vectors_that_are_not_finite_become_zero_in_every_precision(kind: Any) -> None:
+    values = np.arange(12, dtype=kind).reshape(4, 3)
+    values[1, 2], values[3, 0] = np.inf, np.nan
+    assert finite_rows(values).tolist() == [True, False, True, False]
+    column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 3)
+    made = np.dtype(np.float16 if kind is np.float16 else np.float32)
+    for array in (column, column.slice(1), column.slice(0, 0)):
+        found = vectors_of(array, (1, 3, made))
+        want = np.where(np.isfinite(values).all(1)[:, None], values, 0)[4 - len(array) if len(array) < 4 else 0 :]
+        np.testing.assert_array_equal(found.array[:, 0], want[: len(array)].astype(made))
+        assert found.array.dtype == made and len(found.faults) == (2 if len(array) else 0)
+    before = column.to_pylist()
+    vectors_of(column, (1, 3, made))
+    np.testing.assert_equal(column.to_pylist(), before)  # the column itself is not written
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_vectors_of_captions_are_read_with_their_faults(
+    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(table_reader, "IN_MEMORY", 0 if large else 1 << 20)
+    texts = [[1.0, 2.0], None, [3.0], [np.inf, 1.0], [4.0, 5.0]]
+    table = pa.table(
+        {
+            "caption": ["a", "b", "c", "d", "e"],
+            "image_features": pa.array(np.eye(5, dtype=np.float32).tolist(), pa.list_(pa.float32(), 5)),
+            "text_features": pa.array(texts, pa.list_(pa.float32())),
+        }
+    )
+    pq.write_table(table, tmp_path / "data.parquet")
+    pairs = load_pairs(tmp_path / "data.parquet")
+    assert pairs.source.columns["text_features"] == "text_features"
+    assert isinstance(pairs.text_vectors, np.memmap) == large and pairs.text_vectors is not None
+    np.testing.assert_array_equal(pairs.text_vectors, [[1, 2], [0, 0], [0, 0], [0, 0], [4, 5]])
+    assert pairs.reasons == {
+        1: "there is no text vector",
+        2: "its text vector has 1 values, not 2",
+        3: "its text vector is not finite",
+    }
+    lists = table.set_column(0, "caption", pa.array([["a", "b"]] * 5))
+    pq.write_table(lists, tmp_path / "lists.parquet")
+    several = load_pairs(tmp_path / "lists.parquet")  # one vector a row is not one a caption
+    assert several.text_vectors is None and not several.reasons and len(several) == 10
