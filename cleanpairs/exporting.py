@@ -199,8 +199,8 @@ def export_plan(
     driver = make_engine(engine, workers=workers, address=address)
     about = about or CardFacts(license=license)
     plan = PlanFile.open(path)
-    whole = None if plan is not None else RepairPlan.load(path)
-    settings = (plan.head if whole is None else whole).settings
+    head = RepairPlan.load(path) if plan is None else plan.head
+    settings = head.settings
     if "data" not in settings:
         raise DataError(f"{path} does not name its data: apply it in Python, by cleanpairs.export.export_pairs")
     begun = time.time()
@@ -214,7 +214,7 @@ def export_plan(
     if driver.remote:
         raise ConfigError(f"this export cannot be divided among workers: {reason}; leave --engine and --workers out")
     pairs = load_pairs(settings["data"], **settings.get("columns", {}))
-    return export_pairs(pairs, RepairPlan.load(path) if whole is None else whole, out, about=about, **written)
+    return export_pairs(pairs, head if plan is None else RepairPlan.load(path), out, about=about, **written)
 
 
 def export_run(
@@ -253,7 +253,13 @@ def export_run(
     pairs, plan = plan_run(run, threshold=threshold, explode=explode, parts=near, **who, **settings)
     saved = run.path / "plan.parquet"
     plan.save(saved)
-    written = {"dropped": dropped, "ledger": ledger, "card": card, "format": format, "shard_size": shard_size}
+    written: dict[str, Any] = {
+        "dropped": dropped,
+        "ledger": ledger,
+        "card": card,
+        "format": format,
+        "shard_size": shard_size,
+    }
     about = card_facts(run, license)
     if engine != "local" or workers > 1:
         del pairs, plan  # it is read again as it is needed

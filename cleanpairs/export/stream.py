@@ -120,13 +120,13 @@ def export_stream(
     out = choose_format(out, "parquet")[1]
     chosen = make_format("parquet")
     targets = output_paths(out, False, dropped=dropped, ledger=ledger, card=card)
-    roles = tuple(role for role in ("out", "ledger", "dropped") if role in targets)
+    roles: tuple[str, ...] = tuple(role for role in ("out", "ledger", "dropped") if role in targets)
     schema = input_schema(source, next(iter_tables(source, batch_rows=1)).schema)
     layout = Layout(source, schema, True, pa.schema([]))
     parts = None
     with staged_set() as outputs:  # renamed in the opposite order: out is the last
         staged = {r: Path(outputs.file(path, overwrite=overwrite, inputs=source.paths)) for r, path in targets.items()}
-        paths = {role: staged[role] for role in roles}
+        paths: dict[str, Path] = {role: staged[role] for role in roles}
         partitions = plan_partitions(ParquetReader().row_groups(source), source.n_rows, target=PARTITION)
         scan = plan.scan(partitions)
         near = out.absolute().parent if engine.remote else None  # where other machines see it
@@ -174,7 +174,7 @@ def export_stream(
         )
     if parts is not None:  # now that their whole is in place
         remove_job(parts)
-    return ExportSummary(**counts, rows=written.rows["out"], files=targets, renamed=layout.renamed)
+    return ExportSummary(**counts, rows=written.rows["out"], files=targets, renamed=layout.renamed, format="parquet")
 
 
 def _check_for(plan: PlanFile, source: Source) -> None:

@@ -191,8 +191,8 @@ def candidate_edges(
                     }
                 )
             # What k wronged pairs carry may go back to k; equal parts of trusted pairs are one donor.
-            held = (np.arange(len(showing)), showing) if trusted else (group_of_donor, donors)
-            holders.append(Members.from_groups(*held, len(showing)))
+            group_of = np.arange(len(showing)) if trusted else group_of_donor
+            holders.append(Members.from_groups(group_of, showing if trusted else donors, len(showing)))
             shown.append(showing)
             first_group += len(showing)
     return Edges(

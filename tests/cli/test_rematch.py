@@ -163,3 +163,23 @@ def test_auto_says_what_to_expect(command: Callable[..., Any], fitted: Path, tmp
         got, out, err = command("rematch", run, "--out", tmp_path / "j.parquet", "--threshold", "auto", "--json")
         assert got == code and (code or json.loads(out)["pairs"] == N)
         (tmp_path / "j.parquet").unlink(missing_ok=True)
+
+
+@pytest.mark.slow
+def test_two_workers_plan_what_one_does(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name, argv in (("one", []), ("two", ["--workers", "2"])):
+        code, _, err = command("rematch", "--out", tmp_path / f"{name}.parquet", *argv)
+        assert code == 0, err
+    one, two = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("one", "two"))
+    assert one.equals(two) and sorted(p.name for p in tmp_path.iterdir()) == ["one.parquet", "two.parquet"]
+    for workers in ("1", "2"):
+        code, _, err = command(
+            "export", "--plan", tmp_path / "two.parquet", "--repaired", tmp_path / f"out{workers}.parquet",
+            "--workers", workers,
+        )  # fmt: skip
+        assert code == 0, err
+    assert (tmp_path / "out1.parquet").read_bytes() == (tmp_path / "out2.parquet").read_bytes()
+    assert not list(tmp_path.glob("*.parts"))

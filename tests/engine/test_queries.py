@@ -1,0 +1,137 @@
+"""Searches by the workers of an engine, a part of the queries each: what one process finds, bit for bit."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cleanpairs.engine import Partition, make_engine
+from cleanpairs.engine.queries import EngineSearch
+from cleanpairs.engine.work import carry_out
+from cleanpairs.errors import DataError
+from cleanpairs.ops import inverted_lists, search
+from cleanpairs.ops.search import top_k
+
+
+class OneByOne:
+    """Parts in this process, in reverse; the one numbered ``stops`` ends the job."""
+
+    remote = True
+
+    def __init__(self, stops: int = -1) -> None:
+        self.stops, self.done = stops, 0
+
+    def run(self, work: Any, partitions: Sequence[Partition], folder: Path) -> Iterator[Any]:
+        do = work.open(1)
+        for partition in reversed(partitions):
+            if partition.number == self.stops:
+                raise DataError("stopped")
+            yield carry_out(do, partition, folder)
+            self.done += 1
+
+
+def heaps(n: int, d: int = 16, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(20, d))[rng.integers(0, 20, n)] + 0.1 * rng.normal(size=(n, d))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def approximate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "FLAT_UP_TO", 100)
+    monkeypatch.setattr(inverted_lists, "_SLOTS", 4000)  # 100 queries at 4 probes of 10
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 5), (5, 0), (1, 1), (2, 2), (300, 40)])
+def test_the_exact_search_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, m: int) -> None:
+    monkeypatch.setattr(search, "_FLAT_BLOCK", 64)
+    queries, bank = heaps(n), heaps(m, seed=1)
+    looks = EngineSearch(tmp_path / "parts", OneByOne())
+    found, wanted = looks(queries, bank, 7), top_k(queries, bank, 7)
+    np.testing.assert_array_equal(found.indices, wanted.indices)
+    np.testing.assert_array_equal(found.scores, wanted.scores)
+    assert found.note == wanted.note
+    looks.remove()
+    assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.usefixtures("approximate")
+def test_the_approximate_search_in_parts_that_was_stopped(tmp_path: Path) -> None:
+    queries, bank = heaps(1000), heaps(1200, seed=1)
+    wanted = top_k(queries, bank, 10)
+    assert wanted.note is not None and wanted.note.index == "ivf"
+    with pytest.raises(DataError, match="stopped"):
+        EngineSearch(tmp_path / "parts", OneByOne(stops=4))(queries, bank, 10)
+    engine = OneByOne()
+    looks = EngineSearch(tmp_path / "parts", engine)
+    found = looks(queries, bank, 10)
+    assert engine.done == 5  # of ten
+    np.testing.assert_array_equal(found.indices, wanted.indices)
+    np.testing.assert_array_equal(found.scores, wanted.scores)
+    assert found.note == wanted.note
+    other = looks(bank, queries, 10)  # the next search has a folder of its own
+    np.testing.assert_array_equal(other.indices, top_k(bank, queries, 10).indices)
+    assert sorted(p.name for p in (tmp_path / "parts").iterdir()) == ["search-0", "search-1"]
+    looks.remove()
+    assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.usefixtures("approximate")
+def test_parts_of_another_search_are_not_mixed_in(tmp_path: Path) -> None:
+    queries, bank = heaps(300), heaps(1200, seed=1)
+    EngineSearch(tmp_path / "parts", OneByOne())(queries, bank, 10)
+    queries[0] = queries[7]
+    found = EngineSearch(tmp_path / "parts", OneByOne())(queries, bank, 10)
+    np.testing.assert_array_equal(found.indices, top_k(queries, bank, 10).indices)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["local", "ray"])
+def test_a_worker_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if name == "ray" and importlib.util.find_spec("ray") is None:
+        pytest.skip('needs Ray: pip install "cleanpairs[ray]"')
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(search, "_FLAT_BLOCK", 4096)
+    queries, bank = heaps(20_000), heaps(3000, seed=1)
+    engine = make_engine(name, workers=2)
+    looks = EngineSearch(tmp_path / "parts", Killing(engine))
+    found, wanted = looks(queries, bank, 10), top_k(queries, bank, 10)
+    np.testing.assert_array_equal(found.indices, wanted.indices)
+    np.testing.assert_array_equal(found.scores, wanted.scores)
+
+
+class Killing:
+    """An engine, of whose workers one is killed as soon as a part is finished."""
+
+    remote = True
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def run(self, work: Any, partitions: Sequence[Partition], folder: Path) -> Iterator[Any]:
+        killed = False
+        for finished in self.engine.run(work, partitions, folder):
+            if not killed:
+                killed = True
+                kill_a_worker(os.getpid())
+            yield finished
+
+
+def kill_a_worker(parent: int) -> None:
+    """The newest process below ``parent`` that works: of the pool, or an actor of Ray."""
+    import psutil
+
+    workers = [
+        child
+        for child in psutil.Process(parent).children(recursive=True)
+        if "spawn_main" in " ".join(child.cmdline()) or child.name().startswith("ray::_Worker")
+    ]
+    assert workers, "no worker to kill"
+    os.kill(workers[0].pid, signal.SIGKILL)
