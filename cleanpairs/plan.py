@@ -391,7 +391,8 @@ def truth_after(
     """The truth of N pairs whose texts and images come from the pairs ``text_from`` and ``image_from`` (N,).
 
     A caption is matched where it stands beside the image that it came with before it was wronged, and where it was
-    ``written`` (N,) bool for it: such a one has no key (""). None where the truth is not known.
+    ``written`` (N,) bool for it: such a one has no key (""). One that is mismatched though its key is its pair's own
+    has other words mixed in, and is matched nowhere. None where the truth is not known.
     """
     if pairs.true_mismatch is None or pairs.true_key is None:
         return None
@@ -399,9 +400,10 @@ def truth_after(
     image_of_key = dict(zip(reversed(pairs.keys), reversed(group.tolist()), strict=True))
     key = [pairs.true_key[i] for i in text_from.tolist()]
     mismatch = pairs.true_mismatch.copy()
+    mixed = [wrong and a == b for wrong, a, b in zip(mismatch.tolist(), pairs.true_key, pairs.keys, strict=True)]
     own = np.arange(len(pairs))
     for i in np.flatnonzero((text_from != own) | (image_from != own)).tolist():
-        mismatch[i] = image_of_key.get(key[i]) != group[image_from[i]]
+        mismatch[i] = mixed[text_from[i]] or image_of_key.get(key[i]) != group[image_from[i]]
     for i in np.flatnonzero(written).tolist() if written is not None else ():
         mismatch[i], key[i] = False, ""
     return Truth(mismatch, key)

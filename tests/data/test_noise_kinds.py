@@ -12,6 +12,7 @@ import pytest
 from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise
 from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.plan import truth_after
 
 ALL = ("within:c", "shift", "shift:3", "collapse", "collapse:4", "partial", "partial:0.2", "partial:1")
 
@@ -311,6 +312,15 @@ def test_a_copy_holds_the_captions_and_the_truth(tmp_path: Path, kind: str, list
         category = [table["category"][r].as_py() for r in row]
         for i, j in enumerate(noise.permutation.tolist()):
             assert i == j or category[i] == category[j] is not None
+
+
+def test_a_half_wrong_caption_is_matched_nowhere() -> None:
+    """Pairs 0 and 1 are of one image; the caption of 1 is half wrong, and was its own."""
+    pairs = apply_noise(corpus(2, 2), Noise(np.arange(4), np.arange(4) == 1, {1: "w1.0 w1.1 w9.2"}))
+    own = np.arange(4)
+    for text_from, wrong in (([1, 1, 2, 3], [True, True, False, False]), ([0, 0, 2, 3], [False] * 4)):
+        truth = truth_after(pairs, np.array(text_from), own)
+        assert truth is not None and truth.mismatch.tolist() == wrong
 
 
 def test_a_research_directory(tmp_path: Path) -> None:
