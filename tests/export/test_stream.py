@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ from cleanpairs.engine.work import carry_out
 from cleanpairs.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.export import export_pairs, restore_export, stream
 from cleanpairs.export.decisions import PlanFile
+from cleanpairs.export.partitions import ExportWork
 from cleanpairs.export.stream import InputWatch, export_stream, streams
 from cleanpairs.exporting import export_plan
 from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
@@ -241,13 +244,55 @@ def test_row_groups_are_bounded_as_elsewhere(tmp_path: Path, monkeypatch: pytest
     assert max(groups.row_group(i).num_rows for i in range(groups.num_row_groups)) <= 5
 
 
+DYING = '''
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Dying:
+    """Work whose worker is killed at partition 1, half-way, while the file ``once`` is there."""
+
+    work: Any
+    once: str
+
+    def open(self, threads):
+        do = self.work.open(threads)
+
+        def export(partition, path):
+            if partition.number == 1 and Path(self.once).exists():
+                Path(self.once).unlink()
+                path.write_bytes(b"half of")
+                os.kill(os.getpid(), signal.SIGKILL)
+            return do(partition, path)
+
+        return export
+'''
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_every_engine_writes_the_same_files(tmp_path: Path, engine: str) -> None:
+def test_every_engine_writes_the_same_files_though_a_worker_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
     if engine == "ray" and importlib.util.find_spec("ray") is None:
         pytest.skip('needs Ray: pip install "cleanpairs[ray]"')
     plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61))
     wanted = streamed(plan, tmp_path)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "dying_export.py").write_text(DYING)
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    dying = importlib.import_module("dying_export").Dying
+    once = tmp_path / "once"
+    once.write_text("")
+    monkeypatch.setattr(stream, "ExportWork", lambda *given: dying(ExportWork(*given), str(once)))
     at = streamed(plan, tmp_path, make_engine(engine, workers=2), engine)
+    assert not once.exists()  # it did die
     for role in ROLES:
         assert at[role].read_bytes() == wanted[role].read_bytes(), role
+    assert not (tmp_path / f"{engine}.parquet.parts").exists()
+    monkeypatch.delitem(sys.modules, "dying_export")
