@@ -106,6 +106,11 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
+def figure(x: float) -> str:
+    """Three digits, and no powers of ten."""
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+
+
 def table(rows: Iterable[Row]) -> str:
     """Markdown."""
     heads = "operation | size | ours | baseline | its time | ratio | target | reached | times the floor | note"
@@ -114,8 +119,8 @@ def table(rows: Iterable[Row]) -> str:
         reached = {None: "", True: "yes", False: "**no**"}[row.reached]
         lines.append(
             f"| {row.operation} | {row.size} | {duration(row.ours)} | {row.baseline} | {duration(row.theirs)} "
-            f"| {row.ratio:.3g} | {'' if row.target is None else f'{row.target:g}'} | {reached} "
-            f"| {'' if not row.floor else f'{row.ours / row.floor:.3g}'} | {row.note} |"
+            f"| {figure(row.ratio)} | {'' if row.target is None else f'{row.target:g}'} | {reached} "
+            f"| {'' if not row.floor else f'{figure(row.ours / row.floor)}'} | {row.note} |"
         )
     return "\n".join(lines)
 
@@ -136,6 +141,6 @@ def show(rows: Iterable[Row], machine: Machine) -> list[Row]:
     for row in rows:
         done.append(row)
         times = f"{duration(row.ours)}, {row.baseline} {duration(row.theirs)}"
-        print(f"  {row.operation}, {row.size}: {times}: {row.ratio:.3g}", file=sys.stderr, flush=True)
+        print(f"  {row.operation}, {row.size}: {times}: {figure(row.ratio)}", file=sys.stderr, flush=True)
     print(f"One thread: {machine}\n\n{table(done)}\n\n{missed(done)}", flush=True)
     return done
