@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cleanpairs import distributed
 from cleanpairs.encoders.base import DualEncoder, State, take_state
 from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.ops.matching import duplicate_mask
-from cleanpairs.scoring import Encoded, as_input, embed_images, embed_texts, in_groups
+from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups
 from cleanpairs.trainer.compiled import Compiled
 from cleanpairs.trainer.inputs import Ahead, Inputs
 from cleanpairs.trainer.staged import Staged
@@ -112,13 +113,18 @@ class View:
     def encoded(self, network: int) -> Encoded:
         """All images and captions through one network in evaluation mode; kept until the next step."""
         if network not in self._encoded:
-            model = self.networks[network].model
-            self._encoded[network] = Encoded(
-                embed_images(model, self.data.images, device=self.device),
-                embed_texts(model, self.data.tokens, device=self.device),
-                model,
-                self.device,
-            )
+            model, images, tokens = self.networks[network].model, self.data.images, self.data.tokens
+            mine = slice(None)
+            divided = distributed.world_size() > 1 and not model.local  # parts would have to be gathered too
+            if divided:
+                mine = slice(distributed.rank(), None, distributed.world_size())
+                tokens = tokens.take(np.arange(len(tokens))[mine])
+            embedded_images = embed_images(model, images[mine], device=self.device)
+            embedded_texts = embed_texts(model, tokens, device=self.device)
+            if divided:
+                embedded_images = gathered(embedded_images, len(images))
+                embedded_texts = gathered(embedded_texts, len(self.data.tokens))
+            self._encoded[network] = Encoded(embedded_images, embedded_texts, model, self.device)
         return self._encoded[network]
 
     def figure(
@@ -204,6 +210,12 @@ class View:
         return random_batches(
             rows, self.data.tokens.lengths, size or self.settings.batch_size, self.settings.bucket, rng
         )
+
+
+def gathered(own: Embeddings, n: int) -> Embeddings:
+    """Of all n rows, out of every process's share: each ``world``-th of them."""
+    shares = distributed.gather_rows(torch.from_numpy(own.vectors), -(-n // distributed.world_size()))
+    return Embeddings(shares.transpose(0, 1).flatten(0, 1)[:n].numpy())
 
 
 def random_batches(

@@ -11,6 +11,7 @@ import torch
 from cleanpairs.correspondence.constant import Trusting
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.errors import ConfigError
 from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.trainer import Piece, Plain, Trained, Trainer, TrainingData, TrainingSettings, view
 from cleanpairs.trainer.compiled import Compiled
@@ -83,3 +84,22 @@ def test_what_is_compiled_gives_what_it_was() -> None:
     linear = torch.nn.Linear(3, 2)
     compiled, x = Compiled(linear, backend="eager"), torch.randn(4, 3)
     assert torch.equal(compiled(x), linear(x)) and compiled.failed is None
+
+
+@pytest.mark.parametrize("micro", [None, 4])
+def test_a_method_that_needs_the_whole_graph_is_refused_in_pieces(micro: int | None) -> None:
+    class Whole(Plain):
+        needs_whole_graph = True
+
+    def fit() -> Trained:
+        tokens = Tokenizer.fit(["a b", "b c", "c a"]).encode(["a b", "b c", "c a"])
+        data = TrainingData(np.eye(3, dtype=np.float32)[:, None], tokens, *[np.arange(3)] * 3)
+        procedure = Whole(InfoNCELoss(tau=0.1), Trusting(3))
+        settings = TrainingSettings(batch_size=3, micro_batch=micro)
+        return Trainer(settings).fit(data, [Piece(1)], procedure, lambda: MLP(4, 3, dim=4, dim_word=2))
+
+    if micro is None:
+        assert len(fit().history) == 1
+        return
+    with pytest.raises(ConfigError, match="without --micro-batch"):
+        fit()
