@@ -116,14 +116,14 @@ class ScorePairs:
             raise DataError(f"the batch has a column {taken[0]!r} already, and a score would replace it: rename it")
         table = pa.table({name: _plain(table[name]) for name in table.column_names})
         found = find_columns(table.schema, self.given, "the batch")
-        columns = {role: found[role] for role in ("text", "features", "text_features") if role in found}
+        columns: dict[str, str] = {role: found[role] for role in ("text", "features", "text_features") if role in found}
         scorer = self.model._row_scorer(columns.keys())
         if scorer is None or is_list(table.schema.field(columns["text"]).type):
             raise DataError(
                 "the batch needs one caption a row, its image's vector (image_features) and, for a model of caption "
                 f"vectors, the caption's (text_features); it has {', '.join(map(str, table.schema))}"
             )
-        shapes = {
+        shapes: dict[str, Any] = {
             role: vector_shape(table[name].type, _one(table[name])) for role, name in columns.items() if role != "text"
         }
         parts = [SCORES_SCHEMA.empty_table()]
