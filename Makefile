@@ -18,7 +18,7 @@ help:
 	@echo "make test    install the test extra too and run the whole test suite (test-gpu: what needs a GPU)"
 	@echo "make lint    ruff and mypy; make format rewrites"
 	@echo "make docs    build the documentation site into build/site"
-	@echo "make bench   every operation beside its baseline, its target and the machine's floor (ten minutes)"
+	@echo "make bench   every operation beside its baseline, its target and the machine's floor (four minutes on an idle core)"
 	@echo "make faults  kill commands, fill disks, damage files; write the table of docs/robustness.md (half an hour)"
 	@echo "make clean   remove $(VENV), caches and build output; runs/ and demo/ stay"
 

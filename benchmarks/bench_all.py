@@ -1,10 +1,9 @@
 """Every operation beside its named baseline, its target and the machine's floor: one table (`make bench`).
 
-    python benchmarks/bench_all.py [--only ranks,search] [--json rows.jsonl]
+    python benchmarks/bench_all.py [--only ops,search] [--json rows.jsonl]
 
-Ten minutes of one core. What the columns mean is said in side_by_side.py, what each baseline is in the head of the
-script that it comes from. Exit code 1 where an operation fails or its result is not the baseline's; a missed target is
-listed, and is none.
+Four minutes of one core. What the columns mean is said in side_by_side.py, what each baseline is in the head of the
+script that it comes from. Exit code 1 where an operation fails; a missed target is listed, and is no failure.
 """
 
 from __future__ import annotations

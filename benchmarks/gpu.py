@@ -97,7 +97,8 @@ def floor_of(fitted: Any, data: Path, pairs: int, flops: float, bandwidth: float
             states = model.encode_images(x[torch.from_numpy(at).to(device)]), model.encode_texts(tokens.to(device))
             model.similarity(*states)
         forward = float(counted.get_total_flops())
-        recurrent = [m for m in model.modules() if isinstance(m, torch.nn.GRU)]
+        # On a CPU it is made of products, which are counted already.
+        recurrent = [m for m in model.modules() if isinstance(m, torch.nn.GRU) and device.type == "cuda"]
         for gru in recurrent:  # 3 gates, 2 directions
             forward += 2 * 2 * 3 * (gru.input_size + gru.hidden_size) * gru.hidden_size * WORDS * batch
         size = sum(p.numel() for p in model.parameters())
