@@ -142,7 +142,21 @@ def test_torchrun_fits_and_the_first_process_reports(tmp_path: Path) -> None:
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    fit = ["-m", "cleanpairs", "fit", "pairs.parquet", "--backbone", "mlp", "--epochs", "2", "--out", "run", "--json"]
+    fit = [
+        "-m",
+        "cleanpairs",
+        "fit",
+        "pairs.parquet",
+        "--method",
+        "crcl",
+        "--backbone",
+        "mlp",
+        "--epochs",
+        "2",
+        "--out",
+        "run",
+        "--json",
+    ]
     more = ["--set", "method.refine_epochs=[1]", "--batch-size", "16", "--micro-batch", "4"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([*launch, *fit, *more], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
