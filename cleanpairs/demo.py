@@ -39,7 +39,7 @@ class DemoResult:
     right: int
     rsum_noisy: float
     rsum_cleaned: float
-    rsum_crcl: float
+    rsum_own: float
     summary: ExportSummary
     seconds: float
 
@@ -86,8 +86,8 @@ def run_demo(
     }  # fmt: skip
     if images:
         options |= {"image_encoder": "cnn", "image_size": 64}
-    recipe = Recipe.resolve("crcl-clipart", options=options)
-    say("2. CRCL trains on them; it does not know which are wrong")
+    recipe = Recipe.resolve("auto-clipart", options=options)
+    say("2. two networks train on them, with the method auto; it does not know which are wrong")
     fit_run(recipe, latest=False, progress=progress)
     if progress is not None:
         progress.close()
@@ -129,7 +129,7 @@ def run_demo(
     own = model.evaluate(test).rsum
     say(f"   rSum {before:6.1f}  on the noisy data")
     say(f"   rSum {after:6.1f}  on the cleaned data")
-    say(f"   rSum {own:6.1f}  CRCL itself, on the noisy data")
+    say(f"   rSum {own:6.1f}  its own model, on the noisy data")
     result = DemoResult(
         pairs=len(pairs),
         wronged=wronged,
@@ -139,7 +139,7 @@ def run_demo(
         right=right,
         rsum_noisy=before,
         rsum_cleaned=after,
-        rsum_crcl=own,
+        rsum_own=own,
         summary=summary,
         seconds=time.perf_counter() - began,
     )
@@ -178,7 +178,7 @@ def _write_pages(
         summary={
             "rSum of a plain model on the noisy data": round(result.rsum_noisy, 1),
             "rSum of a plain model on the cleaned data": round(result.rsum_cleaned, 1),
-            "rSum of CRCL on the noisy data": round(result.rsum_crcl, 1),
+            "rSum of its own model, on the noisy data": round(result.rsum_own, 1),
         },
         overwrite=overwrite,
     )

@@ -33,7 +33,7 @@ from cleanpairs.registry import METHODS, nearest
 __all__ = ["HEADER_KEYS", "DataOptions", "OutputOptions", "Recipe", "find_recipes", "load_recipe", "recipe_header"]
 
 HEADER_KEYS = ("command", "hardware", "minutes", "expected", "date")  # comments that every shipped recipe opens with
-DEFAULT_METHOD = "crcl"
+DEFAULT_METHOD = "auto"
 _ALIASES = {"seed": "random_state"}  # the command line's name -> the constructor's
 _ESTIMATOR_SECTIONS = ("method", "backbone", "train")
 _IN_BACKBONE = {

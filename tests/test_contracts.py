@@ -148,6 +148,7 @@ BAD: dict[str, list[Any]] = {
     "standardise": ["no", None],
     "require_evidence": ["yes", 1],
     "max_bad_share": [-0.1, 1.5, "much"], "near_duplicates": [1, "yes"], "repaired": [-0.1, 1.1, "a"],
+    "networks": [0, 3, "two", 1.5], "witness": ["yes", 1], "likeness": [None, 2],
     "image_drop": [-0.1, 1, "a"], "text_drop": [-0.1, 1.0, None], "min_count": [0],
     "tokenizer": ["word", None, 3],
     "warmup": [-1, "a", 1.5], "warm_loss": ["max", None], "split_by": ["loss", None], "clean_loss": ["x", None],

@@ -44,7 +44,10 @@ class Toy:
 
 @pytest.fixture(autouse=True)
 def toy_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry("method", {"crcl": (f"{__name__}:Toy", "toy"), "toy": (f"{__name__}:Toy", "toy")})
+    registry = Registry(
+        "method",
+        {"auto": (f"{__name__}:Toy", "toy"), "crcl": (f"{__name__}:Toy", "toy"), "toy": (f"{__name__}:Toy", "toy")},
+    )
     monkeypatch.setattr(Registry, "load", lambda self, name: self.entry(name) and Toy)
     monkeypatch.setattr(recipe_module, "METHODS", registry)
 
@@ -56,7 +59,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_no_recipe_is_the_default_method_with_its_defaults() -> None:
-    assert Recipe.resolve() == Recipe("crcl", {}, DataOptions(), OutputOptions())
+    assert Recipe.resolve() == Recipe("auto", {}, DataOptions(), OutputOptions())
     assert Recipe.resolve().estimator().given["epochs"] == 3
 
 
@@ -117,7 +120,7 @@ def test_unknown_key_names_file_key_and_nearest(tmp_path: Path) -> None:
     path = written(tmp_path, "train: {epoch: 3}\n")
     with pytest.raises(ConfigError) as caught:
         load_recipe(path)
-    for part in (str(path), "'train.epoch'", "did you mean 'epochs'?", "method crcl"):
+    for part in (str(path), "'train.epoch'", "did you mean 'epochs'?", "method auto"):
         assert part in str(caught.value)
 
 

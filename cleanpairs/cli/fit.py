@@ -21,7 +21,7 @@ __all__ = ["fit"]
 @click.option(
     "--method",
     metavar="NAME",
-    help="Method; `cleanpairs methods` lists them.  [default: crcl]",
+    help="Method; `cleanpairs methods` lists them.  [default: auto]",
     shell_complete=complete_method,
 )
 @click.option(

@@ -8,6 +8,8 @@ trained from them, only rows that are all alike are refused.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cleanpairs.correspondence.evidence import (
@@ -25,10 +27,17 @@ from cleanpairs.correspondence.evidence import (
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.errors import RefusedError
 
-__all__ = ["HINT", "MANY", "evidence_of", "refuse_without"]
+__all__ = ["HINT", "MANY", "caption_vectors", "evidence_of", "refuse_without"]
 
 MANY = 100  # pairs
 HINT = 1.0  # z
+
+
+def caption_vectors(tokens: TokenTable) -> Any:
+    """(N, V) float32 of N captions: the words of each by their rarity (sparse), or its given vector, standardised."""
+    if tokens.vectors is None:
+        return bag_of_tokens(tokens.ids, tokens.offsets)
+    return standardised(tokens.vectors[tokens.ids[tokens.offsets[:-1]]])
 
 
 def evidence_of(
@@ -53,11 +62,7 @@ def evidence_of(
         return Evidence(0.0, len(groups))
     rows = np.concatenate(groups)
     if isinstance(texts, TokenTable):
-        chosen = texts.take(rows)
-        if chosen.vectors is None:
-            described = bag_of_tokens(chosen.ids, chosen.offsets)
-        else:
-            described = standardised(chosen.vectors[chosen.ids[chosen.offsets[:-1]]])
+        described = caption_vectors(texts.take(rows))
     else:
         described = standardised(texts[rows])
     shown = image_index[[group[0] for group in groups]]

@@ -26,11 +26,12 @@ from sklearn.preprocessing import normalize
 from torch import Tensor, nn
 
 from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, neighbours_likeness, nothing_known
-from cleanpairs.correspondence.evidence import bag_of_tokens, image_vectors
+from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import gaussian_split
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.correspondence.witnesses import in_order, joined, ranks
 from cleanpairs.estimators import PairCleaner
+from cleanpairs.estimators.refusal import caption_vectors
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.ops.joint import SHARPNESS, STAY
 from cleanpairs.ops.matching import matching_probability
@@ -58,9 +59,9 @@ def reduced(x: Any, seed: int) -> np.ndarray:
 
 
 def agreement_of(data: TrainingData, seed: int) -> Agreement:
-    """Neighbours' agreement of the pairs of a training: of standardised mean regions, and of words by their rarity."""
+    """Neighbours' agreement of a training's pairs: of standardised mean regions, and of rare words or given vectors."""
     images = reduced(image_vectors(data.images, np.arange(len(data.images))), seed)
-    texts = reduced(normalize(bag_of_tokens(data.tokens.ids, data.tokens.offsets)), seed)
+    texts = reduced(normalize(caption_vectors(data.tokens)), seed)
     return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
 
 
@@ -79,7 +80,8 @@ class _Weighing:
         self.asked = len(agreement.control) > 0  # else there are too few pairs, and all count as right at first
         self.objective = InfoNCEWithRCE(tau=method.tau)
         self.tau, self.networks, self.witness = method.tau, method.networks, method.witness
-        self.horizon, self.repaired, self.likeness = method.horizon, method.repaired, method.likeness
+        self.horizon = min(method.horizon, method.epochs)
+        self.repaired, self.likeness = method.repaired, method.likeness
         self.w = self.right.astype(np.float32)
         self.weight = self.w.copy()
         self.caption = np.arange(n, dtype=np.int64)

@@ -177,7 +177,12 @@ def test_a_corrupted_copy_can_be_fitted_repaired_and_judged(command: Command, da
     for kind in ("--shift", "--collapse", "--partial"):
         out = f"{kind[2:]}.parquet"
         assert command("corrupt", data, "--noise", "0.4", "--out", out, kind)[0] == 0
-        assert command("fit", out, "--out", f"run{kind}", "--device", "cpu", "--quiet", *SMALL, *CRCL)[0] == 0
+        assert (
+            command("fit", out, "--method", "crcl", "--out", f"run{kind}", "--device", "cpu", "--quiet", *SMALL, *CRCL)[
+                0
+            ]
+            == 0
+        )
         code, found, err = command("evaluate", f"run{kind}", out, "--json")
         assert code == 0 and 0 <= json.loads(found)["auroc"] <= 1, err
         assert command("rematch", f"run{kind}", "--out", f"plan{kind}.parquet")[0] == 0
@@ -192,10 +197,10 @@ def test_a_corrupted_copy_can_be_fitted_repaired_and_judged(command: Command, da
 def test_fit_with_a_noise_file_is_fit_on_the_corrupted_data(command: Command, data: Path, noise_file: Path) -> None:
     common = ("--device", "cpu", "--quiet", *SMALL, *CRCL)
     before = data.read_bytes()
-    assert command("fit", data, "--noise-file", noise_file, "--out", "a", *common)[0] == 0
+    assert command("fit", data, "--method", "crcl", "--noise-file", noise_file, "--out", "a", *common)[0] == 0
     assert data.read_bytes() == before
     assert command("corrupt", data, "--noise-file", noise_file, "--out", "noisy.parquet")[0] == 0
-    assert command("fit", "noisy.parquet", "--out", "b", *common)[0] == 0
+    assert command("fit", "noisy.parquet", "--method", "crcl", "--out", "b", *common)[0] == 0
     a, b = (pq.read_table(f"{run}/scores.parquet")["correspondence"].to_numpy() for run in "ab")
     np.testing.assert_array_equal(a, b)
     info, truth = json.loads(Path("a/run.json").read_text()), noise_of(load_pairs(data), np.load(noise_file)).mismatched
@@ -209,9 +214,10 @@ def test_fit_with_a_noise_file_is_fit_on_the_corrupted_data(command: Command, da
 
 
 def test_fit_tells_the_detection(command: Command, data: Path, noise_file: Path) -> None:
-    code, out, _ = command("fit", data, "--noise-file", noise_file, "--device", "cpu", *SMALL, *CRCL)
+    common = ("--method", "crcl", "--device", "cpu", *SMALL, *CRCL)
+    code, out, _ = command("fit", data, "--noise-file", noise_file, *common)
     assert code == 0 and "detection       auroc 0." in out
-    code, out, _ = command("fit", data, "--device", "cpu", "--out", "clean", *SMALL, *CRCL)
+    code, out, _ = command("fit", data, "--out", "clean", *common)
     assert (
         code == 0 and "detection" not in out and "noise" not in json.loads(Path("clean/run.json").read_text())["input"]
     )
@@ -235,7 +241,7 @@ def test_a_resumed_fit_keeps_its_noise_file(
     command: Command, data: Path, noise_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = ("--device", "cpu", "--quiet", *SMALL, *CRCL)
-    assert command("fit", data, "--noise-file", noise_file, "--out", "whole", *argv)[0] == 0
+    assert command("fit", data, "--method", "crcl", "--noise-file", noise_file, "--out", "whole", *argv)[0] == 0
     from cleanpairs.fitting import Run
 
     real = Run.write_metrics
@@ -246,7 +252,7 @@ def test_a_resumed_fit_keeps_its_noise_file(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Run, "write_metrics", stops)
-    assert command("fit", data, "--noise-file", noise_file, "--out", "cut", *argv)[0] == 130
+    assert command("fit", data, "--method", "crcl", "--noise-file", noise_file, "--out", "cut", *argv)[0] == 130
     monkeypatch.setattr(Run, "write_metrics", real)
     np.save("other.npy", np.roll(np.arange(32), 1))
     code, _, err = command("fit", "--resume", "--out", "cut", "--noise-file", "other.npy")
@@ -255,12 +261,14 @@ def test_a_resumed_fit_keeps_its_noise_file(
     assert code == 0, err
     whole, cut = (pq.read_table(f"{run}/scores.parquet")["correspondence"].to_numpy() for run in ("whole", "cut"))
     np.testing.assert_array_equal(whole, cut)
-    assert command("fit", data, "--out", "clean", *argv)[0] == 0
+    assert command("fit", data, "--method", "crcl", "--out", "clean", *argv)[0] == 0
     code, _, err = command("fit", "--resume", "--out", "clean", "--noise-file", noise_file)
     assert code == 2 and "without --noise-file" in err
 
 
 def test_a_run_with_a_noise_file_says_how_to_report_on_it(command: Command, data: Path, noise_file: Path) -> None:
-    assert command("fit", data, "--noise-file", noise_file, "--out", "noised", *SMALL, *CRCL)[0] == 0
+    assert (
+        command("fit", data, "--method", "crcl", "--noise-file", noise_file, "--out", "noised", *SMALL, *CRCL)[0] == 0
+    )
     code, _, err = command("report", "noised", "--out", "page.html")
     assert code != 0 and "corrupt --noise-file" in err

@@ -23,8 +23,9 @@ from cleanpairs.cli import COMMANDS, main
 WORDS = [f"word{k}" for k in range(24)]
 N, WRONG = 150, 30
 SMALL = (
-    "--batch-size 16 --device cpu --seed 1 --set epochs=8 --set dim=16 --set dim_word=8 --set refine_epochs=[3] "
-    "--set freeze=1 --set horizon=auto --set label_group=16 --set lr=0.01 --set tau=0.1 --set threshold=0.2"
+    "--method crcl --batch-size 16 --device cpu --seed 1 --set epochs=8 --set dim=16 --set dim_word=8 "
+    "--set refine_epochs=[3] --set freeze=1 --set horizon=auto --set label_group=16 --set lr=0.01 --set tau=0.1 "
+    "--set threshold=0.2"
 ).split()
 
 

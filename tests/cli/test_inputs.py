@@ -27,7 +27,7 @@ from cleanpairs.registry import READERS
 N = 40
 FIT = (
     "--backbone mlp --image-size 16 --epochs 1 --batch-size 16 --device cpu --seed 1 --quiet --set dim=16 "
-    "--set dim_word=8 --set refine_epochs=[1] --set freeze=1 --set label_group=8 --set threshold=0.5"
+    "--method crcl --set dim_word=8 --set refine_epochs=[1] --set freeze=1 --set label_group=8 --set threshold=0.5"
 ).split()
 
 

@@ -47,7 +47,8 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(home)
         argv = [
             "fit", "data.parquet", "--backbone", "mlp", "--out", "run", "--epochs", "12", "--batch-size", "16",
-            "--quiet", "--device", "cpu", "--set", "dim=32", "--set", "refine_epochs=[4]", "--set", "lr=0.005", "--set",
+            "--quiet", "--method", "crcl", "--device", "cpu",
+            "--set", "dim=32", "--set", "refine_epochs=[4]", "--set", "lr=0.005", "--set",
             "label_group=32", "--set", "tau=0.1",
         ]  # fmt: skip
         patch.setattr(sys, "argv", ["cleanpairs", *argv])

@@ -464,7 +464,20 @@ def test_fit_score_evaluate_and_export(
     settings = "epochs=1 refine_epochs=[] batch_size=16 label_group=16".split()
     options = [part for setting in settings for part in ("--set", setting)]
     commands = [
-        ["fit", str(colored), "--encoder", str(tiny_clip), "--tune", tune, *options, "--out", "run", "--quiet"],
+        [
+            "fit",
+            str(colored),
+            "--encoder",
+            str(tiny_clip),
+            "--tune",
+            tune,
+            "--method",
+            "crcl",
+            *options,
+            "--out",
+            "run",
+            "--quiet",
+        ],
         ["score", "run", str(colored), "--out", "scores.parquet"],
         ["evaluate", "run", str(colored)],
         ["export", "--run", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet"],

@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Auto, Pairs
 from cleanpairs.data.noise import apply_noise, inject_noise
+from cleanpairs.errors import ConfigError
 from cleanpairs.methods.auto import _Weighing, agreement_of, reduced
 from cleanpairs.trainer import TrainingData
 from cleanpairs.trainer.view import View
@@ -134,3 +135,31 @@ def test_the_agreement_of_a_training_set() -> None:
     data = TrainingData(array, tokens, clean.image_index, clean.pair_image_group, clean.text_group)
     found = agreement_of(data, 0)
     assert found.right.shape == (500,) and found.wrong < 0.1
+
+
+def test_captions_that_are_vectors_are_asked_too() -> None:
+    clean = corpus(900, seed=6)
+    table = np.random.default_rng(8).normal(size=(len(WORDS), 12))
+    place = {word: k for k, word in enumerate(WORDS)}
+    vectors = np.stack([table[[place[w] for w in caption.split()]].sum(axis=0) for caption in clean.captions])
+    array = clean.images.array()
+    assert array is not None
+    given = Pairs.from_arrays(clean.captions, features=np.asarray(array), text_vectors=vectors.astype(np.float32))
+    noise = inject_noise(given, 0.4, seed=1)
+    model = small(text_encoder="features").fit(apply_noise(given, noise))
+    assert abs(model.noise_rate_ - 0.4) < 0.06
+    assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
+
+
+@pytest.mark.parametrize("change", [{"networks": 1}, {"likeness": False}, {"witness": False}, {"repaired": 0.0}])
+def test_every_part_can_be_left_out(change: dict[str, Any]) -> None:
+    clean = corpus(700, seed=9)
+    noise = inject_noise(clean, 0.5, seed=3)
+    model = small(epochs=5, **change).fit(apply_noise(clean, noise))
+    assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
+    assert abs(model.noise_rate_ - 0.5) < 0.15  # a mixture's estimate is the worst
+
+
+def test_no_more_than_two_networks() -> None:
+    with pytest.raises(ConfigError, match="networks"):
+        Auto(networks=3).fit(corpus(100))
