@@ -49,9 +49,7 @@ __all__ = ["fit"]
 @click.option("--epochs", type=int, metavar="N", help="Epochs of the last piece.")
 @click.option("--batch-size", type=int, metavar="N", help="Pairs of a step, of all processes together.")
 @click.option("--micro-batch", type=int, metavar="N", help="Compute a batch in pieces of N: less memory, same loss.")
-@click.option(
-    "--compile", is_flag=True, default=None, help="Compile the towers by torch.compile, if it can be done."
-)
+@click.option("--compile", is_flag=True, default=None, help="Compile the towers by torch.compile, if it can be done.")
 @click.option(
     "--cross-fit", type=int, metavar="K", help="Also score every pair by models of K folds that never saw it."
 )

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.stats import rankdata
 from sklearn.isotonic import IsotonicRegression
 
 __all__ = ["Agreement", "neighbours_agreement", "neighbours_likeness", "nothing_known", "posterior", "wrong_share"]
@@ -37,6 +38,7 @@ __all__ = ["Agreement", "neighbours_agreement", "neighbours_likeness", "nothing_
 TAU = 0.1  # of the kernel; .03 asks fewer neighbours and finds less (docs/log.md)
 ROUNDS = 3
 BANK = 16_384  # pairs that answer, besides those of the same image or text
+RANKED = 4096  # pairs with which a caption is compared
 BLOCK = 1024
 BINS = 40
 CONTROLS = 4  # random wrong pairs, for each pair
@@ -140,7 +142,7 @@ class _Question:
             (self.images, self.texts, self.image_group),
             (self.texts, self.images, self.text_group),
         ):
-            said, mass = _answers(x, t, group, rows, asked, weight, self.tau)
+            (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (self.tau,))
             level = t @ t.mean(axis=0)
             of = np.einsum("ij,ij->i", said, t[rows]) / np.maximum(mass, LEAST) - level[rows]
             # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
@@ -163,15 +165,18 @@ def neighbours_likeness(
     text_group: np.ndarray,
     right: np.ndarray,
     *,
-    tau: float = TAU,
     bank: int = BANK,
+    ranked: int = RANKED,
     seed: int = 0,
 ) -> np.ndarray:
-    """How much each caption is like the mean caption of its image's trusted neighbours, (N,), and the other way round.
+    """How well each caption suits the mean caption of its image's trusted neighbours, and the other way round, (N,).
 
-        c_i = sum_j K_ij right_j t_j,    a_i = (c_i / |c_i|) . t_i - mean_j (c_i / |c_i|) . t_j
+        c_i = sum_j K_ij right_j t_j, as a unit vector
 
-    with the kernel of :func:`neighbours_agreement`; both directions are added, each in units of its deviation.
+    with the kernel of :func:`neighbours_agreement`. Two figures are asked for: with many neighbours (tau = .1), by how
+    much c_i . t_i is above its mean over all t_j; with few (.05), how many t_j are nearer to c_i than t_i, and how many
+    c_j nearer to t_i than c_i. Of each figure both directions are added; the result is the mean of their ranks, in
+    (0, 1).
 
     Parameters
     ----------
@@ -179,16 +184,25 @@ def neighbours_likeness(
         Unit vectors in a joint space.
     right : (N,)
         The probability that a pair is right.
+    bank, ranked : int
+        A random sample of so many pairs answers, or is compared with, where there are more.
     """
     n = len(images)
-    asked = np.sort(np.random.default_rng(seed).permutation(n)[:bank])
-    weight, total = right.astype(np.float32), np.zeros(n)
+    rng = np.random.default_rng(seed)
+    asked, others = (np.sort(rng.permutation(n)[:most]) for most in (bank, ranked))
+    weight, above, nearer = right.astype(np.float32), np.zeros(n), np.zeros(n)
     for x, t, group in ((images, texts, image_group), (texts, images, text_group)):
-        said = _answers(x, t, group, np.arange(n), asked, weight, tau)[0]
-        said /= np.maximum(np.linalg.norm(said, axis=1, keepdims=True), LEAST)
-        like = np.einsum("ij,ij->i", said, t - t.mean(axis=0))
-        total += like / max(float(like.std()), LEAST)
-    return total
+        many, few = _answers(x, t, group, np.arange(n), asked, weight, (TAU, TAU / 2))[0]
+        for said in (many, few):
+            said /= np.maximum(np.linalg.norm(said, axis=1, keepdims=True), LEAST)
+        like = np.einsum("ij,ij->i", many, t - t.mean(axis=0))
+        above += like / max(float(like.std()), LEAST)
+        own = np.einsum("ij,ij->i", few, t) + 1e-6  # nobody is nearer than itself
+        for asking, among in ((few, t[others]), (t, few[others])):
+            for start in range(0, n, BLOCK):
+                at = slice(start, start + BLOCK)
+                nearer[at] += np.log1p((asking[at] @ among.T > own[at, None]).sum(axis=1))
+    return np.asarray(rankdata(above) + rankdata(-nearer) - 1) / (2 * max(n, 1))
 
 
 def _others(order: np.ndarray) -> np.ndarray:
@@ -203,10 +217,10 @@ def _answers(
     rows: np.ndarray,
     asked: np.ndarray,
     weight: np.ndarray,
-    tau: float,
+    taus: tuple[float, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For R of N rows, sums (R, d) float32 over the neighbours in ``x`` of what they are in ``t``, without the pair
-    itself, and of their weights (R,).
+    """For R of N rows and T kernels, sums (T, R, d) float32 over the neighbours in ``x`` of what they are in ``t``,
+    without the pair itself, and of their weights (T, R).
     """
     n = len(x)
     place = np.full(n, -1)
@@ -216,16 +230,19 @@ def _answers(
     number = np.unique(group, return_inverse=True)[1]
     member = csr_array((unasked, (number, np.arange(n))), shape=(int(number.max()) + 1, n))
     kin, kin_weight = member @ t, np.asarray(member.sum(axis=1)).ravel()
-    out, mass = np.empty((len(rows), t.shape[1]), np.float32), np.empty(len(rows), np.float32)
+    out = np.empty((len(taus), len(rows), t.shape[1]), np.float32)
+    mass = np.empty((len(taus), len(rows)), np.float32)
     bank, said, trust = x[asked], t[asked], weight[asked]
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
-        K = np.exp((x[block] @ bank.T - 1) / np.float32(tau)) * trust  # (b, bank)
+        near = x[block] @ bank.T - 1  # (b, bank)
         mine = np.flatnonzero(place[block] >= 0)
-        K[mine, place[block[mine]]] = 0
         self_weight, at = unasked[block], slice(start, start + len(block))
-        out[at] = K @ said + kin[number[block]] - self_weight[:, None] * t[block]
-        mass[at] = K.sum(axis=1) + kin_weight[number[block]] - self_weight
+        for k, tau in enumerate(taus):
+            K = np.exp(near / np.float32(tau)) * trust
+            K[mine, place[block[mine]]] = 0
+            out[k, at] = K @ said + kin[number[block]] - self_weight[:, None] * t[block]
+            mass[k, at] = K.sum(axis=1) + kin_weight[number[block]] - self_weight
     return out, mass
 
 

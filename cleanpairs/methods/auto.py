@@ -44,7 +44,7 @@ __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
-UNTRAINED = 0.3  # of the agreement's rank in the last order, beside 1 each of the two others
+LIKENESS, UNTRAINED = 2.0, 0.15  # of the ranks in the last order, beside 1 of the networks' score
 DOUBT = 0.03  # error of the estimated noise rate (docs/methods/auto.md)
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
@@ -122,7 +122,7 @@ class _Weighing:
         self.w = self.joined([said])
         if view.epoch == self.horizon and self.likeness:
             like = self.like(view)
-            order = ranks(said) + ranks(like) + UNTRAINED * ranks(self.right)
+            order = ranks(said) + LIKENESS * like + UNTRAINED * ranks(self.right)
             self.w = in_order(self.joined([said, like]), order, believed(self.wrong)).astype(np.float32)
         self.weight = self.w.copy()
         self.mean_probability = float(self.w.mean())
