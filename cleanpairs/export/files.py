@@ -1,4 +1,4 @@
-"""What surrounds an export: the donors' images, fetched beforehand, and the manifest."""
+"""What surrounds an export: what donors lend, fetched beforehand, and the manifest."""
 
 from __future__ import annotations
 
@@ -7,68 +7,66 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-import pyarrow as pa
 
 from cleanpairs.data import Source, iter_tables
-from cleanpairs.export.donors import StoredRows
+from cleanpairs.export.donors import LentColumns, StoredRows
+from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
 
 __all__ = ["BATCH_ROWS", "CARD", "DonorParts", "manifest_of", "sha256_of", "write_manifest"]
 
 # Input rows in memory at once: a row may hold an image of many megabytes.
 BATCH_ROWS = 128
-DONOR_ROWS = 2048  # where only columns of images are read; readers give fewer where they are large
+DONOR_ROWS = 2048  # where only columns of images or vectors are read; readers give fewer where they are large
 
 CARD = "README.md"  # the dataset card in a directory, where the hub looks for it
 
 
 class DonorParts:
-    """Image columns of some input rows, in a temporary memory-mapped file: bounded memory, whatever their number.
+    """What some input rows lend to others, in temporary memory-mapped files: bounded memory, whatever their number.
 
-    A context manager; the file goes when it is left.
+    A context manager; the files go when it is left. ``lent``: the columns, which other processes can read as well.
     """
 
     def __init__(self, folder: tempfile.TemporaryDirectory[str]) -> None:
         self._folder = folder
-        self._stored: StoredRows | None = None
+        self.lent = LentColumns()
 
     @classmethod
-    def collect(
-        cls, source: Source, rows: np.ndarray, columns: Sequence[str], *, near: Path | None = None
-    ) -> DonorParts:
-        """Read the input once for the image ``columns`` at input ``rows``; not at all where there are none.
+    def collect(cls, source: Source, *, images: np.ndarray, texts: np.ndarray, near: Path | None = None) -> DonorParts:
+        """Read the input for the rows that lend their image, and for those that lend their caption.
 
-        ``near``: the folder for the file; the system's for temporary ones when None.
+        Parameters
+        ----------
+        images, texts : (k,) int64
+            Input rows, in any order. Of the first the images and their vectors are kept, of the second the vectors of
+            the captions; the input is read once for each, and not at all where there are no rows or no such columns.
+        near : path, optional
+            The folder for the files; the system's for temporary ones when None.
         """
         parts = cls(tempfile.TemporaryDirectory(prefix=".cleanpairs-donors-", dir=near))
-        rows = np.unique(rows)
-        if len(rows):
-            try:
-                batches = iter_tables(source, batch_rows=DONOR_ROWS, columns=columns)
-                parts._stored = StoredRows.collect(Path(parts._folder.name) / "images.arrow", batches, rows)
-            except BaseException:
-                parts.close()
-                raise
+        stored: dict[str, StoredRows] = {}
+        try:
+            for name, rows, roles in (("images", images, IMAGE_ROLES), ("texts", texts, TEXT_ROLES)):
+                columns = [source.columns[role] for role in roles if role in source.columns]
+                if len(rows) and columns:
+                    batches = iter_tables(source, batch_rows=DONOR_ROWS, columns=columns)
+                    path = Path(parts._folder.name) / f"{name}.arrow"
+                    stored |= dict.fromkeys(columns, StoredRows.collect(path, batches, np.unique(rows)))
+        except BaseException:
+            parts.close()
+            raise
+        parts.lent = LentColumns(stored)
         return parts
 
-    @property
-    def stored(self) -> StoredRows | None:
-        """The rows in their file, which other processes can open; None where there are none."""
-        return self._stored
-
-    def values(self, column: str, rows: np.ndarray) -> pa.Array:
-        """Values (k,) of ``column`` at input ``rows`` (k,), each of them among those collected."""
-        assert self._stored is not None
-        return self._stored.values(column, rows)
-
     def close(self) -> None:
-        """Remove the file."""
-        self._stored = None
+        """Remove the files."""
+        self.lent = LentColumns()
         self._folder.cleanup()
 
     def __enter__(self) -> DonorParts:

@@ -6,22 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.data import Source
+from cleanpairs.data.columns import score_columns
+from cleanpairs.export.donors import LentColumns
 from cleanpairs.export.formats import OutTable
-from cleanpairs.ops.columns import flat_type, fresh_names, grouped, one_array, replace_values
+from cleanpairs.export.given import along_captions, list_type, of_pairs, replaced_vectors, without
+from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values
 
-__all__ = ["NEW_CAPTION", "WRITTEN", "Layout", "OutBatch", "acted"]
+__all__ = ["IMAGE_ROLES", "NEW_CAPTION", "TEXT_ROLES", "WRITTEN", "Layout", "OutBatch", "acted"]
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 NEW_CAPTION = ("rematch_text", "recaption")
-WRITTEN = ("keep", "rematch_image", *NEW_CAPTION)
+REPAIRED = ("rematch_image", *NEW_CAPTION)
+WRITTEN = ("keep", *REPAIRED)
+
+IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new image is lent
+TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
 
 _ADDED = {
     "correspondence": pa.float32(),
@@ -45,13 +52,6 @@ def taken(table: Rows, rows: np.ndarray) -> Rows:
         not len(rows) or (rows[-1] == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
     )
     return table if whole else table.take(pa.array(rows))
-
-
-class ImageParts(Protocol):
-    """Image columns of donor rows, fetched beforehand."""
-
-    def values(self, column: str, rows: np.ndarray) -> pa.Array:
-        """Values (k,) of an image column at input rows (k,) int64."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,26 @@ class Layout:
     @cached_property
     def images(self) -> list[int]:
         """Places of the columns that a new image changes."""
-        return [
-            self.schema.get_field_index(self.source.columns[r])
-            for r in ("image", "features")
-            if r in self.source.columns
-        ]
+        return self._places(IMAGE_ROLES)
+
+    @cached_property
+    def text_vectors(self) -> list[int]:
+        """Places of the columns that a new caption changes, besides its own; none where the captions are lists."""
+        return self._places(TEXT_ROLES)
+
+    @cached_property
+    def scores(self) -> list[int]:
+        """Places of the given similarities, which hold of a caption and an image together."""
+        return [self.schema.get_field_index(name) for name in score_columns(self.source.columns)]
+
+    @cached_property
+    def score_lists(self) -> list[int]:
+        """Those of them that are lists along a row's captions."""
+        return [i for i in self.scores if self.source.explicit_lists and is_list(self.schema.field(i).type)]
+
+    def _places(self, roles: Sequence[str]) -> list[int]:
+        columns = self.source.columns
+        return [self.schema.get_field_index(columns[role]) for role in roles if role in columns]
 
     @cached_property
     def out_schema(self) -> pa.Schema:
@@ -144,7 +159,7 @@ class Layout:
         extra: pa.Table,
         truth: pa.Table,
         row: np.ndarray,
-        parts: ImageParts,
+        lent: LentColumns,
         donor_row: np.ndarray,
     ) -> OutBatch:
         """The cleaned rows of a batch.
@@ -157,12 +172,12 @@ class Layout:
             Decisions about their pairs (columns of the repair plan), the extra columns, the truth after the repair.
         row : (P,) int64
             Row of ``table`` of each pair, rising.
-        parts : ImageParts
+        lent : LentColumns
         donor_row : (P,) int64
-            Input row that holds the pair's new image, where it gets one.
+            Input row that holds the pair's new image or caption, where it is lent one.
         """
         left = np.flatnonzero(acted(decided, WRITTEN))
-        pairs, more = taken(decided, left), taken(extra, left)
+        pairs, more, lenders = taken(decided, left), taken(extra, left), donor_row[left]
         rows, counts = row[left], np.ones(len(left), np.int64)
         if not self.one_row_a_pair:
             rows, counts = np.unique(rows, return_counts=True)
@@ -173,8 +188,12 @@ class Layout:
             columns[self.schema.get_field_index(name)] = self._truth_column(name, truth[name].take(left), counts)
         new_image = np.flatnonzero(acted(pairs, ["rematch_image"]))
         for i in self.images if len(new_image) else ():
-            values = parts.values(self.schema.names[i], donor_row[left][new_image])
-            columns[i] = replace_values(columns[i], new_image, values)
+            columns[i] = replace_values(columns[i], new_image, lent.values(self.schema.names[i], lenders[new_image]))
+        new_text, written = (np.flatnonzero(acted(pairs, [action])) for action in NEW_CAPTION)
+        for i in self.text_vectors:
+            vectors = lent.values(self.schema.names[i], lenders[new_text]) if len(new_text) else None
+            columns[i] = replaced_vectors(columns[i], new_text, vectors, written)
+        self._fill_scores(columns, table, acted(pairs, REPAIRED), left, row, counts)
 
         originals = pc.if_else(
             pa.array(replaces, pa.bool_()), one_array(pairs["original_caption"]), pa.scalar(None, pa.string())
@@ -193,6 +212,8 @@ class Layout:
         columns = [one_array(c) for c in taken(table, row[gone]).columns]
         text = pairs["original_caption"] if self.source.explicit_lists else columns[self.text]
         columns[self.text] = one_array(text).cast(self._flat)
+        for i in self.score_lists:
+            columns[i] = of_pairs(table.column(i), row[gone], _position(row)[gone], np.zeros(len(gone), bool))
         for name in self.truth:
             values = one_array(truth[name].take(gone))
             columns[self.schema.get_field_index(name)] = values.cast(flat_type(self.schema.field(name).type))
@@ -207,6 +228,31 @@ class Layout:
             return captions
         where = np.flatnonzero(replaces)
         return replace_values(column.cast(self._flat), where, captions.take(where))
+
+    def _fill_scores(
+        self,
+        columns: list[pa.Array],
+        table: pa.RecordBatch,
+        repaired: np.ndarray,
+        left: np.ndarray,
+        row: np.ndarray,
+        counts: np.ndarray,
+    ) -> None:
+        """Null the given similarities of the pairs ``repaired`` (k,) bool among the ``left`` (k,), and let those of
+        captions that went go with them.
+        """
+        of = np.repeat(np.arange(len(counts)), counts)  # the row written of each pair
+        bare = np.unique(of[repaired])
+        for i in self.scores:
+            if i not in self.score_lists:
+                columns[i] = without(columns[i], bare)
+                continue
+            own = of_pairs(table.column(i), row[left], _position(row)[left], repaired)
+            if self.one_row_a_pair:
+                columns[i] = own
+            else:
+                shorter = np.flatnonzero(counts != np.bincount(row)[np.unique(row[left])])
+                columns[i] = along_captions(columns[i], own, counts, np.union1d(bare, shorter))
 
     def _truth_column(self, name: str, values: pa.ChunkedArray, counts: np.ndarray) -> pa.Array:
         flat = one_array(values).cast(flat_type(self.schema.field(name).type))
@@ -236,4 +282,14 @@ class Layout:
             i = self.schema.get_field_index(name)
             flat = flat_type(self.schema.field(i).type)
             fields[i] = pa.field(fields[i].name, flat if one_row_a_pair else pa.list_(flat))
+        for i in self.score_lists:
+            kind = fields[i].type
+            fields[i] = pa.field(fields[i].name, flat_type(kind) if one_row_a_pair else list_type(kind))
+        for i in (*self.text_vectors, *self.scores):
+            fields[i] = fields[i].with_nullable(True)  # whatever the input says: a repair leaves them unknown
         return fields
+
+
+def _position(row: np.ndarray) -> np.ndarray:
+    """The place of each pair in its row's list of captions, (P,) int64, from ``row`` (P,), rising, without a gap."""
+    return np.arange(len(row)) - np.searchsorted(row, row)

@@ -2,9 +2,9 @@
 
 A row of the input is had back from its first row in the cleaned file, and from ``original_row`` for the columns that
 ``original_columns`` names: all of them where none of its captions was written; the images where those were replaced;
-the captions where one was replaced or left out; the truth always, since it follows the repairs. Both stand in the line
-of the row's first pair. The input's schema, its row count and the columns that were renamed are noted in the file's
-metadata: :mod:`cleanpairs.export.restore` needs nothing else.
+the captions, and their vectors, where one was replaced or left out; given similarities where either was; the truth
+always, since it follows the repairs. Both stand in the line of the row's first pair. The input's schema, its row count
+and the columns that were renamed are noted in the file's metadata: :mod:`cleanpairs.export.restore` needs nothing else.
 """
 
 from __future__ import annotations
@@ -217,10 +217,14 @@ class Ledger:
             same &= np.array(pc.equal(decided["caption"], decided["original_caption"]).fill_null(False), bool)
         new_text = np.zeros(n, bool)
         new_text[row[~same]] = True
+        new_score = new_text | new_image
         if layout.one_row_a_pair and layout.source.explicit_lists:
             new_text[:] = True  # the cleaned file has no lists
         needed = np.repeat(~held[None], len(layout.schema), axis=0)
         needed[layout.text] |= new_text
         needed[layout.images] |= new_image
+        needed[layout.text_vectors] |= new_text
+        needed[layout.scores] |= new_score
+        needed[layout.score_lists] |= new_text
         needed[[layout.schema.get_field_index(name) for name in layout.truth]] = True
         return needed

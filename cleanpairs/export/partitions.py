@@ -28,7 +28,7 @@ from cleanpairs.data.parquet_join import Segment, join_parquet
 from cleanpairs.engine import Partition
 from cleanpairs.errors import DataError
 from cleanpairs.export.decisions import Decisions, PlanFile
-from cleanpairs.export.donors import StoredRows
+from cleanpairs.export.donors import LentColumns, StoredRows
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import Ledger
 from cleanpairs.ops.columns import one_array, unsliced
@@ -47,26 +47,19 @@ class Written:
     actions: Counter[str]
 
 
-class _NoImages:
-    """Image columns of donors, where there are none."""
-
-    def values(self, column: str, rows: np.ndarray) -> pa.Array:
-        raise AssertionError(f"no pair takes an image, and {len(rows)} values of {column} are asked for")
-
-
 @dataclass(frozen=True)
 class ExportWork:
     """The files of a partition; see :class:`cleanpairs.engine.Work`.
 
-    ``texts``, ``images``: what donors lend, by pair and by input row; ``out_first``: by partition, the rows of the
-    cleaned file before it; ``roles``: out, ledger and perhaps dropped.
+    ``texts``: captions and keys that donors lend, by pair; ``lent``: columns of the input that they lend, by row;
+    ``out_first``: by partition, the rows of the cleaned file before it; ``roles``: out, ledger and perhaps dropped.
     """
 
     source: Source
     plan: PlanFile
     layout: Layout
     texts: StoredRows | None
-    images: StoredRows | None
+    lent: LentColumns
     out_first: tuple[int, ...]
     roles: tuple[str, ...]
 
@@ -155,7 +148,7 @@ class ExportWork:
         n = len(table)
         row, none = np.arange(n), pa.table({})
         donor_row = np.array(decided["donor_pair_id"].fill_null(-1), np.int64)
-        batch = self.layout.out(table, decided, none, none, row, self.images or _NoImages(), donor_row)
+        batch = self.layout.out(table, decided, none, none, row, self.lent, donor_row)
         lines = ledger.lines(table, decided, batch, row, np.zeros(n, np.int64), first_row=first, rows_before=before)
         parts = {"out": batch.table, "ledger": lines}
         if "dropped" in sinks:

@@ -130,13 +130,12 @@ def export_stream(
         partitions = plan_partitions(ParquetReader().row_groups(source), source.n_rows, target=PARTITION)
         scan = plan.scan(partitions)
         near = out.absolute().parent if engine.remote else None  # where other machines see it
-        columns = [source.columns[role] for role in ("image", "features") if role in source.columns]
         with (
-            DonorParts.collect(source, scan.image_donors, columns, near=near) as images,
+            DonorParts.collect(source, images=scan.image_donors, texts=scan.text_donors, near=near) as donors,
             _lent(plan, scan, near) as lent,
         ):
             before = tuple(accumulate(scan.written, initial=0))
-            work = ExportWork(source, plan, layout, lent, images.stored, before, roles)
+            work = ExportWork(source, plan, layout, lent, donors.lent, before, roles)
             if engine.remote and partitions:
                 parts = out.with_name(out.name + PARTS)
                 job = json.dumps([cleanpairs.__version__, source.fingerprint, _digest(plan), roles])

@@ -28,6 +28,7 @@ from cleanpairs.export.accounting import (
     refuse_foreign_directory,
 )
 from cleanpairs.export.card import CardFacts, dataset_card
+from cleanpairs.export.donors import LentColumns
 from cleanpairs.export.files import BATCH_ROWS, CARD, DonorParts, write_manifest
 from cleanpairs.export.formats import ExportFormat, Sink, choose_format, make_format
 from cleanpairs.export.layout import Layout
@@ -66,12 +67,13 @@ def export_pairs(
         repair), ``action`` (keep, rematch_text, rematch_image, recaption), ``original_caption`` (null where the caption
         is the original one), ``source_key`` (whose caption or image it is; null where its own, or written for it),
         ``repair_score`` float32.
-        A new caption stands in the text column; a new image in the image and the feature column; the row's key and
-        other columns stay, but for ``true_mismatch`` and ``true_key``, which follow the repair. A row with a list of
-        captions stays one row: wrong captions are taken out or replaced and the added columns are lists that run along
-        the captions; a row without captions left is dropped. Images of such rows cannot be replaced: those pairs are
-        dropped. Beside it comes ``<out>.manifest.json``: rows, bytes and SHA-256 of every file, the counts, the input's
-        fingerprint, versions.
+        A new caption stands in the text column, and its vector, where the input brings those of captions, in theirs
+        (null for a written caption); a new image in the image and the feature column. Given similarities are null where
+        either is new, and ``true_mismatch`` and ``true_key`` follow the repair; the row's key and other columns stay. A
+        row with a list of captions stays one row: wrong captions are taken out or replaced, and given similarities that
+        are lists along the captions with them; the added columns are such lists; a row without captions left is
+        dropped. Images of such rows cannot be replaced: those pairs are dropped. Beside it comes
+        ``<out>.manifest.json``: rows, bytes and SHA-256 of every file, the counts, the input's fingerprint, versions.
     dropped : path, optional
         Parquet of the dropped and quarantined pairs, one a row: the input's columns, ``pair_id``, ``correspondence``,
         ``action``, ``reason``.
@@ -132,11 +134,9 @@ def export_pairs(
         for role, path in targets.items():
             stage = outputs.directory if role == "out" and chosen.directory else outputs.file
             staged[role] = stage(path, overwrite=overwrite, inputs=pairs.source.paths)
-        new_image = np.array(pc.equal(decided["action"], "rematch_image"), bool)
-        donor_rows = pairs.row[part_sources(decided)[1][new_image]]
-        roles = [pairs.source.columns[role] for role in ("image", "features") if role in pairs.source.columns]
-        with DonorParts.collect(pairs.source, donor_rows, roles) as parts:
-            written = _write(pairs, decided, extra, one_row_a_pair, parts, staged, chosen)
+        texts, images = (pairs.row[lender[lender != pairs.pair_id]] for lender in part_sources(decided))
+        with DonorParts.collect(pairs.source, images=images, texts=texts) as donors:
+            written = _write(pairs, decided, extra, one_row_a_pair, donors.lent, staged, chosen)
         counts = counts_of(pairs, written.actions)
         check_counts(pairs, decided, counts, one_row_a_pair, written.rows, staged, chosen)
         refuse_changed_input(pairs.source)
@@ -186,13 +186,13 @@ def _write(
     decided: pa.Table,
     extra: pa.Table,
     one_row_a_pair: bool,
-    parts: DonorParts,
+    lent: LentColumns,
     staged: Mapping[str, Path],
     chosen: ExportFormat,
 ) -> _Written:
     """Stream the input into the staged files."""
     text_from, image_from = part_sources(decided)
-    donor_row = pairs.row[image_from]
+    donor_row = pairs.row[np.where(image_from != pairs.pair_id, image_from, text_from)]
     after = truth_after(pairs, text_from, image_from, np.array(pc.equal(decided["action"], "recaption"), bool))
     truth = pa.table({} if after is None else {"true_mismatch": after.mismatch, "true_key": after.key})
     rows = {name: 0 for name in staged if name not in ("manifest", "card")}
@@ -216,7 +216,7 @@ def _write(
             lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
             slice_, more, true = (t.slice(lo, hi - lo) for t in (decided, extra, truth))
             local = pairs.row[lo:hi] - first
-            batch = layout.out(table, slice_, more, true, local, parts, donor_row[lo:hi])
+            batch = layout.out(table, slice_, more, true, local, lent, donor_row[lo:hi])
             lines = ledger.lines(
                 table, slice_, batch, local, pairs.position[lo:hi], first_row=first, rows_before=rows["out"]
             )

@@ -54,14 +54,18 @@ def make_pairs(tmp_path: Path) -> Callable[..., Pairs]:
 
 @pytest.fixture
 def make_plan() -> Callable[..., RepairPlan]:
-    """``make_plan(pairs, actions)``: a rematched pair takes the part of the next one."""
+    """``make_plan(pairs, actions)``: a rematched pair takes the part of the next one, a recaptioned one is new."""
 
     def make(pairs: Pairs, actions: Sequence[str] | None = None) -> RepairPlan:
         n = len(pairs)
         actions = list(actions or ["keep"] * n)
         repaired = [a.startswith("rematch") for a in actions]
         donors = [(i + 1) % n for i in range(n)]
-        captions = {"keep": pairs.captions, "rematch_image": pairs.captions}
+        captions = {
+            "keep": pairs.captions,
+            "rematch_image": pairs.captions,
+            "recaption": [f"new {i}" for i in range(n)],
+        }
         columns: dict[str, Any] = {
             "pair_id": range(n),
             "key": pairs.keys,

@@ -38,7 +38,11 @@ def write_input(path: Path, n: int, **more: Any) -> Path:
     flat = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=n * DIM).astype(np.float32)), DIM)
     captions = [None if i == 6 else f"text {i}" for i in range(n)]
     keys = pa.array([f"k{i}" if i % 5 else None for i in range(n)], pa.string())
-    columns = {"key": keys, "caption": pa.array(captions, pa.string()), "image_features": flat}
+    texts = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=n * DIM).astype(np.float16)), DIM)
+    columns = {
+        "key": keys, "caption": pa.array(captions, pa.string()), "image_features": flat, "text_features": texts,
+        "similarity": pa.array(rng.random(n)), "clip_score": pa.array(range(n), pa.int64()),
+    }  # fmt: skip
     pq.write_table(pa.table({**columns, **more}), path, row_group_size=7)
     return path
 
@@ -121,6 +125,24 @@ def test_the_stream_writes_what_is_written_in_memory(tmp_path: Path, n: int) -> 
     if n:
         restore_export(at["out"], tmp_path / "again.parquet", ledger=at["ledger"])
         assert pq.read_table(tmp_path / "again.parquet").equals(pq.read_table(tmp_path / "in.parquet"))
+
+
+def test_vectors_and_scores_follow_the_captions(tmp_path: Path) -> None:
+    data = write_input(tmp_path / "in.parquet", 61)
+    at = streamed(write_plan(tmp_path / "plan.parquet", data), tmp_path)
+    before, out, ledger = pq.read_table(data), pq.read_table(at["out"]), pq.read_table(at["ledger"])
+    vectors, seen = before["text_features"].to_pylist(), set()
+    for line in ledger.select(["pair_id", "action", "source_pair_id", "out_row"]).to_pylist():
+        i, row, action = line["pair_id"], line["out_row"], line["action"]
+        seen.add(action)
+        if row is None:
+            continue
+        wanted = {"rematch_text": vectors[line["source_pair_id"] or 0], "recaption": None}.get(action, vectors[i])
+        assert out["text_features"][row].as_py() == wanted
+        for name in ("similarity", "clip_score"):
+            assert out[name][row].as_py() == (before[name][i].as_py() if action == "keep" else None)
+    assert seen == {"keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine"}
+    assert out["text_features"].type == before["text_features"].type
 
 
 class InParts:

@@ -1,0 +1,192 @@
+"""What was computed from a caption or an image goes where these go: a repaired row keeps no vector or score of the old.
+
+The oracle is the plan, pair by pair: a caption that is lent brings its vector, a written one has none, and a given
+similarity holds for as long as both caption and image stand as they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.export import export_pairs, restore_export
+from cleanpairs.plan import RepairPlan
+
+ACTIONS = ["keep", "rematch_text", "rematch_image", "recaption", "drop", "keep", "rematch_text", "keep"]
+REPAIRED = ("rematch_text", "rematch_image", "recaption")
+DIM = 3
+
+
+def numbers(n: int) -> list[list[float]]:
+    return [[i + 0.25, i + 0.5, -float(i)] for i in range(n)]
+
+
+def strict(kind: pa.DataType) -> pa.DataType:
+    return pa.field("element", kind, nullable=False)
+
+
+KINDS = {
+    "fixed": pa.list_(pa.float32(), DIM),
+    "fixed, strict inside": pa.list_(strict(pa.float32()), DIM),
+    "list": pa.list_(pa.float32()),
+    "list, strict inside": pa.list_(strict(pa.float32())),
+    "large": pa.large_list(pa.float64()),
+    "half": pa.list_(pa.float16(), DIM),
+}
+
+
+def forbid_nulls(path: Path, *names: str) -> Pairs:
+    """The input once more, in which these columns hold no nulls by their type."""
+    table = pq.read_table(path)
+    fields = [f.with_nullable(f.name not in names) for f in table.schema]
+    pq.write_table(table.cast(pa.schema(fields)), path)
+    return load_pairs(path)
+
+
+def restored(out: Path) -> pa.Table:
+    to = out.with_name("again.parquet")
+    restore_export(out, to, overwrite=True)
+    return pq.read_table(to)
+
+
+@pytest.mark.parametrize("null", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_caption_brings_its_vector(
+    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path, kind: str, null: bool
+) -> None:
+    n = len(ACTIONS)
+    vectors = pa.array(numbers(n), pa.list_(KINDS[kind].value_type)).cast(KINDS[kind])
+    scores = {"similarity": pa.array(np.arange(n) / 8, pa.float32()), "clip_score": pa.array(range(n), pa.int16())}
+    pairs = make_pairs(n, text_features=vectors, **scores)
+    (path,) = map(Path, pairs.source.paths)
+    if not null:
+        pairs = forbid_nulls(path, "text_features", *scores)
+    before = pq.read_table(path)
+    export_pairs(pairs, make_plan(pairs, ACTIONS), tmp_path / "out.parquet", dropped=tmp_path / "gone.parquet")
+    out = pq.read_table(tmp_path / "out.parquet")
+    out.validate(full=True)
+    written = [i for i, a in enumerate(ACTIONS) if a != "drop"]
+    assert out["key"].to_pylist() == [f"k{i}" for i in written]
+    wanted = [
+        {"rematch_text": numbers(n + 1)[i + 1], "recaption": None}.get(ACTIONS[i], numbers(n)[i]) for i in written
+    ]
+    assert out["text_features"].to_pylist() == wanted
+    assert out["text_features"].type == before["text_features"].type
+    for name, values in scores.items():
+        own = [None if ACTIONS[i] in REPAIRED else values[i].as_py() for i in written]
+        assert out[name].to_pylist() == own
+        assert out[name].type == values.type
+    gone = pq.read_table(tmp_path / "gone.parquet")
+    assert gone["text_features"].to_pylist() == [numbers(n)[4]]  # of the caption beside it
+    assert gone["similarity"].to_pylist() == [0.5]
+    assert restored(tmp_path / "out.parquet").equals(before, check_metadata=True)
+
+
+@pytest.mark.parametrize("actions", [["keep"], ["recaption"], ["rematch_text", "recaption"], ["recaption"] * 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_row_and_two(
+    make_pairs: Callable[..., Pairs],
+    make_plan: Callable[..., RepairPlan],
+    tmp_path: Path,
+    actions: list[str],
+    kind: str,
+) -> None:
+    n = len(actions)
+    vectors = pa.array(numbers(n), pa.list_(KINDS[kind].value_type)).cast(KINDS[kind])
+    pairs = make_pairs(n, caption_features=vectors, similarity=[0.5] * n)
+    export_pairs(pairs, make_plan(pairs, actions), tmp_path / "out.parquet")
+    out = pq.read_table(tmp_path / "out.parquet")
+    of = {"keep": numbers(n)[0], "rematch_text": numbers(2)[1], "recaption": None}
+    assert out["caption_features"].to_pylist() == [of[a] for a in actions]
+    assert out["similarity"].to_pylist() == [0.5 if a == "keep" else None for a in actions]
+    assert restored(tmp_path / "out.parquet").equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
+
+
+def test_a_reader_sets_aside_what_has_no_vector(
+    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path
+) -> None:
+    n = len(ACTIONS)
+    for kind in ("fixed", "list"):
+        vectors = pa.array(numbers(n), KINDS[kind])
+        pairs = make_pairs(n, text_features=vectors, similarity=np.arange(n) / 8)
+        export_pairs(pairs, make_plan(pairs, ACTIONS), tmp_path / "out.parquet", overwrite=True)
+        again = load_pairs(tmp_path / "out.parquet")
+        assert again.reasons == {3: "there is no text vector"}
+        assert again.text_vectors is not None
+        np.testing.assert_array_equal(again.text_vectors[[0, 1, 2]], np.array([numbers(n)[i] for i in (0, 2, 2)]))
+        given = again.given_scores["similarity"]
+        np.testing.assert_array_equal(np.isnan(given), [a in REPAIRED for a in ACTIONS if a != "drop"])
+
+
+@pytest.mark.parametrize("format", ["datasets", "webdataset"])
+def test_other_formats(
+    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path, format: str
+) -> None:
+    n = len(ACTIONS)
+    pairs = make_pairs(n, text_features=pa.array(numbers(n), KINDS["fixed"]), similarity=np.arange(n) / 8)
+    export_pairs(pairs, make_plan(pairs, ACTIONS), tmp_path / "clean", format=format)
+    if format == "datasets":
+        import datasets
+
+        out = datasets.load_from_disk(str(tmp_path / "clean")).with_format("arrow")[:]
+        assert restored(tmp_path / "clean").equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
+    else:
+        out = pq.read_table(tmp_path / "clean" / "00000.parquet")
+    assert out["text_features"].to_pylist()[1:4] == [numbers(n)[2], numbers(n)[2], None]
+    assert out["similarity"].to_pylist() == [0, None, None, None, 5 / 8, None, 7 / 8]
+
+
+# Two captions a row: one of the first row is replaced, one of the third is left out, both of the fourth.
+LISTED = ["rematch_text", "keep", "keep", "keep", "drop", "keep", "drop", "drop", "keep", "recaption"]
+
+
+def along(n: int) -> list[list[float] | None]:
+    """A score of each caption; the row 1 has none at all, and the row 2 lacks one."""
+    return [[i + 0.0, i + 0.5] if i != 1 else None for i in range(n)]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float32(), 2)])
+def test_scores_along_lists_of_captions(
+    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path, kind: pa.DataType
+) -> None:
+    n = len(LISTED) // 2
+    pairs = make_pairs(n, lists=True, similarity=pa.array(along(n), kind), clip_score=pa.array(range(n), pa.int32()))
+    plan, out, gone = make_plan(pairs, LISTED), tmp_path / "out.parquet", tmp_path / "gone.parquet"
+    export_pairs(pairs, plan, out, dropped=gone)
+    table = pq.read_table(out)
+    table.validate(full=True)
+    assert table["similarity"].to_pylist() == [[None, 0.5], None, [2.5], [4.0, None]]
+    assert table["clip_score"].to_pylist() == [None, 1, 2, None]  # one for all captions: left out, it still holds
+    dropped = pq.read_table(gone)
+    assert dropped["similarity"].to_pylist() == [2.0, 3.0, 3.5]
+    assert dropped["clip_score"].to_pylist() == [2, 3, 3]
+    assert restored(out).equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
+    again = load_pairs(out)
+    nan = np.nan
+    np.testing.assert_array_equal(again.given_scores["similarity"], np.float32([nan, 0.5, nan, nan, 2.5, 4, nan]))
+
+    export_pairs(pairs, plan, out, explode=True, overwrite=True)
+    table = pq.read_table(out)
+    assert table["similarity"].to_pylist() == [None, 0.5, None, None, 2.5, 4.0, None]
+    assert table["clip_score"].to_pylist() == [None, 0, 1, 1, 2, 4, None]
+    assert restored(out).equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
+    np.testing.assert_array_equal(load_pairs(out).given_scores["similarity"], again.given_scores["similarity"])
+
+
+def test_scores_whose_lists_are_too_short(
+    make_pairs: Callable[..., Pairs], make_plan: Callable[..., RepairPlan], tmp_path: Path
+) -> None:
+    values: Any = pa.array([[], [1.0], [2.0, 2.5, 9.0]], pa.list_(pa.float32()))
+    pairs = make_pairs(3, lists=True, similarity=values)
+    actions = ["drop", "keep", "drop", "keep", "keep", "keep"]
+    export_pairs(pairs, make_plan(pairs, actions), tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["similarity"].to_pylist() == [[None], [None], [2.0, 2.5, 9.0]]
+    assert restored(tmp_path / "out.parquet").equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
