@@ -28,8 +28,10 @@ def without(column: pa.Array, where: np.ndarray) -> pa.Array:
 
 def replaced_vectors(column: pa.Array, lent_to: np.ndarray, lent: pa.Array | None, unknown: np.ndarray) -> pa.Array:
     """``column`` (n,) with the vectors ``lent`` (k,) at the rows ``lent_to`` (k,), and nulls at those ``unknown``."""
-    column = without(column, unknown)
-    return column if lent is None else replace_values(column, lent_to, lent)
+    values = pa.nulls(len(unknown), column.type)
+    if lent is not None:  # at once: each replacement copies the column
+        values = pa.concat_arrays([lent, values])
+    return replace_values(column, np.concatenate([lent_to, unknown]), values)
 
 
 def of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.ndarray) -> pa.Array:
