@@ -22,11 +22,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from bench_scale import with_score
 from side_by_side import Machine, Row, measure, one_thread, show, take_turns
 
 from cleanpairs import load_pairs
-from cleanpairs.data import ParquetSink
-from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.report import write_report
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -79,14 +78,7 @@ def parquet(machine: Machine, folder: Path) -> Iterator[Row]:
     score = np.zeros(n, np.float32)
 
     def stream() -> None:
-        first, sink = 0, None
-        for _, batch in iter_batches([str(path)], None, 65_536):
-            wide = batch.append_column("score", pa.array(score[first : first + len(batch)]))
-            sink = sink or ParquetSink(out, wide.schema).__enter__()
-            sink.write(wide)
-            first += len(batch)
-        if sink is not None:
-            sink.__exit__(None, None, None)
+        with_score(path, out, score)
 
     def frame() -> None:
         pd.read_parquet(path).assign(score=score).to_parquet(out, compression="zstd")

@@ -274,6 +274,18 @@ def mixture(rows: int) -> None:
           f"{theirs:.1f} s, {theirs / ours:.0f} times as long")  # fmt: skip
 
 
+def with_score(path: Path, out: Path, score: np.ndarray) -> None:
+    """Copy a Parquet file with one more column (N,), a batch at a time."""
+    first, sink = 0, None
+    for _, batch in iter_batches([str(path)], None, 65_536):
+        wide = batch.append_column("score", pa.array(score[first : first + len(batch)]))
+        sink = sink or ParquetSink(out, wide.schema).__enter__()
+        sink.write(wide)
+        first += len(batch)
+    if sink is not None:
+        sink.__exit__(None, None, None)
+
+
 def parquet(work: Path, rows: int) -> None:
     import pandas as pd
 
@@ -284,18 +296,7 @@ def parquet(work: Path, rows: int) -> None:
     columns = {f"c{i}": rng.normal(size=rows) for i in range(4)}
     pq.write_table(pa.table({"caption": captions, **columns}), path, compression="zstd")
 
-    def stream() -> None:
-        score = np.zeros(rows, np.float32)
-        first, sink = 0, None
-        for _, batch in iter_batches([str(path)], None, 65_536):
-            wide = batch.append_column("score", pa.array(score[first : first + len(batch)]))
-            sink = sink or ParquetSink(out, wide.schema).__enter__()
-            sink.write(wide)
-            first += len(batch)
-        if sink is not None:
-            sink.__exit__(None, None, None)
-
-    ours = cpu(stream)
+    ours = cpu(lambda: with_score(path, out, np.zeros(rows, np.float32)))
     theirs = cpu(lambda: pd.read_parquet(path).assign(score=np.float32(0)).to_parquet(out, compression="zstd"))
     print(f"parquet {rows:>10,} captions and 4 columns in, 5 out: {ours:.2f} s; pandas {theirs:.2f} s, "
           f"{theirs / ours:.1f} times as long")  # fmt: skip

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from methods import Lines
 
 from cleanpairs.benchmarking import Bench, run_bench
 from cleanpairs.errors import CleanpairsError
@@ -40,28 +41,9 @@ ABLATION: dict[str, tuple[str, ...]] = {
     "without the untrained witness": ("auto.witness=false",),
     "one network": ("auto.networks=1",),
     "without repaired pairs in training": ("auto.repaired=0",),
-    "labels of all epochs": ("auto.horizon=16",),
+    "without likeness in the joint space": ("auto.likeness=false",),
+    "labels of all epochs": ("auto.horizon=12",),
 }
-
-
-class Lines:
-    """A line a cell on standard error."""
-
-    def note(self, text: str) -> None:
-        """Something that the reader should know."""
-        print(f"note: {text}", file=sys.stderr)
-
-    def step(self, done: int, total: int, loss: float) -> None:
-        """Steps are not told."""
-
-    def cell(self, at: int, total: int, row: dict[str, Any], *, done_before: bool) -> None:
-        """One figure of each kind."""
-        if done_before:
-            return
-        shown = ("rsum", "auroc", "f1", "noise_rate_estimate", "flagged", "cpu_seconds")
-        figures = " ".join(f"{name} {row[name]:.4g}" for name in shown if row.get(name) is not None)
-        head = f"[{at}/{total}] {row['method']} {row['noise']} seed {row['seed']}: "
-        print(head + (figures or str(row.get("error"))), file=sys.stderr, flush=True)
 
 
 def run(name: str, args: argparse.Namespace, methods: str, out: Path, more: tuple[str, ...] = ()) -> list[dict]:
@@ -73,6 +55,7 @@ def run(name: str, args: argparse.Namespace, methods: str, out: Path, more: tupl
             methods=methods,
             noise=tuple(float(rate) for rate in args.noise.split(",")),
             seeds=args.seeds,
+            kind=args.kind,
             overrides=(*corpus["overrides"], *args.overrides, *more),
             columns=corpus.get("columns", {}),
             limit=corpus.get("limit"),
@@ -85,7 +68,7 @@ def run(name: str, args: argparse.Namespace, methods: str, out: Path, more: tupl
 def of(rows: list[dict[str, Any]], method: str, rate: float, name: str) -> np.ndarray:
     """The figure ``name`` of every seed, as far as it is there."""
     found = [
-        r.get(name) for r in rows if r["status"] == "ok" and r["method"] == method and float(r["noise"]) == rate
+        r.get(name) for r in rows if r["status"] == "ok" and r["method"] == method and r["rate"] == rate
     ]  # fmt: skip
     return np.array([value for value in found if value is not None], dtype=float)
 
@@ -178,6 +161,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(("infonce", *FOUR, "auto")))
     parser.add_argument("--ablation", action="store_true", help="auto without each of its parts, too")
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="as of `cleanpairs bench`")
+    parser.add_argument("--kind", default="uniform", help="of the noise, as of `cleanpairs bench`")
     parser.add_argument("--out", type=Path, default=Path("runs/own-method"))
     args = parser.parse_args()
     rates = [float(rate) for rate in args.noise.split(",")]
@@ -186,13 +170,14 @@ def main() -> None:
         if name not in CORPORA:
             parser.error(f"no corpus {name!r} (known: {', '.join(CORPORA)})")
         try:
-            rows = run(name, args, args.methods, args.out / name)
+            folder = name if args.kind == "uniform" else f"{name}-{args.kind.replace(':', '-')}"
+            rows = run(name, args, args.methods, args.out / folder)
             tables.append(table(name, rows, rates))
             if args.ablation:
                 variants = {"as it is": rows}
                 for variant, change in ABLATION.items():
-                    folder = args.out / f"{name}-{variant.replace(' ', '-')}"
-                    variants[variant] = run(name, args, "auto", folder, change)
+                    out = args.out / f"{folder}-{variant.replace(' ', '-')}"
+                    variants[variant] = run(name, args, "auto", out, change)
                 ablations.append(ablation_table(name, variants, rates))
         except CleanpairsError as error:
             sys.exit(f"{name}: {error}")
