@@ -87,6 +87,7 @@ class _Weighing:
         self.caption = np.arange(n, dtype=np.int64)
         self.scores = np.zeros((self.networks, n), dtype=np.float64)  # sums over the epochs
         self.counted = 0
+        self.found = 0.0  # share of wrong pairs by the networks' score alone
         self.mean_probability: float | None = None
         self.note: str | None = None
 
@@ -123,7 +124,7 @@ class _Weighing:
         if view.epoch == self.horizon and self.likeness:
             like = self.like(view)
             order = ranks(said) + LIKENESS * like + UNTRAINED * ranks(self.right)
-            self.w = in_order(self.joined([said, like]), order, believed(self.wrong)).astype(np.float32)
+            self.w = in_order(self.joined([said, like]), order, self.rate()).astype(np.float32)
         self.weight = self.w.copy()
         self.mean_probability = float(self.w.mean())
         if view.epoch == self.horizon and self.repaired > 0:
@@ -132,13 +133,22 @@ class _Weighing:
     def joined(self, scores: list[np.ndarray]) -> np.ndarray:
         """w (N,) float32 of the trained witnesses' scores, the networks' first, and of the untrained one.
 
-        Without that one there is nothing to calibrate by, and the papers' mixture splits the networks' score.
+        Where that one is not asked, or sees nothing wrong (captions that were swapped within a category are like those
+        of like images), there is nothing to calibrate by: the papers' mixture splits the networks' score, if its two
+        components are apart.
         """
-        if self.witness:
+        if self.witness and believed(self.wrong) > 0:
             return joined(self.right, scores, believed(self.wrong)).astype(np.float32)
-        right = gaussian_split(scores[0] / (self.networks * self.counted), early_stop=False).high
-        self.wrong = float(1 - right.mean())
-        return np.asarray(right, dtype=np.float32)
+        split = gaussian_split(scores[0] / (self.networks * self.counted), early_stop=False)
+        if self.witness and not split.separated:  # two witnesses that see nothing wrong
+            self.found = 0.0
+            return joined(self.right, scores, 0.0).astype(np.float32)
+        self.found = float(1 - split.high.mean())
+        return np.asarray(split.high, dtype=np.float32)
+
+    def rate(self) -> float:
+        """The share of wrong pairs, by the witness that has seen any."""
+        return believed(self.wrong) or self.found
 
     def like(self, view: View) -> np.ndarray:
         """The third witness (N,): how like each pair is to its trusted neighbours in the joint space."""
@@ -202,6 +212,7 @@ class _Weighing:
         """What the epochs have changed; the agreement is computed again."""
         return {
             "w": self.w, "weight": self.weight, "caption": self.caption, "scores": self.scores, "counted": self.counted,
+            "found": self.found,
         }  # fmt: skip
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -209,6 +220,7 @@ class _Weighing:
         self.w, self.weight = (np.array(state[name], dtype=np.float32) for name in ("w", "weight"))
         self.caption = np.array(state["caption"], dtype=np.int64)
         self.scores, self.counted = np.array(state["scores"], dtype=np.float64), int(state["counted"])
+        self.found = float(state["found"])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -255,7 +267,7 @@ class Auto(PairCleaner):
     def _set_threshold(self, y: np.ndarray) -> None:
         super()._set_threshold(y)
         known = self._trained.asked or not self.witness
-        self.noise_rate_ = self._trained.wrong if known else float("nan")
+        self.noise_rate_ = max(self._trained.wrong, self._trained.found) if known else float("nan")
         del self._trained
 
     def _default_threshold(self, valley: Valley) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Auto, Pairs
+from cleanpairs.correspondence.agreement import Agreement
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.errors import ConfigError
+from cleanpairs.methods import auto
 from cleanpairs.methods.auto import _Weighing, agreement_of, reduced
 from cleanpairs.trainer import TrainingData
 from cleanpairs.trainer.view import View
@@ -163,3 +166,25 @@ def test_every_part_can_be_left_out(change: dict[str, Any]) -> None:
 def test_no_more_than_two_networks() -> None:
     with pytest.raises(ConfigError, match="networks"):
         Auto(networks=3).fit(corpus(100))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_where_the_first_witness_sees_nothing_the_networks_are_asked(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after swaps within a category: its agreement is that of right pairs."""
+
+    def blind(data: TrainingData, seed: int) -> Agreement:
+        return replace(agreement_of(data, seed), wrong=0.0, right=np.ones(len(data)))
+
+    monkeypatch.setattr(auto, "agreement_of", blind)
+    clean = corpus(1000, seed=12)
+    noise = inject_noise(clean, rate, seed=5)
+    model = small().fit(apply_noise(clean, noise))
+    flagged = model.correspondence_ < model.threshold_
+    if rate:
+        assert abs(model.noise_rate_ - rate) < 0.15
+        assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
+        assert (flagged & noise.mismatched).sum() / flagged.sum() > 0.8
+    else:
+        assert model.noise_rate_ == 0 and not flagged.any()
