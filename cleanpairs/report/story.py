@@ -89,7 +89,7 @@ def _noise(result: Mapping[str, Any], outcome: Outcome) -> str:
     rate = result["noise_rate"]
     if rate is None:
         return "Undetermined: the scores of right and wrong pairs do not separate into two groups. " + share
-    return f"An estimated {rate:.1%} of the pairs are mismatched, by the two heaps of the scores. {share}"
+    return f"An estimated {rate:.1%} of the pairs are mismatched. {share}"
 
 
 def _threshold(info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Outcome) -> str:
