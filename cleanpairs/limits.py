@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cleanpairs.errors import ConfigError
 
-__all__ = ["LIMITS", "Limit", "cap_memory", "hold_memory", "limit", "parse_bytes", "whole"]
+__all__ = ["LIMITS", "Limit", "cap_memory", "hold_memory", "limit", "memory_is_capped", "parse_bytes", "whole"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
@@ -130,6 +130,18 @@ def cap_memory(size: str | None = None) -> int | None:
             f"{entry.variable} ({entry.what}, --memory-cap) must be at least 1GiB, found {value:.0f} bytes"
         )
     return hold_memory(int(value))
+
+
+def memory_is_capped() -> bool:
+    """Whether this process has a limit of memory, by whomever.
+
+    Python waits for ever for a thread that found no memory for its own start (``threading.Thread.start``): where memory
+    is capped, work is done one after the other instead.
+    """
+    import resource
+
+    kinds = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
+    return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in kinds)
 
 
 def hold_memory(most: int) -> int:

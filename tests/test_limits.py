@@ -182,3 +182,25 @@ def test_a_lack_of_memory_while_reading_is_no_fault_of_the_data(suffix: str, tmp
         raise pa.lib.ArrowMemoryError("realloc of size 2097152 failed")
     with pytest.raises(DataError, match="damaged"), named(str(tmp_path / f"damaged.{suffix}")):
         raise pa.ArrowInvalid("not what it says")
+
+
+def test_no_thread_is_started_where_memory_is_capped(tmp_path: Path) -> None:
+    """A thread without memory for its own start is waited for for ever."""
+    script = """
+import resource, sys, threading
+from pathlib import Path
+from cleanpairs.data.ahead import read_ahead
+from cleanpairs.data.source import fingerprint_files
+files = [Path(name) for name in sys.argv[1:]]
+free = fingerprint_files(files, "x")
+resource.setrlimit(resource.RLIMIT_DATA, (2**33, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+threading.Thread.start = lambda self: sys.exit("a thread was started")
+assert fingerprint_files(files, "x") == free
+with read_ahead(iter([1, 2, 3])) as items:
+    assert list(items) == [1, 2, 3]
+"""
+    files = [tmp_path / name for name in "abc"]
+    for file in files:
+        file.write_bytes(file.name.encode() * 1000)
+    done = subprocess.run([sys.executable, "-c", script, *map(str, files)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

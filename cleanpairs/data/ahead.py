@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from cleanpairs.limits import memory_is_capped
+
 __all__ = ["read_ahead"]
 
 T = TypeVar("T")
@@ -17,8 +19,12 @@ T = TypeVar("T")
 def read_ahead(items: Iterator[T], depth: int = 4) -> Iterator[Iterator[T]]:
     """``items`` in order, at most ``depth`` of them ready before they are asked for; errors arise where they are.
 
-    Pays where making an item leaves Python's lock to others, as Arrow and NumPy do.
+    Pays where making an item leaves Python's lock to others, as Arrow and NumPy do. Without a thread where memory is
+    capped (:func:`cleanpairs.limits.memory_is_capped`).
     """
+    if memory_is_capped():
+        yield items
+        return
     ready: queue.Queue[tuple[T | None, BaseException | None, bool]] = queue.Queue(depth)
     stopped = threading.Event()
 

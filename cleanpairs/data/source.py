@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cleanpairs.errors import DataError
+from cleanpairs.limits import memory_is_capped
 
 __all__ = ["Source", "cache_dir", "fingerprint_files", "fingerprint_of"]
 
@@ -43,7 +44,12 @@ def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) ->
         A file cannot be read.
     """
     total = hashlib.sha256(settings.encode())
-    with ThreadPoolExecutor(max_workers=min(4, len(os.sched_getaffinity(0)))) as pool:  # hashing lets go of the GIL
+    workers = min(4, len(os.sched_getaffinity(0)), len(paths))
+    if workers < 2 or memory_is_capped():
+        for path in paths:
+            total.update(_digest(path))
+        return total.hexdigest()
+    with ThreadPoolExecutor(max_workers=workers) as pool:  # hashing lets go of the GIL
         for digest in pool.map(_digest, paths):
             total.update(digest)
     return total.hexdigest()
