@@ -77,8 +77,7 @@ def shown(values: np.ndarray, digits: int) -> str:
     """Mean and sample standard deviation."""
     if not len(values):
         return "-"
-    spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{digits}f}{spread}"
+    return f"{values.mean():.{digits}f}" + (f" ± {spread(values):.{digits}f}" if len(values) > 1 else "")
 
 
 def spread(values: np.ndarray) -> float:
@@ -91,16 +90,16 @@ def verdicts(rows: list[dict[str, Any]], rate: float) -> list[str]:
     missed = []
     auto = {n: of(rows, "auto", rate, n) for n in ("auroc", "auroc_best_epoch", "rsum", "flagged", "cpu_seconds")}
     estimate = of(rows, "auto", rate, "noise_rate_estimate")
-    best = {n: max((of(rows, m, rate, n) for m in FOUR), key=lambda v: v.mean() if len(v) else -1) for n in ("rsum",)}
+    best = max((of(rows, m, rate, "rsum") for m in FOUR), key=lambda v: v.mean() if len(v) else -1)
     if rate > 0:
         errors = [1 - v.mean() for v in (of(rows, m, rate, "auroc") for m in FOUR) if len(v)]
         if errors and 1 - auto["auroc"].mean() > 0.75 * min(errors):
             missed.append(f"AUROC: error {1 - auto['auroc'].mean():.4f}, asked {0.75 * min(errors):.4f}")
         if (auto["auroc_best_epoch"] - auto["auroc"]).max() > 0.005:
             missed.append("the label decays")
-        by = max(spread(auto["rsum"]), spread(best["rsum"])) if rate >= 0.6 else 0.0
-        if len(best["rsum"]) and auto["rsum"].mean() < best["rsum"].mean() + by:
-            missed.append(f"rSum: {auto['rsum'].mean():.1f}, asked {best['rsum'].mean() + by:.1f}")
+        by = max(spread(auto["rsum"]), spread(best)) if rate >= 0.6 else 0.0
+        if len(best) and auto["rsum"].mean() < best.mean() + by:
+            missed.append(f"rSum: {auto['rsum'].mean():.1f}, asked {best.mean() + by:.1f}")
     else:
         plain = of(rows, "infonce", rate, "rsum")
         if len(plain) and auto["rsum"].mean() < plain.mean():

@@ -5,8 +5,9 @@ r"""Auto: no noise rate, no threshold, no schedule to choose. What holds of the 
 2. Two networks train side by side on all pairs, cross entropy and its reverse weighted by w (L2RM's warm-up objective;
    CRCL's idea of weighing by the label), w = u at first.
 3. After each of the epochs 2 .. ``horizon`` both networks score every pair in evaluation mode; their mean over networks
-   and epochs, calibrated by u, is joined with u (:mod:`cleanpairs.correspondence.witnesses`): the new w. Later epochs
-   have learned wrong pairs by heart, and are not asked.
+   and epochs, calibrated by u, is joined with u (:mod:`cleanpairs.correspondence.witnesses`): the new w. At the horizon
+   likeness to trusted neighbours in the joint space is a third witness, and gives most of w's order. Later epochs have
+   learned wrong pairs by heart, and are not asked. Where u sees nothing wrong, a mixture of their score decides.
 4. After the horizon, sparse partial transport between the images and the captions of the pairs with w < 1/2 gives each
    such image the caption that suits it best of those left over (L2RM's idea, in the whole corpus and not in a batch);
    these repaired pairs train with the weight ``repaired``.

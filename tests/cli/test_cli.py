@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +37,7 @@ class Done:
     err: str
 
 
+InProcess = Callable[..., tuple[int, str, str]]
 Command = Callable[..., Done]
 
 
@@ -62,25 +62,13 @@ def write_corpus(path: Path, n: int = N, wrong: int = WRONG, seed: int = 0) -> P
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Callable[..., tuple[int, str, str]]
+) -> Command:
     """Calls ``cleanpairs`` in this process, in an empty working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / ".cache"))
-
-    def call(*argv: Any) -> Done:
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", *map(str, argv)])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err, err
-        return Done(code, out, err)
-
-    return call
+    return lambda *argv: Done(*in_process(*argv))
 
 
 @pytest.fixture

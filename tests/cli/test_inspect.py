@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from cleanpairs.cli import main
 from cleanpairs.data import Pairs
 from cleanpairs.data.inspection import inspect_pairs, size_of
 
@@ -30,21 +27,9 @@ def picture(number: int, size: tuple[int, int] = (8, 6)) -> bytes:
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+def command(in_process: Command) -> Command:
     """Calls ``cleanpairs inspect`` in this process: exit code, output, errors."""
-
-    def call(*argv: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cleanpairs", "inspect", *map(str, argv)])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        return (code, *capfd.readouterr())
-
-    return call
+    return functools.partial(in_process, "inspect")
 
 
 @pytest.fixture
