@@ -79,6 +79,10 @@ def process_group(device: str = "cpu") -> Iterator[None]:
         yield
         return
     import torch
+
+    # Before there is a group: its functions take the one that there is at their import as the default of a parameter,
+    # so it would never end, and its threads would run into the end of the interpreter, which aborts the process.
+    import torch.distributed.nn
     from torch import distributed
 
     if device == "cuda":
