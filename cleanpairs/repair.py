@@ -27,6 +27,7 @@ What holds of every plan (and is tested on random corpora):
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict
 from typing import Protocol
 
@@ -35,10 +36,11 @@ import pyarrow as pa
 
 from cleanpairs.data import Pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
-from cleanpairs.ops.assign import Assignment, assign_greedily, best_other
-from cleanpairs.ops.candidates import Edges, Look, Search, Side, candidate_edges
-from cleanpairs.ops.joint import SOLVERS, transport_shares
-from cleanpairs.ops.search import top_k
+from cleanpairs.ops.candidates import Look, Search, Side
+from cleanpairs.ops.edge_pairs import Judge
+from cleanpairs.ops.joint import SOLVERS, Typical
+from cleanpairs.ops.repairs import REASONS, Corpus, Repairs, Rules, decide_repairs
+from cleanpairs.ops.scratch import MEMORY, Scratch
 from cleanpairs.ops.searches import half_replacing, pseudo_captioning
 from cleanpairs.plan import PLAN_SCHEMA, PlanSummary, RepairPlan
 from cleanpairs.plan_editing import donor_use
@@ -51,11 +53,9 @@ _DONORS = ("mismatched", "trusted", "both")
 _TARGETS = ("text", "image", "both")
 _SCORER_BLOCK = 1 << 14
 
-NO_CANDIDATE = "no candidate"
-BELOW_SCORE = "no candidate reaches the lowest repair score"
-BELOW_PRESENT = "no candidate beats the present partner"
-UNSURE = "no candidate reaches the lowest confidence"
-GIVEN_AWAY = "its candidates serve better repairs"
+SPILLED = 1 << 25  # candidates: some 2 GB of them
+NO_CORRESPONDENCE = "no correspondence"
+KINDS = ("trusted image", "orphaned image", "pseudo-caption of a trusted pair", "orphaned caption")
 
 
 class PairScorer(Protocol):
@@ -93,7 +93,8 @@ def plan_repairs(
     min_confidence: float = 0.0,
     temperature: float = 0.07,
     search: Search | None = None,
-    look: Look = top_k,
+    look: Look | None = None,
+    scratch: Scratch | None = None,
 ) -> RepairPlan:
     """Plan the repair of every pair below the threshold. Nothing is changed; the same input gives the same plan.
 
@@ -139,8 +140,11 @@ def plan_repairs(
     search : callable, optional
         A method's own way to look for donors instead of the strategy's; see
         :data:`cleanpairs.ops.candidates.Search`.
-    look : callable
-        Who does the searches by cosine, as :func:`cleanpairs.ops.search.top_k`: they take most of the time.
+    look : callable, optional
+        Who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`: they take most of the time.
+    scratch : Scratch, optional
+        Where candidates lie. By default in memory, or in temporary files where there may be more than
+        :data:`SPILLED` of them; the plan is the same.
 
     Returns
     -------
@@ -174,7 +178,6 @@ def plan_repairs(
     trusted = np.flatnonzero(~quarantined & (np.where(quarantined, 0, correspondence) >= threshold))
     orphans = np.flatnonzero(~quarantined & (np.where(quarantined, 0, correspondence) < threshold))
     image_index = np.asarray(pairs.image_index)
-    image_row = image_index.astype(np.int32)  # of many edges: half the memory
     _refuse_non_finite(z_image, np.unique(image_index[~quarantined]), "images")
     _refuse_non_finite(z_text, np.flatnonzero(~quarantined), "captions")
 
@@ -184,78 +187,38 @@ def plan_repairs(
     n_text = int(text.group.max()) + 1 if n else 0
     present = np.flatnonzero(~quarantined)
     best_trusted = trusted[np.argsort(-correspondence[trusted], kind="stable")[:max_trusted]]
-    pools = [(orphans, False)] if donors != "trusted" else []
-    pools += [(best_trusted, True)] if donors != "mismatched" else []
+    pools = donor_pools(orphans, best_trusted, donors)
     if search is None and strategy == "half-replace":
         search = half_replacing(np.asarray(z_image)[image_index], z_text)
     elif search is None and strategy == "pseudo-caption":
         search = pseudo_captioning(np.asarray(z_image)[image_index], z_text)
-    edges = candidate_edges(
+    rules = Rules(
+        min_repair_score,
+        candidates,
+        targets != "image",
+        targets != "text",
+        max_reuse,
+        orphan_bonus,
+        image_margin,
+        min_confidence,
+        temperature,
+        strategy == "ot",
+        solver,
+    )
+    corpus = Corpus(
         image,
         text,
         orphans,
         pools,
         np.unique(image.group[present] * n_text + text.group[present]),
-        replace_text=targets != "image",
-        replace_image=targets != "text",
-        candidates=candidates,
-        search=search,
-        look=look,
+        Typical.of(image, text, orphans, trusted),
     )
-
-    def score(image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
-        many = getattr(scorer, "edges", None)  # a scorer may share work between pairs of one image or text
-        if many is not None:
-            unique_image = np.asarray(pairs.image_group)
-            return np.asarray(many(z_image, z_text, unique_image, text_group, image_row[image_of], text_of))
-        out = np.empty(len(image_of), np.float32)
-        for start in range(0, len(out), _SCORER_BLOCK):
-            i, t = image_of[start : start + _SCORER_BLOCK], text_of[start : start + _SCORER_BLOCK]
-            out[start : start + len(i)] = scorer(z_image[image_index[i]], z_text[t], image_group[i], text_group[t])
-        if not np.isfinite(out).all():
-            raise RefusedError(f"the scorer gave {(~np.isfinite(out)).sum()} non-finite scores: is the model trained?")
-        return out
-
-    numbered = edges.number_pairs()
-    pair = numbered.number
-    first = numbered.first.astype(np.int32)
-    edge_score = score(edges.image_of(first), edges.text_of(first))[pair]  # each pair of image and text once
-    own_score = score(orphans, orphans)
-    confidence = np.full(len(edges), np.nan, np.float32)
-    if strategy == "ot":
-        shares = transport_shares(
-            edges,
-            image,
-            text,
-            orphans,
-            trusted,
-            temperature=temperature,
-            capacity=max_reuse,
-            solver=solver,
-            pairs=numbered,
-        )
-        np.copyto(confidence, shares, where=~edges.trusted)
-        del shares
-    del numbered, first
-    order = _ranked(edges, edge_score, own_score, min_repair_score, orphan_bonus, image_margin, confidence)
-    unsure = confidence[order] < min_confidence
-    assignment = assign_greedily(
-        edges.row,
-        edges.is_image,
-        edges.donor_group,
-        pair,
-        order[~unsure],
-        n_rows=len(orphans),
-        row_member=orphans,
-        members=edges.members,
-        n_members=n,
-        capacity=max_reuse,
-    )
-    reasons = _drop_reasons(edges, edge_score, own_score, min_repair_score)
-    reasons[np.setdiff1d(edges.row[order[unsure]], edges.row[order[~unsure]])] = UNSURE
-    table = _plan_table(
-        pairs, correspondence, quarantined, orphans, edges, edge_score, pair, assignment, reasons, confidence
-    )
+    concerned = np.concatenate([orphans, best_trusted])
+    judge = _judge(pairs, scorer, z_image, z_text, concerned)
+    if scratch is None:
+        many = len(orphans) * candidates * 2 * len(pools) > SPILLED
+        scratch = Scratch(tempfile.gettempdir()) if many else MEMORY
+    repairs = decide_repairs(corpus, judge, rules, search=search, look=look, scratch=scratch)
     settings = {
         "strategy": strategy,
         "solver": solver,
@@ -267,53 +230,42 @@ def plan_repairs(
         "orphan_bonus": orphan_bonus,
         "image_margin": image_margin,
         "max_trusted": max_trusted,
-        "searches": [asdict(note) for note in edges.searches],
+        "searches": [asdict(note) for note in repairs.searches],
     }
+    table = _plan_table(pairs, correspondence, quarantined, orphans, repairs)
     return RepairPlan(table, float(threshold), float(min_repair_score), pairs.source.fingerprint, settings)
 
 
-def _ranked(
-    edges: Edges,
-    score: np.ndarray,
-    own: np.ndarray,
-    least: float,
-    orphan_bonus: float,
-    image_margin: float,
-    confidence: np.ndarray,
-) -> np.ndarray:
-    """The edges that are good enough, best first: (E',) int64. Ties: the more similar, text, then the lower numbers.
-
-    Those that have a ``confidence`` come by it and before all others.
-    """
-    good = np.flatnonzero((score >= least) & (score > own[edges.row]))
-    sure = confidence[good]
-    rank = (
-        score[good] + np.float32(orphan_bonus) * ~edges.trusted[good] - np.float32(image_margin) * edges.is_image[good]
-    )
-    rank = np.where(np.isnan(sure), rank, 2 + sure)
-    keys = (edges.donor_group[good], edges.row[good], edges.is_image[good], -edges.similarity[good], -rank)
-    return good[np.lexsort(keys)]
+def donor_pools(orphans: np.ndarray, best_trusted: np.ndarray, donors: str) -> list[tuple[np.ndarray, bool]]:
+    """Who may lend parts, in the order in which they are asked, and whether they are trusted."""
+    pools = [(orphans, False)] if donors != "trusted" else []
+    return pools + ([(best_trusted, True)] if donors != "mismatched" else [])
 
 
-def _drop_reasons(edges: Edges, score: np.ndarray, own: np.ndarray, least: float) -> np.ndarray:
-    """Why each orphan is dropped if it gets no edge: (R,) object."""
-    best = np.full(len(own), -np.inf, np.float32)
-    np.maximum.at(best, edges.row, score)
-    conditions = [np.isneginf(best), best < least, best <= own]
-    return np.select(conditions, [NO_CANDIDATE, BELOW_SCORE, BELOW_PRESENT], GIVEN_AWAY).astype(object)
+def _judge(pairs: Pairs, scorer: PairScorer, z_image: np.ndarray, z_text: np.ndarray, concerned: np.ndarray) -> Judge:
+    """The scores of pairs out of those ``concerned``."""
+    image_index, text_group = np.asarray(pairs.image_index), np.asarray(pairs.text_group)
+    image_group = np.asarray(pairs.image_group)
+    judging = getattr(scorer, "judging", None)  # a scorer may share work between pairs of one image or text
+    many = None if judging is None else judging(image_group, text_group, image_index[concerned], concerned)
+
+    def judge(image_of: np.ndarray, text_of: np.ndarray, cosine: np.ndarray | None) -> np.ndarray:
+        if many is not None:
+            return np.asarray(many(image_index[image_of], text_of, cosine))
+        out = np.empty(len(image_of), np.float32)
+        for start in range(0, len(out), _SCORER_BLOCK):
+            i, t = image_of[start : start + _SCORER_BLOCK], text_of[start : start + _SCORER_BLOCK]
+            row = image_index[i]
+            out[start : start + len(i)] = scorer(z_image[row], z_text[t], image_group[row], text_group[t])
+        if not np.isfinite(out).all():
+            raise RefusedError(f"the scorer gave {(~np.isfinite(out)).sum()} non-finite scores: is the model trained?")
+        return out
+
+    return judge
 
 
 def _plan_table(
-    pairs: Pairs,
-    correspondence: np.ndarray,
-    quarantined: np.ndarray,
-    orphans: np.ndarray,
-    edges: Edges,
-    score: np.ndarray,
-    pair: np.ndarray,
-    assignment: Assignment,
-    drop_reasons: np.ndarray,
-    confidence: np.ndarray,
+    pairs: Pairs, correspondence: np.ndarray, quarantined: np.ndarray, orphans: np.ndarray, repairs: Repairs
 ) -> pa.Table:
     n = len(pairs)
     action = np.full(n, "keep", object)
@@ -323,28 +275,14 @@ def _plan_table(
 
     action[quarantined] = "quarantine"
     for i in np.flatnonzero(quarantined).tolist():
-        reason[i] = pairs.reasons.get(i, "no correspondence")
-    action[orphans], reason[orphans] = "drop", drop_reasons
-
-    repaired = assignment.edge >= 0  # (R,)
-    chosen, rows = assignment.edge[repaired], orphans[repaired]
-    by_image, by_trusted = edges.is_image[chosen], edges.trusted[chosen]
-    action[rows] = np.where(by_image, "rematch_image", "rematch_text")
-    reason[rows] = np.select(
-        [by_image & by_trusted, by_image, by_trusted],
-        ["trusted image", "orphaned image", "pseudo-caption of a trusted pair"],
-        "orphaned caption",
-    )
-    donor[rows] = assignment.donor[repaired]
-    repair_score[rows], sure[rows] = score[chosen], confidence[chosen]
-    chosen_pair = np.full(len(orphans), -1, np.int64)
-    chosen_pair[repaired] = pair[chosen]
-    replaces_image = np.zeros(len(orphans), bool)
-    replaces_image[repaired] = by_image
-    rival = edges.is_image == replaces_image[edges.row]  # other captions for the image, or other images for the caption
-    runner_up = best_other(edges.row[rival], pair[rival], score[rival], chosen_pair)
-    margin[rows] = score[chosen] - runner_up[repaired]
-    margin[np.isinf(margin)] = np.nan  # nothing to compare with
+        reason[i] = pairs.reasons.get(i, NO_CORRESPONDENCE)
+    action[orphans], reason[orphans] = "drop", np.array(REASONS, object)[repairs.reason]
+    repaired = repairs.donor >= 0  # (R,)
+    rows = orphans[repaired]
+    action[rows] = np.where(repairs.is_image[repaired], "rematch_image", "rematch_text")
+    reason[rows] = np.array(KINDS, object)[kind_of(repairs)[repaired]]
+    donor[orphans] = repairs.donor
+    repair_score[orphans], sure[orphans], margin[orphans] = repairs.score, repairs.confidence, repairs.margin
 
     takes_text, takes_image = action == "rematch_text", action == "rematch_image"
     gone = (action == "drop") | (action == "quarantine")
@@ -367,6 +305,11 @@ def _plan_table(
         },
         schema=PLAN_SCHEMA,
     )
+
+
+def kind_of(repairs: Repairs) -> np.ndarray:
+    """Number (R,) in :data:`KINDS` of the kind of donor."""
+    return np.where(repairs.is_image, 0, 2) + np.where(repairs.trusted, 0, 1)
 
 
 def _check_settings(

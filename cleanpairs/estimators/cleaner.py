@@ -32,7 +32,6 @@ from cleanpairs.evaluate import Recall, recall, recall_of_similarity
 from cleanpairs.features import ImageMatrix
 from cleanpairs.limits import limit
 from cleanpairs.ops.candidates import Look, Search
-from cleanpairs.ops.search import top_k
 from cleanpairs.parameters import check_choice
 from cleanpairs.registry import BACKBONES
 from cleanpairs.repair import STRATEGIES, RepairPlan, plan_repairs
@@ -391,7 +390,7 @@ class PairCleaner(Plots, SharedParameters):
         strategy: str = "ot",
         solver: str = "sparse",
         min_confidence: float = 0.0,
-        look: Look = top_k,
+        look: Look | None = None,
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
 
@@ -407,8 +406,8 @@ class PairCleaner(Plots, SharedParameters):
         strategy : {"ot", "nearest", "half-replace", "pseudo-caption", "method"}
             "method": the method's own, where the paper has one (REPAIR: half-replacing; PC2: the most similar predicted
             pseudo-classes; L2RM: its transport plan), else "nearest".
-        look : callable
-            Who does the searches by cosine, as :func:`cleanpairs.ops.search.top_k`; a
+        look : callable, optional
+            Who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`; a
             :class:`cleanpairs.engine.queries.EngineSearch` has them done by several processes.
         """
         check_choice("rematch", "strategy", strategy, ("method", *STRATEGIES))

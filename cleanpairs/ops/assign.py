@@ -12,11 +12,12 @@ edges that can never win (below the required score) are for the caller to leave 
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Assignment", "Members", "assign_greedily", "best_other"]
+__all__ = ["Assignment", "Greedy", "Members", "assign_greedily", "best_other"]
 
 _STEP = 1 << 16  # edges between two looks at what is over
 
@@ -78,48 +79,79 @@ def assign_greedily(
     -------
     Assignment
     """
-    text_uses = [0] * n_members
-    image_uses = [0] * n_members
-    chosen = [-1] * n_rows
-    donor = [-1] * n_rows
-    owner = row_member.tolist()
-    cursor = members.start[:-1].tolist()
-    stop = members.start[1:].tolist()
-    holder = members.member.tolist()
-    # What is over for good, as bytes that Python and NumPy both see.
-    made = bytearray(int(pair.max()) + 1 if len(pair) else 0)
-    done, empty = bytearray(n_rows), bytearray(len(cursor))
-    row_done, pair_made, group_empty = (np.frombuffer(b, np.uint8) for b in (done, made, empty))
+    greedy = Greedy(
+        n_rows=n_rows,
+        n_pairs=int(pair.max()) + 1 if len(pair) else 0,
+        row_member=row_member,
+        members=members,
+        n_members=n_members,
+        capacity=capacity,
+    )
     for first in range(0, len(order), _STEP):
         edges = order[first : first + _STEP]
-        over = row_done[row[edges]] | pair_made[pair[edges]] | group_empty[group[edges]]
-        edges = edges[over == 0]  # most of them, further down the order
-        walk = zip(
-            edges.tolist(),
-            row[edges].tolist(),
-            is_image[edges].tolist(),
-            group[edges].tolist(),
-            pair[edges].tolist(),
-            strict=True,
-        )
-        for e, r, replaces_image, g, p in walk:
+        greedy.take(edges, row[edges], is_image[edges], group[edges], pair[edges])
+    return greedy.assignment()
+
+
+class Greedy:
+    """An assignment that grows as edges come, best first; see :func:`assign_greedily` for the parameters.
+
+    ``n_pairs``: the pairs of image and text are numbered below it.
+    """
+
+    def __init__(
+        self, *, n_rows: int, n_pairs: int, row_member: np.ndarray, members: Members, n_members: int, capacity: int
+    ) -> None:
+        # Bytes and whole numbers that both Python and NumPy see: a list would hold an object for each.
+        self._uses = array("i", bytes(4 * n_members)), array("i", bytes(4 * n_members))  # of texts, of images
+        self._chosen, self._donor = array("q", [-1]) * n_rows, array("q", [-1]) * n_rows
+        self._owner = array("q", np.ascontiguousarray(row_member, np.int64).tobytes())
+        self._cursor = array("q", np.ascontiguousarray(members.start[:-1], np.int64).tobytes())
+        self._stop = array("q", np.ascontiguousarray(members.start[1:], np.int64).tobytes())
+        self._holder = array("q", np.ascontiguousarray(members.member, np.int64).tobytes())
+        self._capacity = capacity
+        # What is over for good.
+        self._made, self._done, self._empty = bytearray(n_pairs), bytearray(n_rows), bytearray(len(self._cursor))
+
+    def take(
+        self, edge: np.ndarray, row: np.ndarray, is_image: np.ndarray, group: np.ndarray, pair: np.ndarray
+    ) -> None:
+        """The next edges (b,), each with its columns: take those that are still possible."""
+        row_done, pair_made, group_empty = (np.frombuffer(x, np.uint8) for x in (self._done, self._made, self._empty))
+        for first in range(0, len(edge), _STEP):
+            s = slice(first, first + _STEP)
+            open_ = np.flatnonzero((row_done[row[s]] | pair_made[pair[s]] | group_empty[group[s]]) == 0)
+            if len(open_):  # few of them, further down the order
+                self._walk(*(column[s][open_].tolist() for column in (edge, row, is_image, group, pair)))
+
+    def _walk(
+        self, edges: list[int], rows: list[int], are_image: list[bool], groups: list[int], pairs: list[int]
+    ) -> None:
+        text_uses, image_uses = self._uses
+        chosen, donor, owner, capacity = self._chosen, self._donor, self._owner, self._capacity
+        cursor, stop, holder = self._cursor, self._stop, self._holder
+        made, done, empty = self._made, self._done, self._empty
+        for e, r, replaces_image, g, p in zip(edges, rows, are_image, groups, pairs, strict=True):
             if done[r] or made[p]:
                 continue
             given, kept = (image_uses, text_uses) if replaces_image else (text_uses, image_uses)
             if kept[owner[r]] >= capacity:
                 continue
-            at = cursor[g]
-            while at < stop[g] and given[holder[at]] >= capacity:
+            at, end = cursor[g], stop[g]
+            while at < end and given[holder[at]] >= capacity:
                 at += 1
             cursor[g] = at  # uses never fall: what is used up stays so
-            if at == stop[g]:
+            if at == end:
                 empty[g] = 1
                 continue
             chosen[r], donor[r] = e, holder[at]
             given[holder[at]] += 1
             kept[owner[r]] += 1
             made[p] = done[r] = 1
-    return Assignment(np.array(chosen, np.int64), np.array(donor, np.int64))
+
+    def assignment(self) -> Assignment:
+        """What has been taken so far."""
+        return Assignment(np.array(self._chosen, np.int64), np.array(self._donor, np.int64))
 
 
 def best_other(row: np.ndarray, pair: np.ndarray, score: np.ndarray, chosen_pair: np.ndarray) -> np.ndarray:

@@ -6,16 +6,18 @@ donors are *groups* (of equal texts, of equal images), each with the members tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from cleanpairs.ops.assign import Members
+from cleanpairs.ops.scratch import MEMORY, Scratch, is_mapped, release
 from cleanpairs.ops.search import SearchNote, TopK, top_k
 
-__all__ = ["Edges", "Look", "Numbered", "Search", "Side", "candidate_edges", "number"]
+__all__ = ["Edges", "Look", "Search", "Side", "candidate_edges"]
 
 Search = Callable[[bool, bool, np.ndarray, np.ndarray, int], TopK | None]
 """``search(is_image, trusted, asking, showing, k)``: for each pair of ``asking`` (Q,), whose text is kept where
@@ -25,6 +27,7 @@ positions (Q, k) in it and scores. None: the most similar parts are to be looked
 Look = Callable[[np.ndarray, np.ndarray, int], TopK]
 
 _ROWS = 1 << 20  # edges that are worked on at once
+_VECTORS = 1 << 14  # rows of vectors that are copied at once
 
 # A row's neighbours often are what it may not take (the image's other captions): look that much further.
 _SLACK = 8
@@ -32,7 +35,10 @@ _SLACK = 8
 
 @dataclass(frozen=True)
 class Side:
-    """One modality: ``z`` (M, d) unit vectors, ``index`` (N,) row of ``z`` of each pair, ``group`` (N,) dense group."""
+    """One modality: ``z`` (M, d) unit vectors, ``index`` (N,) row of ``z`` of each pair, ``group`` (N,) dense group.
+
+    ``z`` may be mapped from a file: it is read in blocks.
+    """
 
     z: np.ndarray
     index: np.ndarray
@@ -46,7 +52,8 @@ class Edges:
     ``row`` int32, into the orphans; ``is_image`` bool; ``trusted`` bool: the donor group is of trusted pairs;
     ``donor_group`` int32, into ``members``; ``similarity`` float32. ``orphans`` (R,) int32 pairs; ``shown`` (G,) int32:
     a pair that shows the part of each donor group; ``image_group``, ``text_group`` (N,) dense groups of all pairs.
-    ``searches``: how the neighbours were looked for, per pool and direction.
+    ``searches``: how the neighbours were looked for, per pool and direction. ``cosine``: ``similarity`` is the inner
+    product of the vectors in all of them.
     """
 
     row: np.ndarray
@@ -60,6 +67,7 @@ class Edges:
     text_group: np.ndarray
     members: Members
     searches: tuple[SearchNote, ...] = ()
+    cosine: bool = True
 
     def __len__(self) -> int:
         return len(self.row)
@@ -83,42 +91,11 @@ class Edges:
         """Image group times the number of text groups plus text group, of the edges ``at``: int64."""
         return self.image_group[self.image_of(at)] * self.n_text + self.text_group[self.text_of(at)]
 
-    def number_pairs(self) -> Numbered:
-        """Number the pairs of image and text that the edges make, in order of their keys."""
-        keys = np.empty(len(self), np.int64)
+    def blocks(self) -> Iterator[slice]:
+        """All edges, some at a time; the pages of those before are let go of."""
         for start in range(0, len(self), _ROWS):
-            s = slice(start, start + _ROWS)
-            keys[s] = self.key(s)
-        return number(keys)
-
-
-@dataclass(frozen=True)
-class Numbered:
-    """E values numbered in rising order: ``number`` (E,) int32 of each; ``first`` (U,) int64, where each stands first;
-    ``values`` (U,).
-    """
-
-    number: np.ndarray
-    first: np.ndarray
-    values: np.ndarray
-
-
-def number(values: np.ndarray) -> Numbered:
-    """What ``np.unique`` gives, in a third of its memory."""
-    order = np.argsort(values, kind="stable")
-    begins = np.ones(len(order), bool)
-    for start in range(1, len(order), _ROWS):  # a block at a time: the values in order are not needed at once
-        part = values[order[start - 1 : start + _ROWS]]
-        begins[start : start + _ROWS] = part[1:] != part[:-1]
-    first = order[begins]
-    of = np.empty(len(order), np.int32)
-    count = 0
-    for start in range(0, len(order), _ROWS):
-        s = slice(start, start + _ROWS)
-        numbers = np.cumsum(begins[s], dtype=np.int64) + (count - 1)
-        of[order[s]] = numbers
-        count = int(numbers[-1]) + 1
-    return Numbered(of, first, values[first])
+            yield slice(start, min(start + _ROWS, len(self)))
+            release(self.row, self.is_image, self.trusted, self.donor_group, self.similarity)
 
 
 def candidate_edges(
@@ -132,7 +109,8 @@ def candidate_edges(
     replace_image: bool,
     candidates: int,
     search: Search | None = None,
-    look: Look = top_k,
+    look: Look | None = None,
+    scratch: Scratch = MEMORY,
 ) -> Edges:
     """The nearest admissible parts of every orphan, out of every pool.
 
@@ -151,25 +129,30 @@ def candidate_edges(
         How many groups a row gets at most, per pool and direction.
     search : callable, optional
         Another way to look for them than by the cosine; see :data:`Search`.
-    look : callable
+    look : callable, optional
         ``look(queries, bank, k)``: who does the search by the cosine, as :func:`cleanpairs.ops.search.top_k` does.
+    scratch : Scratch
+        Where the edges lie, and the vectors that are searched in.
     """
     n_text = int(text.group.max()) + 1 if len(text.group) else 0
-    parts: list[dict[str, np.ndarray]] = []
+    look = partial(top_k, scratch=scratch) if look is None else look
+    directions = [is_image for is_image, wanted in ((False, replace_text), (True, replace_image)) if wanted]
+    pools = [pool for pool in pools if len(pool[0])] if len(orphans) else []
+    edges = _Growing(scratch, len(pools) * len(directions) * len(orphans) * candidates)
     holders: list[Members] = []
     shown: list[np.ndarray] = [np.empty(0, np.int64)]
     searches: list[SearchNote] = []
-    first_group = 0
+    first_group, by_cosine = 0, True
     for donors, trusted in pools:
-        for is_image in (False, True):
-            if not (replace_image if is_image else replace_text) or not len(donors) or not len(orphans):
-                continue
+        for is_image in directions:
             kept, given = (text, image) if is_image else (image, text)
             query_of_row, asking = _distinct(kept, orphans)
             group_of_donor, showing = _distinct(given, donors)
             found = search(is_image, trusted, asking, showing, candidates + _SLACK) if search is not None else None
             if found is None:
-                found = look(_rows(kept, asking), _rows(given, showing), candidates + _SLACK)
+                found = look(_rows(kept, asking, scratch), _rows(given, showing, scratch), candidates + _SLACK)
+            else:
+                by_cosine = False
             if found.note is not None:
                 searches.append(found.note)
             for start in range(0, len(orphans), _ROWS // 32):
@@ -181,29 +164,49 @@ def candidate_edges(
                 admitted = (nearest >= 0) & ~_contains(taken, key)
                 admitted &= np.cumsum(admitted, axis=1) <= candidates
                 row, column = np.nonzero(admitted)
-                parts.append(
-                    {
-                        "row": (row + start).astype(np.int32),
-                        "is_image": np.full(len(row), is_image),
-                        "trusted": np.full(len(row), trusted),
-                        "donor_group": (nearest[row, column] + first_group).astype(np.int32),
-                        "similarity": found.scores[query_of_row[rows][row], column],
-                    }
+                edges.add(
+                    row=row + start,
+                    is_image=is_image,
+                    trusted=trusted,
+                    donor_group=nearest[row, column] + first_group,
+                    similarity=found.scores[query_of_row[rows][row], column],
                 )
+                release(found.indices, found.scores)
             # What k wronged pairs carry may go back to k; equal parts of trusted pairs are one donor.
             group_of = np.arange(len(showing)) if trusted else group_of_donor
             holders.append(Members.from_groups(group_of, showing if trusted else donors, len(showing)))
             shown.append(showing)
             first_group += len(showing)
+            del found
     return Edges(
-        **_stack(parts),
+        **edges.columns(),
         orphans=np.asarray(orphans, np.int32),
         shown=np.concatenate(shown).astype(np.int32),
         image_group=image.group,
         text_group=text.group,
         members=_join(holders),
         searches=tuple(searches),
+        cosine=by_cosine,
     )
+
+
+class _Growing:
+    """Columns of edges that are written one block after the other; ``most`` of them at most."""
+
+    def __init__(self, scratch: Scratch, most: int) -> None:
+        types = {"row": np.int32, "is_image": bool, "trusted": bool, "donor_group": np.int32, "similarity": np.float32}
+        self._columns = {name: scratch.empty(most, kind) for name, kind in types.items()}
+        self._used = 0
+
+    def add(self, **values: Any) -> None:
+        s = slice(self._used, self._used + len(values["row"]))
+        for name, value in values.items():
+            self._columns[name][s] = value
+        self._used = s.stop
+        release(*self._columns.values())
+
+    def columns(self) -> dict[str, np.ndarray]:
+        return {name: values[: self._used] for name, values in self._columns.items()}
 
 
 def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -217,11 +220,18 @@ def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return place[number_of], pairs[first[order]]
 
 
-def _rows(side: Side, pairs: np.ndarray) -> np.ndarray:
-    """The vectors of ``pairs`` (m,); without a copy, where these are all that there are."""
+def _rows(side: Side, pairs: np.ndarray, scratch: Scratch) -> np.ndarray:
+    """The vectors of ``pairs`` (m,); without a copy, where they stand one after the other."""
     index = side.index[pairs]
-    whole = len(index) == len(side.z) and np.array_equal(index, np.arange(len(index)))
-    return side.z if whole else side.z[index]
+    if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
+        return side.z[index[0] : index[-1] + 1]
+    if not (scratch.on_disk and is_mapped(side.z)):
+        return np.asarray(side.z[index])
+    rows = scratch.empty((len(index), side.z.shape[1]), side.z.dtype)
+    for start in range(0, len(index), _VECTORS):
+        rows[start : start + _VECTORS] = side.z[index[start : start + _VECTORS]]
+        release(rows, side.z)
+    return rows
 
 
 def _contains(sorted_keys: np.ndarray, key: np.ndarray) -> np.ndarray:
@@ -230,18 +240,6 @@ def _contains(sorted_keys: np.ndarray, key: np.ndarray) -> np.ndarray:
         return np.zeros(key.shape, bool)
     at = np.minimum(np.searchsorted(sorted_keys, key), len(sorted_keys) - 1)
     return sorted_keys[at] == key
-
-
-def _stack(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The columns of all parts; a part's go as they are copied, so that they are there but once."""
-    types: dict[str, type] = {
-        "row": np.int32,
-        "is_image": np.bool_,
-        "trusted": np.bool_,
-        "donor_group": np.int32,
-        "similarity": np.float32,
-    }
-    return {name: np.concatenate([np.empty(0, kind), *(p.pop(name) for p in parts)]) for name, kind in types.items()}
 
 
 def _join(holders: list[Members]) -> Members:

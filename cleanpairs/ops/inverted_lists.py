@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cleanpairs.ops.scratch import MEMORY, Scratch, is_mapped, release
+
 __all__ = ["InvertedLists", "Probing", "block_of", "build_lists", "choose_probes", "recall_at", "search_lists"]
 
 Exact = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
@@ -33,6 +35,8 @@ _SLOTS = 1 << 24  # (query, probe, neighbour) triples in a block of queries: 200
 _ASKED = 512  # queries that a list answers at once: their scores stay in the cache
 _NEAR = 4  # lists of a query whose k best are picked; what the others hold has to beat them
 _ROWS = 1 << 14  # bank rows that are given to their lists at once
+_PART = 1 << 16  # bank rows that an exact search holds
+_TOUCHED = 1 << 27  # bytes of a mapped bank that are held at once
 SAMPLED = 256  # queries that choose the probes, and as many others that measure the recall
 
 
@@ -61,10 +65,10 @@ class Probing:
     recall: float
 
 
-def build_lists(bank: np.ndarray, lists: int, *, seed: int = 0) -> InvertedLists:
+def build_lists(bank: np.ndarray, lists: int, *, seed: int = 0, scratch: Scratch = MEMORY) -> InvertedLists:
     """Split ``bank`` (m, d) float32 into at most ``lists`` lists by spherical k-means on a sample of it.
 
-    The same bank gives the same lists.
+    The same bank gives the same lists; their rows lie in ``scratch``.
 
     Raises
     ------
@@ -76,14 +80,28 @@ def build_lists(bank: np.ndarray, lists: int, *, seed: int = 0) -> InvertedLists
         raise ValueError(f"a bank of {m} rows cannot be split into {lists} lists: both must be at least 1")
     lists = min(lists, m)
     rng = np.random.default_rng(seed)
-    sample = bank[np.sort(rng.choice(m, min(m, SAMPLE_PER_LIST * lists), replace=False))]
+    sample = np.asarray(bank[np.sort(rng.choice(m, min(m, SAMPLE_PER_LIST * lists), replace=False))])
+    release(bank)
     centres = _unit(sample[np.sort(rng.choice(len(sample), lists, replace=False))])
     for _ in range(ITERATIONS):
         centres = _means(sample, _nearest(sample, centres), centres)
     owner = _nearest(bank, centres)
     order = np.argsort(owner, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=lists))])
-    return InvertedLists(centres, np.ascontiguousarray(bank[order], np.float32), order, start)
+    return InvertedLists(centres, _in_order(bank, order, scratch), order, start)
+
+
+def _in_order(bank: np.ndarray, order: np.ndarray, scratch: Scratch) -> np.ndarray:
+    """``bank[order]``: read from its beginning to its end, and written list by list."""
+    if not scratch.on_disk:
+        return np.ascontiguousarray(bank[order], np.float32)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    rows = scratch.empty(bank.shape, np.float32)
+    for first in range(0, len(bank), _ROWS):
+        rows[place[first : first + _ROWS]] = bank[first : first + _ROWS]
+        release(bank, rows)
+    return rows
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
@@ -98,6 +116,7 @@ def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
     for first in range(0, len(rows), _ROWS):
         part = torch.from_numpy(np.ascontiguousarray(rows[first : first + _ROWS], np.float32))
         out[first : first + len(part)] = (part @ against).argmax(dim=1).numpy()
+        release(rows)
     return out
 
 
@@ -130,7 +149,8 @@ def search_lists(index: InvertedLists, queries: np.ndarray, k: int, probes: int)
     block = block_of(probes, k)
     centres = torch.from_numpy(index.centres)
     for first in range(0, n, block):
-        Q = torch.from_numpy(np.ascontiguousarray(queries[first : first + block], np.float32))  # (b, d)
+        Q = torch.from_numpy(_copied(queries[first : first + block]))  # (b, d)
+        release(queries)
         probed = (Q @ centres.T).topk(probes, dim=1).indices  # (b, P) lists, the nearest first
         best, at = _pick(index, Q, probed[:, :_NEAR], k)
         if probes > _NEAR:
@@ -145,11 +165,16 @@ def search_lists(index: InvertedLists, queries: np.ndarray, k: int, probes: int)
     return scores, indices
 
 
+def _copied(rows: np.ndarray) -> np.ndarray:
+    """``rows`` in memory, as float32: a copy of what is mapped, or of another type."""
+    return np.array(rows, np.float32) if is_mapped(rows) else np.ascontiguousarray(rows, np.float32)
+
+
 def _products(index: InvertedLists, Q: Tensor, probed: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
     """For each list, in parts: which of the slots of ``probed`` (b, P) ask for it, the scores of their queries with its
     rows, and where these rows begin.
     """
-    P, rows = probed.shape[1], torch.from_numpy(index.rows)
+    P, rows, touched = probed.shape[1], torch.from_numpy(index.rows), 0
     number = probed.flatten().numpy()
     if len(index) < 1 << 15:
         number = number.astype(np.int16)  # numpy's radix sort
@@ -162,6 +187,11 @@ def _products(index: InvertedLists, Q: Tensor, probed: Tensor) -> Iterator[tuple
         if begin < end:
             for part in asked.split(_ASKED):
                 yield part, Q[part // P] @ rows[begin:end].T, begin
+            touched += (end - begin) * index.rows.strides[0]
+            if touched > _TOUCHED:
+                release(index.rows)
+                touched = 0
+    release(index.rows)
 
 
 def _pick(index: InvertedLists, Q: Tensor, probed: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -225,9 +255,8 @@ def choose_probes(
     most : int
         Probes at which the exact search is as fast; None is returned where more are needed.
     """
-    sample = queries[np.unique(np.linspace(0, len(queries) - 1, 2 * SAMPLED).astype(np.int64))]
-    _, place = exact(np.ascontiguousarray(sample, np.float32), index.rows, min(k, len(index.rows)))
-    truth = index.order[place]
+    sample = np.array(queries[np.unique(np.linspace(0, len(queries) - 1, 2 * SAMPLED).astype(np.int64))], np.float32)
+    truth = index.order[_exactly(sample, index.rows, min(k, len(index.rows)), exact)]
     chooses = np.arange(len(sample)) % 2 == 0
     probes = 4
     while probes <= most:
@@ -236,3 +265,16 @@ def choose_probes(
             return Probing(probes, recall_at(search_lists(index, sample[rest], k, probes)[1], truth[rest]))
         probes += probes // 2 if probes & (probes - 1) == 0 else probes // 3  # 4, 6, 8, 12, 16, ...
     return None
+
+
+def _exactly(queries: np.ndarray, bank: np.ndarray, k: int, exact: Exact) -> np.ndarray:
+    """Places (n, k) of the k best rows of a bank of at least k, by the exact search of a part of it after the other."""
+    best, at = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+    for first in range(0, len(bank), _PART):
+        part = bank[first : first + _PART]
+        scores, place = exact(queries, part, min(k, len(part)))
+        best, at = np.concatenate([best, scores], axis=1), np.concatenate([at, place + first], axis=1)
+        chosen = np.argsort(-best, axis=1, kind="stable")[:, :k]
+        best, at = np.take_along_axis(best, chosen, 1), np.take_along_axis(at, chosen, 1)
+        release(bank)
+    return at

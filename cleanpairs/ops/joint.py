@@ -12,103 +12,115 @@ pays off above w + 0.3 (t - w). The two constants were chosen on photographs (do
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
 from cleanpairs.errors import ConfigError
-from cleanpairs.ops.candidates import Edges, Numbered, Side
+from cleanpairs.ops.candidates import Side
+from cleanpairs.ops.edge_pairs import Paired
+from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.sparse_transport import sparse_transport
 
-__all__ = ["SOLVERS", "dense_transport", "transport_shares"]
+__all__ = ["SOLVERS", "Typical", "dense_transport", "sampled", "transport_shares"]
 
 SOLVERS = ("sparse", "pot", "pot-exact")
 STAY, SHARPNESS = 0.3, 0.5
+_ROWS = 1 << 20  # pairs that are worked on at once
 MOST_DENSE = 25_000_000  # entries of the dense problem: 200 MB of float64, several times
 
 
+@dataclass(frozen=True)
+class Typical:
+    """What a cosine of this corpus means: medians of the pairs to repair, and of the trusted ones (1 without any)."""
+
+    wrong: float
+    right: float
+
+    @classmethod
+    def of(cls, image: Side, text: Side, orphans: np.ndarray, trusted: np.ndarray) -> Typical:
+        """By samples of the ``orphans`` (R,) and the ``trusted`` (T,) int64."""
+        wrong, right = (_median_cosine(image, text, sampled(rows)) for rows in (orphans, trusted))
+        return cls(wrong, right if len(trusted) else 1.0)
+
+
+def sampled(rows: np.ndarray, sample: int = 20_000) -> np.ndarray:
+    """Some of the ``rows`` (n,), from the first to the last."""
+    return rows[:: max(1, len(rows) // sample)]
+
+
 def transport_shares(
-    edges: Edges,
-    image: Side,
-    text: Side,
-    orphans: np.ndarray,
-    trusted: np.ndarray,
+    paired: Paired,
+    image_orphans: np.ndarray,
+    text_orphans: np.ndarray,
+    typical: Typical,
     *,
     temperature: float,
-    capacity: int = 1,
+    capacity: tuple[int, int] = (1, 1),
     solver: str = "sparse",
-    pairs: Numbered | None = None,
+    scratch: Scratch = MEMORY,
 ) -> np.ndarray:
-    """Share of its row's mass that the transport plan sends along each edge.
+    """Share of its row's mass that the transport plan sends along each pair that an edge to an orphaned donor makes.
 
     Parameters
     ----------
-    edges : Edges
-        E candidate edges; those to trusted donors take no part.
-    image, text : Side
-    orphans, trusted : (R,), (T,) int64
-        Pairs to repair, and pairs taken for right.
+    paired : Paired
+        U pairs that the edges make.
+    image_orphans, text_orphans : (groups,) int64
+        How many orphans show each dense group of images, and of texts.
+    typical : Typical
     temperature : float
         Of the model's softmax.
-    capacity : int
-        How many rows the caption (image) of one orphan may serve; where captions (images) are given at all.
+    capacity : (int, int)
+        How many rows the image, and the caption, of one orphan may serve.
     solver : {"sparse", "pot", "pot-exact"}
         Our own over the edges; POT's ``sinkhorn`` or ``emd`` on the dense problem, for what fits.
-    pairs : Numbered, optional
-        ``edges.number_pairs()``, where it is known.
 
     Returns
     -------
-    (E,) float32 in [0, 1]; 0 for edges to trusted donors
+    (U,) float32 in [0, 1]; 0 for pairs of trusted donors alone
 
     Raises
     ------
     ConfigError
         An unknown solver, or a problem too large for a dense one.
     """
-    if edges.trusted.all():
-        return np.zeros(len(edges), np.float32)
-    free = None if not edges.trusted.any() else np.flatnonzero(~edges.trusted)
-    edge_pair = edges.number_pairs() if pairs is None else pairs
-    # Of the pairs that edges to orphaned donors make, in order of their keys: by rows, and within these by columns.
-    pair = edge_pair.number if free is None else edge_pair.number[free]
-    if free is None:
-        first, values = edge_pair.first, edge_pair.values
-    else:
-        kept = np.full(len(edge_pair.values), -1, np.int64)
-        kept[pair[::-1]] = free[::-1]  # the last write wins: the first edge of each
-        first, values = kept[kept >= 0], edge_pair.values[kept >= 0]
-        pair = (np.cumsum(kept >= 0) - 1).astype(np.int32)[pair]
-        del kept
-    # Keys rise, so images are numbered in order; texts by which of them occur at all.
-    group = values // edges.n_text
-    images = group[np.append(True, group[1:] != group[:-1])]
-    row = np.searchsorted(images, group).astype(np.int32)
-    group = values % edges.n_text
-    occurs = np.bincount(group, minlength=edges.n_text) > 0
-    texts, column = np.flatnonzero(occurs), (np.cumsum(occurs, dtype=np.int32) - 1)[group]
-    del group, values
-    a = np.bincount(image.group[orphans], minlength=int(images.max()) + 1)[images].astype(np.float64)
-    b = np.bincount(text.group[orphans], minlength=int(texts.max()) + 1)[texts].astype(np.float64)
-    wrong, right = (_median_cosine(image, text, rows) for rows in (orphans, trusted))
-    stay = wrong + STAY * max((right if len(trusted) else 1.0) - wrong, 0.0)
-    to_image = edges.is_image if free is None else edges.is_image[free]
-    most = a, b
-    a = a * (capacity if to_image.any() else 1)
-    b = b * (capacity if not to_image.all() else 1)
-    cost = -edges.similarity[first].astype(np.float64)
-    reg = SHARPNESS * temperature
-    if solver == "sparse":
-        mass = sparse_transport(row, column, cost, a, b, stay_cost=-stay, reg=reg).mass
-    elif solver in SOLVERS:
-        mass = dense_transport(row, column, cost, a, b, stay_cost=-stay, reg=reg if solver == "pot" else None)
-    else:
+    if solver not in SOLVERS:
         raise ConfigError(f"solver must be one of {', '.join(SOLVERS)}, found {solver!r}")
-    del cost
-    of_pair = np.minimum(mass / np.minimum(most[0][row], most[1][column]), 1).astype(np.float32)
-    if free is None:
-        return np.asarray(of_pair[pair])
-    share = np.zeros(len(edges), np.float32)
-    share[free] = of_pair[pair]
+    share = scratch.full(paired.count, 0, np.float32)
+    graph = paired.graph
+    if not len(graph):
+        return share
+    a = image_orphans[graph.image_group].astype(np.float64)
+    b = text_orphans[graph.text_group].astype(np.float64)
+    stay = typical.wrong + STAY * max(typical.right - typical.wrong, 0.0)
+    reg = SHARPNESS * temperature
+    masses = a * capacity[0], b * capacity[1]
+    if solver == "sparse":
+        cost = scratch.empty(len(graph), np.float64)
+        for s in _blocks(len(graph)):
+            cost[s] = -graph.similarity[s].astype(np.float64)
+            release(cost, graph.similarity)
+        # Rows are images, in order, and within these columns: the kernel is built of them as they are.
+        mass = sparse_transport(
+            graph.row, graph.column, cost, *masses, stay_cost=-stay, reg=reg, overwrite_cost=True
+        ).mass
+    else:
+        cost = -graph.similarity.astype(np.float64)
+        mass = dense_transport(
+            graph.row, graph.column, cost, *masses, stay_cost=-stay, reg=reg if solver == "pot" else None
+        )
+    for s in _blocks(len(graph)):
+        most = np.minimum(a[graph.row[s]], b[graph.column[s]])
+        share[graph.number[s]] = np.minimum(mass[s] / most, 1).astype(np.float32)
+        release(share, mass, graph.row, graph.column, graph.number)
     return share
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    for start in range(0, count, _ROWS):
+        yield slice(start, start + _ROWS)
 
 
 def dense_transport(
@@ -147,8 +159,7 @@ def dense_transport(
     return np.asarray(plan[row, column])
 
 
-def _median_cosine(image: Side, text: Side, rows: np.ndarray, sample: int = 20_000) -> float:
-    rows = rows[:: max(1, len(rows) // sample)]
+def _median_cosine(image: Side, text: Side, rows: np.ndarray) -> float:
     if not len(rows):
         return 0.0
     return float(np.median(np.einsum("ij,ij->i", image.z[image.index[rows]], text.z[text.index[rows]])))

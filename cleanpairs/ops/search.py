@@ -5,8 +5,9 @@
 
 With unit vectors the inner product is the cosine.
 
-    flat     up to 100,000 bank rows, or few queries: exact. A flat FAISS index; on a GPU FAISS's where its GPU build is
-             there, else matrix products in blocks; these too where FAISS is absent.
+    flat     up to 100,000 bank rows, unless so many queries ask that it takes minutes; or few queries: exact. A flat
+             FAISS index; on a GPU FAISS's where its GPU build is there, else matrix products in blocks; these too where
+             FAISS is absent.
     ivf      above, on a CPU: inverted lists (:mod:`cleanpairs.ops.inverted_lists`), with as many probes as give a
              recall@10 of 0.92 on a sample of the queries; flat where that would take no less time.
 
@@ -24,12 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cleanpairs.ops.scratch import MEMORY, Scratch, release
+
 if TYPE_CHECKING:
     from cleanpairs.ops.inverted_lists import InvertedLists
 
 __all__ = ["FLAT_UP_TO", "LEAST_RECALL", "Prepared", "SearchNote", "TopK", "merge_top_k", "prepare", "top_k"]
 
 FLAT_UP_TO = 100_000  # bank rows
+FLAT_PRODUCTS = 2 * 10**10  # of queries and rows: of 512 numbers, some minutes of one core
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample
 _PAYS = 0.5  # inverted lists are taken where they do less than this share of the flat search's multiplications
 
@@ -80,7 +84,7 @@ class TopK:
     note: SearchNote | None = None
 
 
-def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> TopK:
+def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False, scratch: Scratch = MEMORY) -> TopK:
     """The ``k`` bank rows of largest inner product with each query.
 
     The same input gives the same answer; which index it is found by, see the module's head.
@@ -94,6 +98,8 @@ def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False)
         At least 1; where ``m < k`` the rest is padded by -1 and -inf.
     exact : bool
         Never approximate, whatever the size.
+    scratch : Scratch
+        Where the lists and the answer lie.
 
     Returns
     -------
@@ -104,13 +110,13 @@ def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False)
     ValueError
         If ``k`` < 1, or the arrays are not two-dimensional with the same ``d``.
     """
-    prepared = prepare(queries, bank, k, exact=exact)
+    prepared = prepare(queries, bank, k, exact=exact, scratch=scratch)
     n = len(queries)
-    scores = np.full((n, k), -np.inf, np.float32)
-    indices = np.full((n, k), -1, np.int64)
+    scores, indices = scratch.empty((n, k), np.float32), scratch.empty((n, k), np.int64)
     for start in range(0, n, prepared.block):
         s = slice(start, start + prepared.block)
         scores[s], indices[s] = prepared(queries[s])
+        release(queries, scores, indices)
     return TopK(scores, indices, prepared.note)
 
 
@@ -168,7 +174,9 @@ class Prepared:
         return scores, indices
 
 
-def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> Prepared:
+def prepare(
+    queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False, scratch: Scratch = MEMORY
+) -> Prepared:
     """The search that :func:`top_k` does, ready to be done in blocks; parameters and errors are its."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
@@ -180,7 +188,7 @@ def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = Fals
     if lists is not None:
         from cleanpairs.ops.inverted_lists import build_lists, choose_probes
 
-        index = build_lists(rows, lists)
+        index = build_lists(rows, lists, scratch=scratch)
         chosen = choose_probes(index, queries, _search_exact, least_recall=LEAST_RECALL, most=int(_PAYS * lists))
         if chosen is not None:
             note = SearchNote("ivf", n, m, len(index), chosen.probes, chosen.recall)
@@ -221,7 +229,7 @@ def merge_top_k(parts: Sequence[TopK], first_rows: Sequence[int], k: int) -> Top
 
 def _lists_for(n: int, m: int) -> int | None:
     """How many inverted lists for n queries in m rows; None where the flat search is to be preferred."""
-    if m <= FLAT_UP_TO or _gpu():
+    if _gpu() or (m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS):
         return None
     lists = 1 << round(np.log2(np.sqrt(m)))
     return lists if n > 4 * lists else None  # each bank row is compared with all centres once

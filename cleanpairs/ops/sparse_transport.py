@@ -24,12 +24,15 @@ near; the last digits take thousands where lambda is far below the differences o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.ops.scratch import release
 
 __all__ = ["SparsePlan", "sparse_transport"]
 
@@ -67,6 +70,7 @@ def sparse_transport(
     reg: float,
     tol: float = 1e-3,
     max_iter: int = 200,
+    overwrite_cost: bool = False,
 ) -> SparsePlan:
     """Solve the problem of the module's head.
 
@@ -87,6 +91,9 @@ def sparse_transport(
         Largest violation of the marginals, as a fraction of all mass.
     max_iter : int
         Iterations at most; the plan then is the last one, and ``converged`` False.
+    overwrite_cost : bool
+        Leave the masses where the costs were. Arrays that are mapped from files, in order of rows and columns, are
+        then worked on a block at a time, and never held.
 
     Returns
     -------
@@ -100,53 +107,102 @@ def sparse_transport(
         reg or tol not above 0, max_iter below 1, stay_cost not finite.
     """
     row, column = (x if x.dtype == np.int32 else x.astype(np.int64) for x in (np.asarray(row), np.asarray(column)))
-    C = np.asarray(cost, dtype=np.float64)
+    given = np.asarray(cost, dtype=np.float64)
     a, b = (np.asarray(x, dtype=np.float64) for x in (row_mass, column_mass))
-    _check(row, column, C, a, b, stay_cost, reg, tol, max_iter)
+    _check(row, column, given, a, b, stay_cost, reg, tol, max_iter)
     n, m = len(a), len(b)
     if not a.sum() or not b.sum():
-        return SparsePlan(np.zeros(len(C)), a.copy(), b.copy(), 0, 0.0, True)
-    C = C - stay_cost
+        return SparsePlan(np.zeros(len(given)), a.copy(), b.copy(), 0, 0.0, True)
+    value = given if overwrite_cost else given.copy()
+    order = None
+    if not _in_order(row, column):
+        by_row = csr_matrix((np.arange(len(value)), (row, column)), shape=(n, m))  # equal ones are added up
+        if by_row.nnz != len(value):
+            raise DataError("an edge is given twice: give each pair of row and column once")
+        order = by_row.data
+        row, column, value = row[order], column[order], value[order]
     # A row's cheapest way becomes 1 in the kernel: that scales u_i only, and keeps the exponents in reach.
-    least = np.zeros(n)
-    np.minimum.at(least, row, C)
-    value = C
-    for start in range(0, len(C), _BLOCK):  # in the place of the costs, a block at a time
-        s = slice(start, start + _BLOCK)
-        value[s] = np.exp(-np.minimum((C[s] - least[row[s]]) / reg, DEEPEST))
-    K = _kernel(row, column, value, n, m)
-    if K.nnz != len(C):
-        raise DataError("an edge is given twice: give each pair of row and column once")
-    KT = K.T  # the same numbers by columns: a copy sorted by them would be no faster
+    least, start = np.zeros(n), np.zeros(n + 1, np.int64)
+    for s in _blocks(len(value)):
+        value[s] -= stay_cost
+        lead = np.flatnonzero(np.append(True, row[s][1:] != row[s][:-1]))
+        held = row[s][lead]
+        least[held] = np.minimum(least[held], np.minimum.reduceat(value[s], lead))
+        start[held + 1] += np.diff(lead, append=s.stop - s.start)
+        release(value, row)
+    np.cumsum(start, out=start)
+    for s in _blocks(len(value)):  # in the place of the costs
+        part = value[s]
+        part -= least[row[s]]
+        part /= -reg
+        np.exp(np.maximum(part, -DEEPEST, out=part), out=part)
+        release(value, row)
+    K = _Kernel(value, column, start, m)
     k = np.exp(np.maximum(least / reg, -DEEPEST))  # (n,) kernel of staying, in the row's scale
     A, B = float(a.sum()), float(b.sum())
     v, v_0 = np.ones(m), 1.0
     error, iteration = np.inf, 0
     for iteration in range(1, max_iter + 1):
-        u = a / np.maximum(K @ v + k * v_0, TINY)
+        # Both products of a block while it is in the cache: u_i needs no more than its row.
+        u, sums = K.scale_rows(a, v, k * v_0)
         u_0 = B / (float(v.sum()) + v_0)
-        given, stays = KT @ u + u_0, float(k @ u) + u_0
+        reached, stays = sums + u_0, float(k @ u) + u_0
         if iteration % EVERY == 0 or iteration == max_iter:  # rows are exact here: columns carry all the error
-            error = (float(np.abs(v * given - b).sum()) + abs(v_0 * stays - A)) / (A + B)
+            error = (float(np.abs(v * reached - b).sum()) + abs(v_0 * stays - A)) / (A + B)
             if error <= tol:
                 break
-        v = b / given
+        v = b / reached
         v_0 = A / stays
-    for start in range(0, len(value), _BLOCK):
-        s = slice(start, start + _BLOCK)
+    for s in _blocks(len(value)):
         value[s] *= u[row[s]] * v[column[s]]
-    mass = value
-    return SparsePlan(mass, u * k * v_0, u_0 * v, iteration, error, bool(error <= tol))
+        release(value, row, column)
+    if order is not None:
+        mass = np.empty_like(value)
+        mass[order] = value
+        value = mass
+    return SparsePlan(value, u * k * v_0, u_0 * v, iteration, error, bool(error <= tol))
 
 
-def _kernel(row: np.ndarray, column: np.ndarray, value: np.ndarray, n: int, m: int) -> csr_matrix:
-    """The kernel (n, m); of edges in order of their rows and columns without another copy of the values."""
-    falls = row[1:] < row[:-1]
-    if not falls.any() and not ((row[1:] == row[:-1]) & (column[1:] <= column[:-1])).any():
-        start = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(row, minlength=n))])
-        kind = np.int32 if len(row) < 2**31 else np.int64
-        return csr_matrix((value, column.astype(kind, copy=False), start.astype(kind)), shape=(n, m))
-    return csr_matrix((value, (row, column)), shape=(n, m))
+class _Kernel:
+    """The kernel (n, m) by rows, in blocks of rows of some :data:`_BLOCK` edges, which may be mapped from a file."""
+
+    def __init__(self, value: np.ndarray, column: np.ndarray, start: np.ndarray, m: int) -> None:
+        kind = np.int32 if m < 2**31 else np.int64
+        self.value, self.column, self.m = value, column.astype(kind, copy=False), m
+        n = len(start) - 1
+        ends = np.searchsorted(start, np.arange(_BLOCK, len(value) + _BLOCK, _BLOCK), side="right") - 1
+        cuts = [0, *np.unique(ends[(ends > 0) & (ends < n)]).tolist(), n]
+        self.parts: list[tuple[slice, csr_matrix]] = []
+        for i, j in pairwise(cuts):
+            e = slice(int(start[i]), int(start[j]))
+            offsets = (start[i : j + 1] - start[i]).astype(kind)
+            rows = csr_matrix((value[e], self.column[e], offsets), shape=(j - i, m), copy=False)
+            self.parts.append((slice(i, j), rows))
+
+    def scale_rows(self, a: np.ndarray, v: np.ndarray, stay: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``u = a / (K v + stay)`` (n,), and ``K^T u`` (m,)."""
+        u, sums = np.empty(len(a)), np.zeros(self.m)
+        for s, K in self.parts:
+            u[s] = a[s] / np.maximum(K @ v + stay[s], TINY)
+            sums += K.T @ u[s]
+            release(self.value, self.column)
+        return u, sums
+
+
+def _in_order(row: np.ndarray, column: np.ndarray) -> bool:
+    """Whether edges stand in order of their rows and columns, none twice."""
+    for s in _blocks(len(row) - 1):
+        t = slice(s.start, s.stop + 1)
+        by_row = np.diff(row[t])
+        if (by_row < 0).any() or ((by_row == 0) & (np.diff(column[t]) <= 0)).any():
+            return False
+        release(row, column)
+    return True
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    for start in range(0, count, _BLOCK):
+        yield slice(start, min(start + _BLOCK, count))
 
 
 def _check(
@@ -174,5 +230,7 @@ def _check(
             raise DataError(f"{name}_mass must be a vector of finite masses, none below 0")
         if len(index) and not 0 <= index.min() <= index.max() < len(mass):
             raise DataError(f"{name} must number the {len(mass)} masses from 0; found {index.min()} to {index.max()}")
-    if not np.isfinite(cost).all():
-        raise DataError(f"{int((~np.isfinite(cost)).sum())} costs are not finite: leave such edges out")
+    bad = sum(int((~np.isfinite(cost[s])).sum()) for s in _blocks(len(cost)))
+    release(cost, row, column)
+    if bad:
+        raise DataError(f"{bad} costs are not finite: leave such edges out")

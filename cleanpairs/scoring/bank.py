@@ -6,12 +6,14 @@ A probability is a mean over fixed mini-batches: in a group of K pairs, p_i = (P
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from cleanpairs.encoders.base import DualEncoder
+from cleanpairs.ops.scratch import release
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
 __all__ = ["Bank", "BoundBank"]
@@ -73,23 +75,56 @@ class Bank:
         image_of, text_of : (e,) int64
             Image and text of each pair.
         """
-        used_image, place_of_image = _used(image_of, len(image_group))
-        used_text, place_of_text = _used(text_of, len(text_group))
+        sums = self.sums(images, texts, image_group, text_group, image_of, text_of)
+        return self.scored(sums, images, texts, image_group, text_group, image_of, text_of)
+
+    def sums(
+        self,
+        images: Embeddings,
+        texts: Embeddings,
+        image_group: np.ndarray,
+        text_group: np.ndarray,
+        image_rows: np.ndarray,
+        text_rows: np.ndarray,
+    ) -> Sums:
+        """What scores need of single images and texts, of the rows that are given (repeated or not)."""
+        used_image, place_of_image = _used(image_rows, len(image_group))
+        used_text, place_of_text = _used(text_rows, len(text_group))
         asked = Encoded(images, self.texts, self.model, self.device)
         answered = Encoded(self.images, texts, self.model, self.device)
-        to_text = self._log_sums(asked, used_image, image_group, self.image_group, by_image=True)  # (m', G)
-        to_image = self._log_sums(answered, used_text, text_group, self.text_group, by_image=False)  # (n', G)
-        same_text = self._positions(self.text_group, text_group[used_text])  # (n',) position in the bank, -1: none
-        same_image = self._positions(self.image_group, image_group[used_image])
+        return Sums(
+            self._log_sums(asked, used_image, image_group, self.image_group, by_image=True),
+            self._log_sums(answered, used_text, text_group, self.text_group, by_image=False),
+            self._positions(self.text_group, text_group[used_text]),
+            self._positions(self.image_group, image_group[used_image]),
+            place_of_image,
+            place_of_text,
+        )
+
+    def scored(
+        self,
+        sums: Sums,
+        images: Embeddings,
+        texts: Embeddings,
+        image_group: np.ndarray,
+        text_group: np.ndarray,
+        image_of: np.ndarray,
+        text_of: np.ndarray,
+        similarity: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """As :meth:`edges`, by :meth:`sums` of these rows and more; ``similarity`` (e,) where it is known already."""
         both = Encoded(images, texts, self.model, self.device)
+        if self.model is not None and self.model.local:
+            similarity = None  # of the vectors: not what the model compares
         out = np.empty(len(image_of), dtype=np.float32)
         for start in range(0, len(out), 16_384):
             s = slice(start, start + 16_384)
             a, b = image_of[s], text_of[s]
-            i, t = place_of_image[a], place_of_text[b]
-            own = both.paired(a, b).astype(np.float64)[:, None] / self.tau  # (b, 1)
-            p = self._probability(own, to_text[i], same_text[t], self.image_group, image_group[a])
-            p += self._probability(own, to_image[t], same_image[i], self.text_group, text_group[b])
+            i, t = sums.place_of_image[a], sums.place_of_text[b]
+            cosine = both.paired(a, b) if similarity is None else similarity[s]
+            own = cosine.astype(np.float64)[:, None] / self.tau  # (b, 1)
+            p = self._probability(own, sums.to_text[i], sums.same_text[t], self.image_group, image_group[a])
+            p += self._probability(own, sums.to_image[t], sums.same_image[i], self.text_group, text_group[b])
             out[s] = p / 2
         return out
 
@@ -122,8 +157,9 @@ class Bank:
         for start in range(0, len(rows) if B else 0, step):
             chosen = rows[start : start + step]
             if other is not None:
-                vectors = (encoded.images if by_image else encoded.texts).vectors[chosen]
-                logits = torch.from_numpy(vectors) @ other  # (b, B)
+                vectors = (encoded.images if by_image else encoded.texts).vectors
+                logits = torch.from_numpy(vectors[chosen]) @ other  # (b, B)
+                release(vectors)
             else:
                 S = encoded.similarity(chosen, bank) if by_image else encoded.similarity(bank, chosen).T
                 logits = S / self.tau
@@ -198,6 +234,23 @@ class Bank:
         return BoundBank(self, images, texts)
 
 
+@dataclass(frozen=True)
+class Sums:
+    """What the scores of pairs need of m' images and n' texts alone; see :meth:`Bank.sums`.
+
+    ``to_text`` (m', G), ``to_image`` (n', G) float64: log sums over each bank group; ``same_text`` (n',),
+    ``same_image`` (m',): position in the bank of the same text, image, -1 where there is none; ``place_of_image``,
+    ``place_of_text``: by row, its place among the m', the n'.
+    """
+
+    to_text: np.ndarray
+    to_image: np.ndarray
+    same_text: np.ndarray
+    same_image: np.ndarray
+    place_of_image: np.ndarray
+    place_of_text: np.ndarray
+
+
 def _used(rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The distinct ``rows``, rising, and by row, of ``most``, its place among them; no sorting of millions."""
     occurs = np.zeros(most, bool)
@@ -224,6 +277,21 @@ class BoundBank:
     ) -> np.ndarray:
         """Matching probability (e,) of pairs by rows; the vectors are known already."""
         return self.bank.edges(self.images, self.texts, image_group, text_group, image_of, text_of)
+
+    def judging(
+        self, image_group: np.ndarray, text_group: np.ndarray, image_rows: np.ndarray, text_rows: np.ndarray
+    ) -> Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]:
+        """A function of rows of images and texts (e,), out of those given, and of their cosines where these are known.
+
+        What an image or a text has in common with the bank is computed once for all calls.
+        """
+        known = self.images, self.texts, image_group, text_group
+        sums = self.bank.sums(*known, image_rows, text_rows)
+
+        def judge(image_of: np.ndarray, text_of: np.ndarray, similarity: np.ndarray | None) -> np.ndarray:
+            return self.bank.scored(sums, *known, image_of, text_of, similarity)
+
+        return judge
 
     def __call__(
         self, z_image: np.ndarray, z_text: np.ndarray, image_group: np.ndarray, text_group: np.ndarray

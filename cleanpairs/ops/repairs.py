@@ -1,0 +1,300 @@
+"""What becomes of each orphan, decided on arrays alone; :mod:`cleanpairs.repair` says what for, and makes the plan.
+
+Search, scores, transport and assignment, each of which goes through the candidate edges in blocks. Where
+:class:`cleanpairs.ops.scratch.Scratch` lays arrays into files, the memory that is taken is that of the blocks and of a
+few numbers for each pair, and the decisions are the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleanpairs.ops.assign import Greedy
+from cleanpairs.ops.candidates import Edges, Look, Search, Side, candidate_edges
+from cleanpairs.ops.edge_pairs import BUCKET, Judge, Paired, bucket_bounds, pair_edges
+from cleanpairs.ops.joint import Typical, transport_shares
+from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, release
+from cleanpairs.ops.search import SearchNote
+
+__all__ = ["REASONS", "Corpus", "Repairs", "Rules", "decide_repairs", "own_similarity"]
+
+# Why an orphan is dropped, by number; the last is for one that has good candidates, all of them taken.
+REASONS = (
+    "no candidate",
+    "no candidate reaches the lowest repair score",
+    "no candidate beats the present partner",
+    "its candidates serve better repairs",
+    "no candidate reaches the lowest confidence",
+)
+_UNSURE = 4
+_ROWS = 1 << 14  # vectors that are read at once
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Settings of :func:`cleanpairs.repair.plan_repairs`; ``transport``: whether one decides between the candidates."""
+
+    min_repair_score: float
+    candidates: int
+    replace_text: bool
+    replace_image: bool
+    max_reuse: int
+    orphan_bonus: float
+    image_margin: float
+    min_confidence: float
+    temperature: float
+    transport: bool
+    solver: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """N pairs, or those of them that a repair can concern: all to be repaired and all that may lend a part.
+
+    Attributes
+    ----------
+    image, text : Side
+    orphans : (R,) int64
+        Pairs to repair.
+    pools : sequence of ((m,) int64, bool)
+        Donor pairs, and whether they are trusted.
+    taken : (U,) int64
+        Sorted: image group times the number of text groups plus text group, of pairs that no repair may make.
+    typical : Typical
+    """
+
+    image: Side
+    text: Side
+    orphans: np.ndarray
+    pools: list[tuple[np.ndarray, bool]]
+    taken: np.ndarray
+    typical: Typical
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """Of each of R orphans: whose part it takes and why, or why it is dropped.
+
+    ``donor`` (R,) int64 pair, -1 where dropped; ``is_image``, ``trusted`` (R,) bool: the image is replaced, the donor
+    is a trusted pair; ``score``, ``margin``, ``confidence`` (R,) float32, NaN where there is none; ``reason`` (R,)
+    uint8 into :data:`REASONS`, of those that are dropped.
+    """
+
+    donor: np.ndarray
+    is_image: np.ndarray
+    trusted: np.ndarray
+    score: np.ndarray
+    margin: np.ndarray
+    confidence: np.ndarray
+    reason: np.ndarray
+    searches: tuple[SearchNote, ...]
+
+
+def decide_repairs(
+    corpus: Corpus,
+    judge: Judge,
+    rules: Rules,
+    *,
+    search: Search | None = None,
+    look: Look | None = None,
+    scratch: Scratch = MEMORY,
+) -> Repairs:
+    """Decide for all orphans at once; see :func:`cleanpairs.repair.plan_repairs` for what holds of the decisions."""
+    orphans = corpus.orphans
+    edges = candidate_edges(
+        corpus.image,
+        corpus.text,
+        orphans,
+        corpus.pools,
+        corpus.taken,
+        replace_text=rules.replace_text,
+        replace_image=rules.replace_image,
+        candidates=rules.candidates,
+        search=search,
+        look=look,
+        scratch=scratch,
+    )
+    paired = pair_edges(edges, judge, scratch=scratch)
+    own = judge(orphans, orphans, own_similarity(corpus.image, corpus.text, orphans))
+    shares = _shares(corpus, edges, paired, rules, scratch)
+    found = _Candidates(edges, paired, own, shares, rules)
+    best, sure, unsure = found.overview()
+    greedy = Greedy(
+        n_rows=len(orphans),
+        n_pairs=paired.count,
+        row_member=orphans,
+        members=edges.members,
+        n_members=len(corpus.image.index),
+        capacity=rules.max_reuse,
+    )
+    for ranked in found.best_first(scratch):
+        greedy.take(ranked["edge"], ranked["row"], ranked["is_image"], ranked["group"], ranked["pair"])
+    assignment = greedy.assignment()
+    repaired = assignment.edge >= 0
+    chosen = assignment.edge[repaired]
+    values = {name: np.zeros(len(orphans), kind) for name, kind in (("is_image", bool), ("trusted", bool))}
+    values["is_image"][repaired], values["trusted"][repaired] = edges.is_image[chosen], edges.trusted[chosen]
+    chosen_pair = np.full(len(orphans), -1, np.int64)
+    chosen_pair[repaired] = paired.number[chosen]
+    score, confidence = (np.full(len(orphans), np.nan, np.float32) for _ in range(2))
+    score[repaired] = paired.score[chosen]
+    if shares is not None:
+        confidence[repaired] = np.where(edges.trusted[chosen], np.float32(np.nan), shares[chosen_pair[repaired]])
+    margin = score - found.runner_up(values["is_image"], chosen_pair)
+    margin[np.isinf(margin)] = np.nan  # nothing to compare with
+    reason = np.select([np.isneginf(best), best < rules.min_repair_score, best <= own], [0, 1, 2], 3).astype(np.uint8)
+    reason[unsure & ~sure] = _UNSURE
+    return Repairs(
+        donor=np.where(repaired, assignment.donor, -1),
+        score=score,
+        margin=margin,
+        confidence=confidence,
+        reason=reason,
+        searches=edges.searches,
+        **values,
+    )
+
+
+def own_similarity(image: Side, text: Side, pairs: np.ndarray) -> np.ndarray:
+    """Inner product (n,) float32 of the vectors of each of ``pairs`` (n,)."""
+    out = np.empty(len(pairs), np.float32)
+    for start in range(0, len(pairs), _ROWS):
+        some = pairs[start : start + _ROWS]
+        out[start : start + len(some)] = np.einsum("ij,ij->i", image.z[image.index[some]], text.z[text.index[some]])
+        release(image.z, text.z)
+    return out
+
+
+def _shares(corpus: Corpus, edges: Edges, paired: Paired, rules: Rules, scratch: Scratch) -> np.ndarray | None:
+    """Share of the mass that goes along each pair, None where there is no transport."""
+    if not rules.transport:
+        return None
+    to_image = to_text = False
+    for s in edges.blocks():
+        to_image |= bool((edges.is_image[s] & ~edges.trusted[s]).any())
+        to_text |= bool((~edges.is_image[s] & ~edges.trusted[s]).any())
+    return transport_shares(
+        paired,
+        np.bincount(corpus.image.group[corpus.orphans], minlength=int(corpus.image.group.max(initial=0)) + 1),
+        np.bincount(corpus.text.group[corpus.orphans], minlength=int(corpus.text.group.max(initial=0)) + 1),
+        corpus.typical,
+        temperature=rules.temperature,
+        capacity=(rules.max_reuse if to_image else 1, rules.max_reuse if to_text else 1),
+        solver=rules.solver,
+        scratch=scratch,
+    )
+
+
+class _Candidates:
+    """Edges, their scores, and what is made of these: how good each is, in which order they are tried."""
+
+    def __init__(self, edges: Edges, paired: Paired, own: np.ndarray, shares: np.ndarray | None, rules: Rules) -> None:
+        self.edges, self.paired, self.own, self.shares, self.rules = edges, paired, own, shares, rules
+
+    def _blocks(self) -> Iterator[slice]:
+        for s in self.edges.blocks():
+            yield s
+            release(self.paired.number, self.paired.score, self.shares)
+
+    def _good(self, s: slice) -> tuple[np.ndarray, np.ndarray]:
+        """The edges of a block that are good enough, (b',) places in it, and how sure of them the transport is."""
+        score, own = self.paired.score[s], self.own[self.edges.row[s]]
+        good = np.flatnonzero((score >= self.rules.min_repair_score) & (score > own))
+        if self.shares is None:
+            return good, np.full(len(good), np.nan, np.float32)
+        trusted = self.edges.trusted[s][good]
+        return good, np.where(trusted, np.float32(np.nan), self.shares[self.paired.number[s][good]])
+
+    def overview(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each orphan: its best score (R,) float32, -inf without an edge; whether it has a good edge that may be
+        taken, and one that may not, as the transport sends too little along it.
+        """
+        best = np.full(len(self.own), -np.inf, np.float32)
+        sure, unsure = np.zeros(len(self.own), bool), np.zeros(len(self.own), bool)
+        self._per_rank = np.zeros(1 << 16, np.int64)
+        for s in self._blocks():
+            row = self.edges.row[s]
+            np.maximum.at(best, row, self.paired.score[s])
+            good, confidence = self._good(s)
+            below = confidence < self.rules.min_confidence
+            sure[row[good[~below]]] = True
+            unsure[row[good[below]]] = True
+            rank = self._rank(s, good[~below], confidence[~below])
+            self._per_rank += np.bincount(_falling(rank), minlength=1 << 16)
+        return best, sure, unsure
+
+    def _rank(self, s: slice, good: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+        """float32: those that have a confidence come by it and before all others."""
+        edges, rules = self.edges, self.rules
+        rank = self.paired.score[s][good] + np.float32(rules.orphan_bonus) * ~edges.trusted[s][good]
+        rank -= np.float32(rules.image_margin) * edges.is_image[s][good]
+        return np.asarray(np.where(np.isnan(confidence), rank, 2 + confidence), np.float32)
+
+    def best_first(self, scratch: Scratch) -> Iterator[dict[str, np.ndarray]]:
+        """The edges that may be taken, best first, in parts; after :meth:`overview`.
+
+        Ties: the more similar, text, then the lower numbers.
+        """
+        bucket_of, counts = bucket_bounds(self._per_rank, BUCKET)
+        types = {
+            "edge": np.int64,
+            "row": np.int32,
+            "group": np.int32,
+            "pair": np.int32,
+            "similarity": np.float32,
+            "rank": np.float32,
+            "is_image": bool,
+        }
+        buckets = Buckets(scratch, counts, types)
+        for s in self._blocks():
+            good, confidence = self._good(s)
+            keep = ~(confidence < self.rules.min_confidence)
+            good, confidence = good[keep], confidence[keep]
+            rank = self._rank(s, good, confidence)
+            buckets.add(
+                bucket_of[_falling(rank)],
+                edge=good + s.start,
+                row=self.edges.row[s][good],
+                group=self.edges.donor_group[s][good],
+                pair=self.paired.number[s][good],
+                similarity=self.edges.similarity[s][good],
+                rank=rank,
+                is_image=self.edges.is_image[s][good],
+            )
+        for b in range(len(buckets)):
+            part = buckets.part(b)
+            order = _order(part)
+            yield {name: values[order] for name, values in part.items()}
+
+    def runner_up(self, replaces_image: np.ndarray, chosen_pair: np.ndarray) -> np.ndarray:
+        """The best score (R,) among a row's edges in the chosen direction that make another pair, -inf without one."""
+        best = np.full(len(self.own), -np.inf, np.float32)
+        for s in self._blocks():
+            row = self.edges.row[s]
+            rival = (self.edges.is_image[s] == replaces_image[row]) & (self.paired.number[s] != chosen_pair[row])
+            np.maximum.at(best, row[rival], self.paired.score[s][rival])
+        return best
+
+
+def _falling(rank: np.ndarray) -> np.ndarray:
+    """The leading half of a key that falls where ``rank`` (b,) float32 rises: equal ranks have equal ones."""
+    bits = (rank + np.float32(0)).view(np.uint32)  # no -0
+    rising = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+    return np.asarray((1 << 16) - 1 - (rising >> 16).astype(np.int64))
+
+
+def _order(part: dict[str, np.ndarray]) -> np.ndarray:
+    """By falling rank; only where ranks are equal by the other keys, which few are."""
+    order = np.argsort(-part["rank"], kind="stable")
+    rank = part["rank"][order]
+    same = np.append(rank[1:] == rank[:-1], False)
+    tied = same | np.append(False, same[:-1])
+    at = np.flatnonzero(tied)
+    if len(at):
+        e = order[at]
+        keys = (part["group"][e], part["row"][e], part["is_image"][e], -part["similarity"][e], -part["rank"][e])
+        order[at] = e[np.lexsort(keys)]
+    return order
