@@ -38,12 +38,10 @@ import torch
 from torch import Tensor
 
 from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.ops.transport_one import ADAPT_EVERY, EVERY, OMEGA, OMEGA_MAX, iterate_one
 
 __all__ = ["TransportPlan", "partial_transport"]
 
-EVERY = 2  # iterations between two looks at the error: on a GPU a look is a wait
-ADAPT_EVERY = 12  # iterations between two estimates of the best omega
-OMEGA, OMEGA_MAX = 1.5, 1.9
 LOWEST = float(np.finfo(np.float64).min)
 EMPTY = 1e-30  # mass of a virtual row and column that have none (rho = 1): its logarithm is finite
 UNDERFLOW = -700.0  # exp of less is not a normal float64
@@ -200,23 +198,12 @@ def _augment(xp: Any, C: Any, barred: Any, mass: float, reg: float) -> _Problem:
 def _solve(xp: Any, problem: _Problem, tol: float, max_iter: int) -> tuple[Any, Any, int]:
     """Plans (B, n, m) within the marginals, L1 errors (B,), iterations of the slowest."""
     K = xp.exp(problem.log_kernel)
-    K_t = K.swapaxes(1, 2)
-
-    def rows(log_v: Any) -> Any:
-        return xp.log((K @ xp.exp(log_v)[:, :, None])[:, :, 0])
-
-    def columns(log_u: Any) -> Any:
-        return xp.log((K_t @ xp.exp(log_u)[:, :, None])[:, :, 0])
-
-    log_u, log_v, error, iterations = _iterate(
-        xp,
-        problem,
-        rows,
-        columns,
-        _start(xp, problem, K),
-        tol,
-        max_iter,
-    )
+    start = _start(xp, problem, K)
+    if xp is np and len(K) == 1 and problem.open[0]:
+        u, v, violation, iterations = iterate_one(K[0], problem.p[0], problem.q[0], start[0], tol, max_iter)
+        log_u, log_v, error = u[None], v[None], np.array([violation])
+    else:
+        log_u, log_v, error, iterations = _iterate_with(xp, problem, K, start, tol, max_iter)
     hard = problem.open & ~(error <= tol)
     if hard.any():  # rare
         hard = hard & ((xp.amin(_finite(xp, problem), axis=(1, 2)) < UNDERFLOW) | ~xp.isfinite(error))
@@ -229,6 +216,21 @@ def _solve(xp: Any, problem: _Problem, tol: float, max_iter: int) -> tuple[Any, 
         plan = xp.exp(log_u)[:, :-1, None] * K[:, :-1, :-1]
         plan *= xp.exp(log_v)[:, None, :-1]
     return plan, error, iterations
+
+
+def _iterate_with(
+    xp: Any, problem: _Problem, K: Any, log_v: Any, tol: float, max_iter: int
+) -> tuple[Any, Any, Any, int]:
+    """`_iterate` from ``log_v`` by products with the kernel."""
+    K_t = K.swapaxes(1, 2)
+
+    def rows(log_v: Any) -> Any:
+        return xp.log((K @ xp.exp(log_v)[:, :, None])[:, :, 0])
+
+    def columns(log_u: Any) -> Any:
+        return xp.log((K_t @ xp.exp(log_u)[:, :, None])[:, :, 0])
+
+    return _iterate(xp, problem, rows, columns, log_v, tol, max_iter)
 
 
 def _start(xp: Any, problem: _Problem, K: Any) -> Any:
