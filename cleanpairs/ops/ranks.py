@@ -22,9 +22,10 @@ __all__ = ["average_ranks", "rank_correlation", "spearman"]
 
 Array = TypeVar("Array", np.ndarray, Tensor)
 
-BLOCK = 1 << 18  # entries that are ranked at a time: they stay in the cache
+BLOCK = 1 << 18  # entries that are ranked at a time, half as many in float64: they stay in the cache
 PRODUCT = 1 << 21  # distances that are computed at a time: a matrix product wants many rows
 BINS = 65_000  # below 2^16 by more than rounding can add
+FEW = 1 / 1024  # of the places: descents beside which alone one looks for others
 CROWDED = 0.1  # of a row's neighbours in the wrong order after the radix sort: sort it by comparisons
 
 
@@ -88,7 +89,7 @@ def spearman(a: Array, b: Array) -> Array:
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     out = np.zeros(len(a))
-    for rows in _blocks(len(a), a.shape[1], BLOCK):
+    for rows in _blocks(len(a), a.shape[1], BLOCK // 2):
         r, s = np.empty(a[rows].shape), np.empty(a[rows].shape)
         _rank(a[rows], None, r)
         _rank(b[rows], None, s)
@@ -145,7 +146,7 @@ def rank_correlation(
     images, texts = _Bank(bank_image), _Bank(bank_text)
     for big in _blocks(n, m, block):
         d_image, d_text = images.distances(x_image[big]), texts.distances(x_text[big])
-        for small in _blocks(len(d_image), m, BLOCK):
+        for small in _blocks(len(d_image), m, BLOCK // 2):
             r, s = images.ranks(d_image[small]), texts.ranks(d_text[small])
             left_out = None if exclude is None else exclude[big][small]
             out[big][small] = _correlation(r, s, left_out)
@@ -260,11 +261,14 @@ def _in_order(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         order.reshape(n, m)[rows] = np.argsort(x[rows], axis=1) + first[rows]
         ordered = x.ravel().take(order)
         at = _descents(ordered, m)
-    while len(at):  # exchange neighbours, of adjoining descents the first only; then look there and beside them
+    while len(at):  # exchange neighbours, of adjoining descents the first only
         keep = np.append(True, np.diff(at) > 1)
         later, at = at[~keep], at[keep]
         for a in (order, ordered):
             a[at], a[at + 1] = a[at + 1], a[at]
+        if len(at) > FEW * n * m:  # a look at all is cheaper than to sort many places
+            at = _descents(ordered, m)
+            continue
         beside = np.concatenate([at - 1, at + 1, later])
         beside = beside[(beside >= 0) & (beside % m < m - 1)]
         at = np.unique(beside[ordered[beside + 1] < ordered[beside]])

@@ -234,3 +234,15 @@ def test_refuses_what_has_no_ranks() -> None:
         rank_correlation(x, x[:3], x, x)
     with pytest.raises(DataError, match="exclude"):
         rank_correlation(x, x, x, x, exclude=np.array([0, 1, 2, 4]))
+
+
+@pytest.mark.parametrize("few", [0.0, 1.0])
+@pytest.mark.parametrize("m", [1, 2, 3, 700])
+def test_however_the_descents_are_found(few: float, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "FEW", few)  # always by a look at all, and never
+    monkeypatch.setattr(ranks, "BINS", 4 * m)  # runs of several that share a bin
+    monkeypatch.setattr(ranks, "CROWDED", 1.0)
+    rng = np.random.default_rng(m)
+    for x in (rng.standard_normal((5, m)), np.round(rng.standard_normal((5, m)), 1), np.zeros((5, m))):
+        for dtype in (np.float32, np.float64):
+            assert np.array_equal(ranks.average_ranks(x.astype(dtype)), stats.rankdata(x.astype(dtype), axis=1))
