@@ -42,6 +42,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from bench_score import write_rows
+from scale_rematch import rematch_many
 from scale_vectors import vectors
 
 from cleanpairs.correspondence.mixture import gaussian_split
@@ -310,6 +311,9 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}, vectors")
     parser.add_argument("--workers", type=int, default=2, help="of the part vectors")
     parser.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="of the part vectors")
+    parser.add_argument("--orphans", type=float, default=1.0, help="share of wrong pairs of the part rematch")
+    parser.add_argument("--parts", default="0.1,0.3,1", help="of the rows, that the part rematch plans one by one")
+    parser.add_argument("--rematch-workers", type=int, default=1, help="of the part rematch")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
@@ -323,7 +327,10 @@ def main() -> None:
         score(args.work, args.rows, args.dim, flops, bandwidth)
     if "export" in only:
         export(args.work, args.rows, args.dim, bandwidth)
-    if "rematch" in only:
+    if "rematch" in only and args.orphans < 1:
+        sizes = [round(args.rows * float(part)) for part in args.parts.split(",")]
+        rematch_many(args.work, sizes, args.dim, args.orphans, args.rematch_workers)
+    elif "rematch" in only:
         rematch(args.work, args.rows)
     if "search" in only:
         neighbours(args.rows, args.dim, flops)

@@ -28,11 +28,13 @@ What holds of every plan (and is tested on random corpora):
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cleanpairs.data import Pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
@@ -42,10 +44,19 @@ from cleanpairs.ops.joint import SOLVERS, Typical
 from cleanpairs.ops.repairs import REASONS, Corpus, Repairs, Rules, decide_repairs
 from cleanpairs.ops.scratch import MEMORY, Scratch
 from cleanpairs.ops.searches import half_replacing, pseudo_captioning
-from cleanpairs.plan import PLAN_SCHEMA, PlanSummary, RepairPlan
+from cleanpairs.plan import ACTIONS, PLAN_SCHEMA, PlanSummary, RepairPlan
 from cleanpairs.plan_editing import donor_use
 
-__all__ = ["STRATEGIES", "PairScorer", "PlanSummary", "RepairPlan", "plan_repairs"]
+__all__ = [
+    "STRATEGIES",
+    "PairScorer",
+    "PlanSummary",
+    "RepairPlan",
+    "Settings",
+    "donor_pools",
+    "plan_repairs",
+    "plan_rows",
+]
 
 STRATEGIES = ("nearest", "ot", "half-replace", "pseudo-caption")
 
@@ -165,7 +176,7 @@ def plan_repairs(
     ``4 * candidates`` pairs an orphan) and of one Python loop over the candidates that are good enough.
     """
     _check_settings(threshold, min_repair_score, candidates, donors, targets, max_reuse, max_trusted)
-    _check_strategy(strategy, solver, min_confidence, temperature)
+    _check_strategy(strategy, solver, min_confidence)
     if strategy in ("half-replace", "pseudo-caption"):
         donors = "trusted"
     if strategy == "pseudo-caption":
@@ -192,18 +203,19 @@ def plan_repairs(
         search = half_replacing(np.asarray(z_image)[image_index], z_text)
     elif search is None and strategy == "pseudo-caption":
         search = pseudo_captioning(np.asarray(z_image)[image_index], z_text)
-    rules = Rules(
-        min_repair_score,
-        candidates,
-        targets != "image",
-        targets != "text",
-        max_reuse,
-        orphan_bonus,
-        image_margin,
-        min_confidence,
-        temperature,
-        strategy == "ot",
-        solver,
+    settings = Settings(
+        threshold=threshold,
+        min_repair_score=min_repair_score,
+        candidates=candidates,
+        donors=donors,
+        targets=targets,
+        max_reuse=max_reuse,
+        orphan_bonus=orphan_bonus,
+        image_margin=image_margin,
+        max_trusted=max_trusted,
+        strategy=strategy,
+        solver=solver,
+        min_confidence=min_confidence,
     )
     corpus = Corpus(
         image,
@@ -218,22 +230,10 @@ def plan_repairs(
     if scratch is None:
         many = len(orphans) * candidates * 2 * len(pools) > SPILLED
         scratch = Scratch(tempfile.gettempdir()) if many else MEMORY
-    repairs = decide_repairs(corpus, judge, rules, search=search, look=look, scratch=scratch)
-    settings = {
-        "strategy": strategy,
-        "solver": solver,
-        "min_confidence": min_confidence,
-        "candidates": candidates,
-        "donors": donors,
-        "targets": targets,
-        "max_reuse": max_reuse,
-        "orphan_bonus": orphan_bonus,
-        "image_margin": image_margin,
-        "max_trusted": max_trusted,
-        "searches": [asdict(note) for note in repairs.searches],
-    }
+    repairs = decide_repairs(corpus, judge, settings.rules(temperature), search=search, look=look, scratch=scratch)
+    noted = {**settings.noted(), "searches": [asdict(note) for note in repairs.searches]}
     table = _plan_table(pairs, correspondence, quarantined, orphans, repairs)
-    return RepairPlan(table, float(threshold), float(min_repair_score), pairs.source.fingerprint, settings)
+    return RepairPlan(table, float(threshold), float(min_repair_score), pairs.source.fingerprint, noted)
 
 
 def donor_pools(orphans: np.ndarray, best_trusted: np.ndarray, donors: str) -> list[tuple[np.ndarray, bool]]:
@@ -264,44 +264,151 @@ def _judge(pairs: Pairs, scorer: PairScorer, z_image: np.ndarray, z_text: np.nda
     return judge
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Of :func:`plan_repairs`, which says what they are; checked when they are put together."""
+
+    threshold: float
+    min_repair_score: float = 0.5
+    candidates: int = 32
+    donors: str = "both"
+    targets: str = "both"
+    max_reuse: int = 1
+    orphan_bonus: float = 0.3
+    image_margin: float = 0.05
+    max_trusted: int = 100_000
+    strategy: str = "ot"
+    solver: str = "sparse"
+    min_confidence: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_settings(
+            self.threshold, self.min_repair_score, self.candidates, self.donors, self.targets, self.max_reuse,
+            self.max_trusted,
+        )  # fmt: skip
+        _check_strategy(self.strategy, self.solver, self.min_confidence)
+
+    def rules(self, temperature: float) -> Rules:
+        """What decisions need of them, and of the model."""
+        if not (np.isfinite(temperature) and temperature > 0):
+            raise ConfigError(f"temperature must be above 0, got {temperature!r}")
+        return Rules(
+            self.min_repair_score, self.candidates, self.targets != "image", self.targets != "text", self.max_reuse,
+            self.orphan_bonus, self.image_margin, self.min_confidence, temperature, self.strategy == "ot", self.solver,
+        )  # fmt: skip
+
+    def noted(self) -> dict[str, Any]:
+        """As a plan keeps them."""
+        names = (
+            "strategy", "solver", "min_confidence", "candidates", "donors", "targets", "max_reuse", "orphan_bonus",
+            "image_margin", "max_trusted",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names}
+
+
 def _plan_table(
     pairs: Pairs, correspondence: np.ndarray, quarantined: np.ndarray, orphans: np.ndarray, repairs: Repairs
 ) -> pa.Table:
     n = len(pairs)
-    action = np.full(n, "keep", object)
-    reason = np.full(n, None, object)
-    donor = np.full(n, -1, np.int64)
-    repair_score, margin, sure = (np.full(n, np.nan, np.float32) for _ in range(3))
-
-    action[quarantined] = "quarantine"
-    for i in np.flatnonzero(quarantined).tolist():
-        reason[i] = pairs.reasons.get(i, NO_CORRESPONDENCE)
-    action[orphans], reason[orphans] = "drop", np.array(REASONS, object)[repairs.reason]
-    repaired = repairs.donor >= 0  # (R,)
-    rows = orphans[repaired]
-    action[rows] = np.where(repairs.is_image[repaired], "rematch_image", "rematch_text")
-    reason[rows] = np.array(KINDS, object)[kind_of(repairs)[repaired]]
+    takes, donor = repairs.donor >= 0, np.full(n, -1, np.int64)
     donor[orphans] = repairs.donor
-    repair_score[orphans], sure[orphans], margin[orphans] = repairs.score, repairs.confidence, repairs.margin
-
-    takes_text, takes_image = action == "rematch_text", action == "rematch_image"
-    gone = (action == "drop") | (action == "quarantine")
+    new_text, new_image = np.zeros(n, bool), np.zeros(n, bool)
+    new_text[orphans], new_image[orphans] = takes & ~repairs.is_image, takes & repairs.is_image
     keys, captions = pa.array(pairs.keys, pa.string()), pa.array(pairs.captions, pa.string())
+    of = pa.array(repairs.donor, mask=~takes)
+    return plan_rows(
+        0,
+        keys,
+        captions,
+        np.where(quarantined, np.float32(np.nan), correspondence),
+        pairs.reasons,
+        orphans,
+        repairs,
+        repairs.donor,
+        donor_use(donor, new_text, new_image)[orphans],
+        keys.take(of),
+        captions.take(of),
+    )
+
+
+def plan_rows(
+    first: int,
+    keys: pa.Array,
+    captions: pa.Array,
+    correspondence: np.ndarray,
+    reasons: Mapping[int, str],
+    orphans: np.ndarray,
+    repairs: Repairs,
+    donor: np.ndarray,
+    use: np.ndarray,
+    donor_keys: pa.Array,
+    donor_captions: pa.Array,
+) -> pa.Table:
+    """Rows of a plan for n consecutive pairs, r of them orphans.
+
+    Parameters
+    ----------
+    first : int
+        Number of the first pair.
+    keys, captions : (n,) string
+    correspondence : (n,) float32
+        NaN where quarantined.
+    reasons : mapping
+        Place among the n -> why it is quarantined.
+    orphans : (r,) int64
+        Places among the n.
+    repairs : Repairs
+        Of the r.
+    donor : (r,) int64
+        Whose part each takes, -1 where it takes none.
+    use : (r,) int32
+        How many rows carry that part.
+    donor_keys, donor_captions : (r,) string
+        Null where it takes none.
+    """
+    n, r = len(keys), len(orphans)
+    quarantined, repaired = np.isnan(correspondence), donor >= 0
+    place = np.full(n, -1, np.int64)
+    place[orphans] = np.arange(r)
+    is_orphan = place >= 0
+
+    # Words by number: as objects, millions of them would take most of the time.
+    action = np.where(quarantined, ACTIONS.index("quarantine"), ACTIONS.index("keep"))
+    change = np.where(repairs.is_image, ACTIONS.index("rematch_image"), ACTIONS.index("rematch_text"))
+    action[orphans] = np.where(repaired, change, ACTIONS.index("drop"))
+    told = sorted({NO_CORRESPONDENCE, *reasons.values()})
+    words = [*REASONS, *KINDS, *told]
+    why = np.full(n, -1, np.int64)
+    why[orphans] = np.where(repaired, len(REASONS) + kind_of(repairs), repairs.reason)
+    if quarantined.any():
+        number = {word: len(REASONS) + len(KINDS) + i for i, word in enumerate(told)}
+        why[quarantined] = number[NO_CORRESPONDENCE]
+        for i, reason in reasons.items():
+            why[i] = number[reason]
+
+    def spread(values: np.ndarray | pa.Array) -> pa.Array:
+        """(n,) out of (r,); null where a pair is no orphan, or the value is."""
+        some = values if isinstance(values, pa.Array) else pa.array(values, mask=~repaired | np.isnan(values))
+        return some.take(pa.array(place, mask=~is_orphan))
+
+    takes_text = action == ACTIONS.index("rematch_text")
+    gone = (action == ACTIONS.index("drop")) | quarantined
+    new = pc.if_else(pa.array(takes_text), spread(donor_captions), captions)
     return pa.table(
         {
-            "pair_id": np.arange(n),
+            "pair_id": np.arange(first, first + n),
             "key": keys,
-            "action": pa.array(action, pa.string()),
+            "action": pa.array(ACTIONS, pa.string()).take(pa.array(action)),
             "correspondence": pa.array(correspondence, mask=quarantined, type=pa.float32()),
-            "donor_pair_id": pa.array(donor, mask=donor < 0),
-            "donor_key": keys.take(pa.array(donor, mask=donor < 0)),
-            "caption": captions.take(pa.array(np.where(takes_text, donor, np.arange(n)), mask=gone)),
+            "donor_pair_id": spread(donor),
+            "donor_key": spread(donor_keys),
+            "caption": pc.if_else(pa.array(gone), pa.scalar(None, pa.string()), new),
             "original_caption": captions,
-            "repair_score": pa.array(repair_score, mask=np.isnan(repair_score)),
-            "margin": pa.array(margin, mask=np.isnan(margin)),
-            "confidence": pa.array(sure, mask=np.isnan(sure)),
-            "donor_use": pa.array(donor_use(donor, takes_text, takes_image), mask=donor < 0),
-            "reason": pa.array(reason, pa.string()),
+            "repair_score": spread(repairs.score),
+            "margin": spread(repairs.margin),
+            "confidence": spread(repairs.confidence),
+            "donor_use": spread(use),
+            "reason": pa.array(words, pa.string()).take(pa.array(why, mask=why < 0)),
         },
         schema=PLAN_SCHEMA,
     )
@@ -326,14 +433,12 @@ def _check_settings(
             raise ConfigError(f"{name} must be at least 1, got {count!r}")
 
 
-def _check_strategy(strategy: str, solver: str, min_confidence: float, temperature: float) -> None:
+def _check_strategy(strategy: str, solver: str, min_confidence: float) -> None:
     for name, value, known in (("strategy", strategy, STRATEGIES), ("solver", solver, SOLVERS)):
         if value not in known:
             raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
     if not 0 <= min_confidence <= 1:
         raise ConfigError(f"min_confidence must lie in [0, 1], got {min_confidence!r}")
-    if not (np.isfinite(temperature) and temperature > 0):
-        raise ConfigError(f"temperature must be above 0, got {temperature!r}")
 
 
 def _check_shapes(pairs: Pairs, correspondence: np.ndarray, z_image: np.ndarray, z_text: np.ndarray) -> None:

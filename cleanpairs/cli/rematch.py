@@ -33,6 +33,13 @@ __all__ = ["rematch"]
 )
 @column_options
 @engine_options
+@click.option(
+    "--spill",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Keep vectors and candidates in files beside --out instead of memory; auto: from 250,000 rows on.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option
 def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
@@ -42,11 +49,13 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --repaired OUT.
 
     With --workers the searches for candidates are done by several processes. If these are interrupted, the same command
-    goes on where it was: what is found lies in OUT.parts until the plan is made.
+    goes on where it was: what is found lies in OUT.parts until the plan is made. So do the vectors and candidates of
+    many rows (--spill), for inputs that `cleanpairs score` streams: memory then grows by some bytes a row.
     """
-    from cleanpairs.errors import OutputExistsError
-    from cleanpairs.exporting import expected_at, plan_run
+    from cleanpairs.errors import ConfigError, OutputExistsError
+    from cleanpairs.exporting import expected_at, resolve_threshold
     from cleanpairs.ops.search import SearchNote
+    from cleanpairs.rematching import STREAMED_ROWS, plan_stream
 
     if Path(out).exists() and not overwrite:  # before the work, not after it
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
@@ -54,29 +63,67 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     settings = {name: options[name] for name in (*REPAIR_NAMES, "targets")}
     opened, threshold = existing_run(run), chosen_threshold(options["threshold"])
     expected = expected_at(threshold, opened)
-    _, plan = plan_run(
-        opened,
-        data,
-        columns=pick_columns(options),
-        threshold=threshold,
-        recaption=options["recaption"],
-        engine=options["engine"],
-        workers=options["workers"],
-        address=options["ray_address"],
-        parts=f"{out}.parts",
-        **settings,
-    )
-    plan.save(out, overwrite=overwrite)
-    summary = plan.summary()
+    how = {"engine": options["engine"], "workers": options["workers"], "address": options["ray_address"]}
+    spill = "never" if options["recaption"] else options["spill"]
+    planned = None
+    if spill != "never":
+        planned = plan_stream(
+            opened,
+            data,
+            out,
+            columns=pick_columns(options),
+            threshold=resolve_threshold(threshold, opened),
+            overwrite=overwrite,
+            least_rows=0 if spill == "always" else STREAMED_ROWS,
+            **how,
+            **settings,
+        )
+    if planned is None and options["spill"] == "always":
+        raise ConfigError(
+            "--spill always: this plan takes all pairs at once. Parquet with vectors and one caption a row, or an "
+            "embedding folder, is planned in a stream, by the strategies ot and nearest, with a backbone that compares "
+            "vectors, without --recaption, into Parquet: leave --spill out"
+        )
+    if planned is None:
+        planned = _in_memory(opened, data, out, options, threshold, overwrite, how, settings)
+    summary = planned.summary
     if as_json:
         fields = ("pairs", "kept", "rematched_text", "rematched_image", "recaptioned", "dropped", "quarantined")
         print_json({name: getattr(summary, name) for name in fields})
     else:
         if expected is not None:
             click.echo(f"{expected}\n")
-        for note in plan.settings.get("searches", ()):
+        for note in planned.settings.get("searches", ()):
             click.echo(f"search: {SearchNote(**note)}")
         click.echo(f"{summary}\n\nplan: {out}\nnext: cleanpairs export --plan {out} --repaired FILE")
+
+
+def _in_memory(
+    run: Any,
+    data: str | None,
+    out: str,
+    options: dict[str, Any],
+    threshold: float | str | None,
+    overwrite: bool,
+    how: dict[str, Any],
+    settings: dict[str, Any],
+) -> Any:
+    """The plan, made and saved; see :class:`cleanpairs.rematching.StreamedPlan`."""
+    from cleanpairs.exporting import plan_run
+    from cleanpairs.rematching import StreamedPlan
+
+    _, plan = plan_run(
+        run,
+        data,
+        columns=pick_columns(options),
+        threshold=threshold,
+        recaption=options["recaption"],
+        parts=f"{out}.parts",
+        **how,
+        **settings,
+    )
+    plan.save(out, overwrite=overwrite)
+    return StreamedPlan(plan.summary(), plan.settings)
 
 
 def _run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:

@@ -22,8 +22,9 @@ import numpy as np
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.job import remove_job, run_partitions
 from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Engine
+from cleanpairs.engine.work import Engine, Work
 from cleanpairs.ops.inverted_lists import InvertedLists
+from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
 
 __all__ = ["EngineSearch", "QueryWork"]
@@ -55,13 +56,33 @@ class QueryWork:
         queries = _mapped(self.folder, "queries")
 
         def search(part: Partition, path: Path) -> dict[str, Any]:
-            scores, indices = prepared(queries[part.first : part.first + part.rows])
-            with path.open("wb") as file:
-                np.save(file, scores)
-                np.save(file, indices)
+            _answer(prepared, queries, part, path)
             return {}
 
         return search
+
+
+@dataclass(frozen=True)
+class _HereWork:
+    """The same in this process, which has the index already."""
+
+    prepared: Prepared
+    queries: np.ndarray
+
+    def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
+        def search(part: Partition, path: Path) -> dict[str, Any]:
+            _answer(self.prepared, self.queries, part, path)
+            return {}
+
+        return search
+
+
+def _answer(prepared: Prepared, queries: np.ndarray, part: Partition, path: Path) -> None:
+    found = prepared(queries[part.first : part.first + part.rows])
+    release(queries)
+    with path.open("wb") as file:
+        for array in found:
+            np.save(file, array)
 
 
 @dataclass
@@ -69,12 +90,14 @@ class EngineSearch:
     """Searches by ``engine``; their jobs are folders in ``folder``, one after the other, until :meth:`remove`.
 
     A call is :func:`cleanpairs.ops.search.top_k`. Run again after a kill, with the same searches in the same order, it
-    goes on with what is left.
+    goes on with what is left. Lists and answers lie in ``scratch``. ``job`` names what the vectors follow from; without
+    it they are hashed, to tell whether a search that was begun is this one.
     """
 
     folder: Path
     engine: Engine
-    overwrite: bool = False
+    scratch: Scratch = MEMORY
+    job: str | None = None
     _searches: list[Path] = field(default_factory=list)
 
     def __call__(self, queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
@@ -87,22 +110,27 @@ class EngineSearch:
         CleanpairsError
             As the engine does.
         """
-        prepared = prepare(queries, bank, k)
+        prepared = prepare(queries, bank, k, scratch=self.scratch)
         folder = self.folder.absolute() / f"search-{len(self._searches)}"
         self._searches.append(folder)
         n = len(queries)
         parts = [Partition(i, f, min(prepared.block, n - f)) for i, f in enumerate(range(0, n, prepared.block))]
         folder.mkdir(parents=True, exist_ok=True)
-        digests = [_lay_down(folder, name, array) for name, array in _arrays(prepared, queries)]
+        work: Work
+        if self.engine.remote or self.job is None:
+            digests = [_lay_down(folder, name, array) for name, array in _arrays(prepared, queries)]
+            work = QueryWork(str(folder), k, asdict(prepared.note))
+        else:
+            digests, work = [self.job], _HereWork(prepared, queries)
         job = json.dumps(["queries", k, asdict(prepared.note), digests])
-        work = QueryWork(str(folder), k, asdict(prepared.note))
         # The vectors follow from model and data: a search in this folder that is another one is out of date.
         run_partitions(work, parts, folder, job=job, engine=self.engine, overwrite=True)
-        scores, indices = np.full((n, k), -np.inf, np.float32), np.full((n, k), -1, np.int64)
+        scores, indices = self.scratch.empty((n, k), np.float32), self.scratch.empty((n, k), np.int64)
         for part in parts:
             s = slice(part.first, part.first + part.rows)
             with (folder / part.name).open("rb") as file:
                 scores[s], indices[s] = (np.load(file, allow_pickle=False) for _ in range(2))
+            release(scores, indices)
         return TopK(scores, indices, prepared.note)
 
     def remove(self) -> None:
@@ -130,6 +158,6 @@ def _lay_down(folder: Path, name: str, array: np.ndarray) -> str:
 
 
 def _mapped(folder: str, name: str) -> np.ndarray:
-    """Copy on write: nobody writes, and PyTorch warns of arrays that cannot be written."""
-    found: np.ndarray = np.load(Path(folder) / f"{name}.npy", mmap_mode="c", allow_pickle=False)
+    """As if to be written, which nobody does: PyTorch warns of arrays that cannot be."""
+    found: np.ndarray = np.load(Path(folder) / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
     return found

@@ -20,7 +20,7 @@ from cleanpairs.data.text import text_groups
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.errors import DataError
-from cleanpairs.scoring import embed_images, embed_texts
+from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 
 if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner
@@ -40,6 +40,13 @@ class RowScorer(Protocol):
         """Correspondence (k,) float32 of a batch's pairs, NaN where one is faulty; ``data`` names it in messages.
 
         It may find faults of its own, and adds them to the batch's.
+        """
+        ...
+
+    def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Unit vectors (k, E) float32 of the images and of the captions of a batch's pairs, as repairs want them.
+
+        None where the model compares more than these. Faults are added as by a call.
         """
         ...
 
@@ -63,21 +70,35 @@ class VectorScorer:
     def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
         """See :class:`RowScorer`; DataError where the vectors have another size than the model's."""
         model, n = self.model, len(batch.captions)
-        vectors, device, network = batch.vectors, model._device(), model.model_
-        assert vectors is not None
         if not n:
             return np.empty(0, np.float32)
+        images, texts = self._encoded(batch, data)
+        image_group = batch.image_group[_filled(batch.row)]
+        scores = model.bank_(images, texts, image_group, _filled(text_groups(batch.captions)))[:n]
+        scores[list(batch.faults)] = np.nan
+        return scores
+
+    def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """See :class:`RowScorer`."""
+        n = len(batch.captions)
+        if self.model.model_.local:
+            return None
+        if not n:
+            return (np.empty((0, self.model.model_.dim), np.float32),) * 2
+        images, texts = self._encoded(batch, data)
+        return images.vectors[:n], texts.vectors[:n]
+
+    def _encoded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """Of the batch's pairs, of which there is one; and of the last of them again, until there are enough."""
+        vectors, device, network = batch.vectors, self.model._device(), self.model.model_
+        assert vectors is not None
         if vectors.shape[-1] != (dim := input_dim(network)):
             raise DataError(f"the model takes image vectors of {dim} dimensions, {data} has {vectors.shape[-1]}")
         vectors, tokens = _filled(vectors), self._tokens(batch, data)
         images = embed_images(network, vectors, device=device, batch_size=_even(len(vectors)))
         texts = embed_texts(network, tokens, device=device, batch_size=_even(len(tokens)))
-        at, image_group = _filled(batch.row), _filled(batch.image_group)
-        if not np.array_equal(at, np.arange(len(images))):
-            images, image_group = images.take(at), image_group[at]
-        scores = model.bank_(images, texts, image_group, _filled(text_groups(batch.captions)))[:n]
-        scores[list(batch.faults)] = np.nan
-        return scores
+        at = _filled(batch.row)
+        return (images if np.array_equal(at, np.arange(len(images))) else images.take(at)), texts
 
     def _tokens(self, batch: RowBatch, data: str) -> TokenTable:
         tokenizer: Any = self.model.tokenizer_

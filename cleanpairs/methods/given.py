@@ -80,6 +80,16 @@ class GivenScorer:
         scores[list(batch.faults)] = np.nan
         return np.asarray(scores)
 
+    @torch.inference_mode()
+    def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Unit vectors (k, E) float32 of both sides, as :meth:`Given.vectors` has them."""
+        images, texts = batch.vectors, batch.text_vectors
+        if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
+            raise _not_of_one_length(images, texts)
+        z_text = unit_rows(_float(texts).numpy())
+        batch.faults |= {int(i): NO_VECTOR for i in np.flatnonzero(~z_text.any(axis=1)) if i not in batch.faults}
+        return unit_rows(_float(images[:, 0]).numpy()), z_text
+
 
 def _float(x: np.ndarray) -> torch.Tensor:
     """float32 of vectors (n, D), which are not written; by PyTorch, whose conversion of halves is the faster."""

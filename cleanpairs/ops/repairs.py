@@ -8,7 +8,7 @@ few numbers for each pair, and the decisions are the same, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -91,6 +91,11 @@ class Repairs:
     confidence: np.ndarray
     reason: np.ndarray
     searches: tuple[SearchNote, ...]
+
+    def some(self, at: slice) -> Repairs:
+        """Of consecutive orphans."""
+        columns = {f.name: getattr(self, f.name)[at] for f in fields(self) if f.name != "searches"}
+        return Repairs(**columns, searches=self.searches)
 
 
 def decide_repairs(

@@ -5,7 +5,7 @@
 
 With unit vectors the inner product is the cosine.
 
-    flat     up to 100,000 bank rows, unless so many queries ask that it takes minutes; or few queries: exact. A flat
+    flat     up to 100,000 bank rows, unless so many queries ask that it takes a minute; or few queries: exact. A flat
              FAISS index; on a GPU FAISS's where its GPU build is there, else matrix products in blocks; these too where
              FAISS is absent.
     ivf      above, on a CPU: inverted lists (:mod:`cleanpairs.ops.inverted_lists`), with as many probes as give a
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["FLAT_UP_TO", "LEAST_RECALL", "Prepared", "SearchNote", "TopK", "merge_top_k", "prepare", "top_k"]
 
 FLAT_UP_TO = 100_000  # bank rows
-FLAT_PRODUCTS = 2 * 10**10  # of queries and rows: of 512 numbers, some minutes of one core
+FLAT_PRODUCTS = 2 * 10**9  # of queries and rows: of 512 numbers, some 25 seconds of one core
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample
 _PAYS = 0.5  # inverted lists are taken where they do less than this share of the flat search's multiplications
 
