@@ -1,4 +1,8 @@
-"""From a finished run to the cleaned dataset: what ``cleanpairs rematch`` and ``export`` call."""
+"""From a finished run to the cleaned dataset: what ``cleanpairs rematch`` and ``export`` call.
+
+What only some of it needs is imported there: a plan is carried out without PyTorch and SciPy, whose start takes longer
+than the export of a hundred thousand rows.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.audit import expected_quality
-from cleanpairs.correspondence.valley import find_valley
 from cleanpairs.data import Pairs, load_pairs, open_source
 from cleanpairs.engine import Progress, make_engine
-from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
 from cleanpairs.export.decisions import PlanFile
@@ -37,6 +38,8 @@ def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
         "auto", and the scores of the run do not separate, and are not all high either.
     """
     if threshold == "auto":
+        from cleanpairs.correspondence.valley import find_valley
+
         y = run.scores().correspondence
         valley = find_valley(y[y == y])
         if valley.right:
@@ -65,6 +68,8 @@ def expected_at(threshold: float | str | None, run: Run) -> str | None:
         return None
     if resolve_threshold(threshold, run) == 0:
         return "The scores are one heap of right pairs: --threshold auto takes none of them for wrong."
+    from cleanpairs.audit import expected_quality
+
     return str(expected_quality(run.scores().correspondence, threshold=resolve_threshold(threshold, run)))
 
 
@@ -129,6 +134,8 @@ def plan_run(
         settings = {**settings, "targets": "text"}
     driver = make_engine(engine, workers=workers, address=address)
     if driver.remote:
+        from cleanpairs.engine.queries import EngineSearch
+
         with tempfile.TemporaryDirectory(prefix="cleanpairs-search-") as folder:
             look = EngineSearch(Path(parts or folder), driver)
             plan = model.rematch(pairs, threshold=limit, look=look, **settings)

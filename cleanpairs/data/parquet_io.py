@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cleanpairs.data.images import image_cells, rows_by_file
+from cleanpairs.data.vector_pages import VectorColumn, plain_columns
 from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.errors import DataError
 
@@ -84,13 +85,17 @@ def _named(path: str, what: str = "read as Parquet") -> Iterator[None]:
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     """A Parquet file with page checksums verified and little read ahead; DataError names the file."""
     with _named(path):
-        # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets, and a
-        # damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
-        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
+        file = _opened(path)
     try:
         yield file
     finally:
         file.close()
+
+
+def _opened(path: str) -> pq.ParquetFile:
+    # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets, and a
+    # damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -180,7 +185,7 @@ def iter_batches(
     for path in paths:
         if left is not None and left <= 0:
             break
-        with open_parquet(path) as file:
+        with open_parquet(path) as file, ExitStack() as stack:
             sizes = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
             skipped = row = 0
             while ahead and skipped < len(sizes) and sizes[skipped] <= ahead:
@@ -191,8 +196,7 @@ def iter_batches(
                 continue
             with _named(path, f"read from row {row}"):
                 rows = _fitting_rows(file, wanted, batch_size)
-            groups = None if not skipped else list(range(skipped, len(sizes)))
-            batches = file.iter_batches(batch_size=rows, columns=wanted, row_groups=groups)
+            batches = stack.enter_context(closing(_batches(file, path, wanted, rows, sizes, skipped)))
             while left is None or left > 0:
                 with _named(path, f"read on from row {row}"):
                     batch = next(batches, None)
@@ -211,6 +215,38 @@ def iter_batches(
                     batch = batch.slice(0, left)
                     left -= len(batch)
                 yield path, batch
+
+
+def _batches(
+    file: pq.ParquetFile, path: str, wanted: Sequence[str] | None, rows: int, sizes: Sequence[int], first: int
+) -> Generator[pa.RecordBatch, None, None]:
+    """The row groups from ``first`` on in batches of at most ``rows``; vectors that are stored plainly as they lie."""
+    groups = range(first, len(sizes))
+    names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+    plain = plain_columns(file, names)
+    if not plain:
+        yield from file.iter_batches(
+            batch_size=rows, columns=None if wanted is None else list(wanted), row_groups=list(groups)
+        )
+        return
+    schema = file.schema_arrow
+    schema = pa.schema([schema.field(name) for name in names], schema.metadata)
+    others = [name for name in names if name not in plain]
+    with ExitStack() as stack:
+        vectors = {
+            name: stack.enter_context(
+                closing(VectorColumn(path, schema.field(name), chunks, sizes, first, lambda: _opened(path)))
+            )
+            for name, chunks in plain.items()
+        }
+        total = sum(sizes[first:])
+        parts: Iterator[Any] = (min(rows, total - at) for at in range(0, total, rows))
+        if others:
+            parts = file.iter_batches(batch_size=rows, columns=others, row_groups=list(groups))
+        for part in parts:
+            n = part if isinstance(part, int) else len(part)
+            columns = [vectors[name].take(n) if name in vectors else part.column(name) for name in names]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def read_rows(paths: Sequence[str], column: str, wanted: np.ndarray) -> Iterator[tuple[int, Any, str]]:

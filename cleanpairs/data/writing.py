@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanpairs.data.vector_writer import VectorWriter
 from cleanpairs.errors import OutputError
 from cleanpairs.ops.columns import is_list
 
@@ -112,6 +113,8 @@ class ParquetSink:
     schema : pa.Schema
     image_feature : bool
         Note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it is given.
+    hashed : bool
+        Make :attr:`sha256` of a file with vectors while it is written; else the file is read for it.
 
     Attributes
     ----------
@@ -128,20 +131,22 @@ class ParquetSink:
 
     parts: Mapping[str, int] = {}  # of a directory: this is one file
 
-    def __init__(self, path: str | os.PathLike[str], schema: pa.Schema, *, image_feature: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], schema: pa.Schema, *, image_feature: bool = True, hashed: bool = False
+    ) -> None:
         self.path, self.schema = Path(path), with_image_feature(schema) if image_feature else schema
         self.rows = 0
         self._pending: list[pa.Table] = []
         self._bytes = self._count = 0
         self._sha256: str | None = None
+        encoding = _encoding(self.schema)
         try:
-            self._writer: Any = pq.ParquetWriter(
-                self.path,
-                self.schema,
-                write_page_checksum=True,
-                use_content_defined_chunking=False,
-                **_encoding(self.schema),
-            )
+            how = {"write_page_checksum": True, "use_content_defined_chunking": False, **encoding}
+            self._writer: Any
+            if "use_dictionary" in encoding:  # there are vectors
+                self._writer = VectorWriter(self.path, self.schema, hashed=hashed, **how)
+            else:
+                self._writer = pq.ParquetWriter(self.path, self.schema, **how)
         except OSError as error:
             raise OutputError(f"{self.path} cannot be written: {error}") from error
 
@@ -177,6 +182,8 @@ class ParquetSink:
     @property
     def sha256(self) -> str:
         """Of the closed file."""
+        if self._sha256 is None and isinstance(self._writer, VectorWriter):
+            self._sha256 = self._writer.sha256
         if self._sha256 is None:
             with open(self.path, "rb") as f:
                 self._sha256 = hashlib.file_digest(f, "sha256").hexdigest()

@@ -93,6 +93,7 @@ def write_manifest(
     counts: Mapping[str, int],
     fingerprint: str,
     threshold: float,
+    sha256: Mapping[str, str] | None = None,
 ) -> None:
     """Write what an export left: of every file its role, rows, bytes and SHA-256.
 
@@ -109,8 +110,10 @@ def write_manifest(
         Of a directory: file name -> rows, where a file holds any.
     counts, fingerprint, threshold
         Noted as they are.
+    sha256 : mapping, optional
+        Role -> SHA-256, of the files of which it is known; the others are read.
     """
-    entries, home = {}, files["out"][0].parent
+    entries, home, known = {}, files["out"][0].parent, sha256 or {}
     for role, (target, where, rows) in files.items():
         inside = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
         for file in inside:
@@ -118,7 +121,7 @@ def write_manifest(
             entry = {
                 "role": "card" if file.name == CARD and file != where else role,
                 **({} if held is None else {"rows": held}),
-                "sha256": sha256_of(file),
+                "sha256": known[role] if role in known else sha256_of(file),
                 "bytes": file.stat().st_size,
             }
             entries[os.path.relpath(target / file.relative_to(where), home)] = entry

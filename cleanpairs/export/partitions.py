@@ -41,10 +41,11 @@ ROWS = 2048  # of a batch at most: larger ones leave the processor's cache
 
 @dataclass(frozen=True)
 class Written:
-    """Rows of each output, and pairs of each action."""
+    """Rows of each output, pairs of each action, and the SHA-256 of the outputs where it is known."""
 
     rows: dict[str, int]
     actions: Counter[str]
+    sha256: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,14 @@ class ExportWork:
         return self.layout.out_schema if role == "out" else self.layout.dropped_schema
 
     def write(self, partitions: Sequence[Partition], paths: Mapping[str, Path], *, ahead: bool) -> Written:
-        """Write consecutive partitions into one file a role; ``ahead``: read in a thread of its own."""
-        total = Written(dict.fromkeys(self.roles, 0), Counter())
+        """Write consecutive partitions into one file a role; ``ahead``: hash them, and read in a thread."""
+        total = Written(dict.fromkeys(self.roles, 0), Counter(), {})
         ledger = Ledger(self.source, self.layout)
         with ExitStack() as files:
-            sinks = {role: files.enter_context(ParquetSink(paths[role], self.schema(role))) for role in self.roles}
+            sinks = {
+                role: files.enter_context(ParquetSink(paths[role], self.schema(role), hashed=ahead))
+                for role in self.roles
+            }
             for partition in partitions:
                 batches = self._batches(partition)
                 before = self.out_first[partition.number]
@@ -104,6 +108,8 @@ class ExportWork:
                     before += self._write_batch(sinks, ledger, table, decided, first, before, total)
                 for sink in sinks.values():
                     sink.flush()  # row groups end where partitions do, however many a file holds
+        if ahead:
+            total.sha256.update({role: sink.sha256 for role, sink in sinks.items()})
         return total
 
     def _batches(self, partition: Partition) -> Iterator[tuple[pa.RecordBatch, pa.Table, int]]:
@@ -175,9 +181,10 @@ def join_parts(
     parts: Sequence[tuple[Path, Mapping[str, Any]]], paths: Mapping[str, Path], roles: Sequence[str]
 ) -> Written:
     """The outputs of all partitions, by the paths and the facts of their parts, put together as ``paths``."""
-    total = Written(dict.fromkeys(roles, 0), Counter())
+    total = Written(dict.fromkeys(roles, 0), Counter(), {})
     for role in roles:
-        join_parquet([Segment(path, *facts["segments"][role]) for path, facts in parts], os.fspath(paths[role]))
+        segments = [Segment(path, *facts["segments"][role]) for path, facts in parts]
+        total.sha256[role] = join_parquet(segments, os.fspath(paths[role])).sha256
     for _, facts in parts:
         for role in roles:
             total.rows[role] += facts["rows"][role]

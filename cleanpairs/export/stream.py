@@ -170,6 +170,7 @@ def export_stream(
             counts=counts,
             fingerprint=source.fingerprint,
             threshold=plan.head.threshold,
+            sha256=written.sha256,
         )
     if parts is not None:  # now that their whole is in place
         remove_job(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ def test_the_whole_is_the_parts(tmp_path: Path, sizes: list[int], indexed: bool)
         (tmp_path / "all").write_bytes(whole)
         starts = np.cumsum([6, *(p.size for p in parts)])
         parts = [Segment(tmp_path / "all", int(s), p.size) for s, p in zip(starts, parts, strict=False)]
-    assert join_parquet(parts, tmp_path / "out.parquet") == sum(sizes)
+    joined = join_parquet(parts, tmp_path / "out.parquet")
+    assert joined.rows == sum(sizes)
+    assert joined.sha256 == hashlib.sha256((tmp_path / "out.parquet").read_bytes()).hexdigest()
     found = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True)
     found.validate(full=True)
     assert found.equals(pa.concat_tables(tables)) and found.schema.metadata == {b"note": b"kept"}
