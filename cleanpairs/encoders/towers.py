@@ -45,7 +45,7 @@ class RegionTower(nn.Module):
 
     def project(self, x: Tensor) -> Tensor:
         """Regions (n, D) to (n, E)."""
-        x = (x - self.shift) * self.scale  # type: ignore[operator]
+        x = torch.sub(x, self.shift).mul_(self.scale)  # type: ignore[arg-type]
         return self.linear(x) + self.mlp(x)
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -56,14 +56,14 @@ class RegionTower(nn.Module):
             pooled = regions[:, 0] if R == 1 else self.pool(regions)
             return l2_normalise(pooled)
         lengths = keep.sum(dim=1)  # (B,)
-        front = torch.argsort((~keep).to(torch.int8), dim=1, stable=True)  # kept regions first
         slot = torch.arange(R, device=x.device) < lengths[:, None]  # (B, R)
-        x = x.gather(1, front[..., None].expand(-1, -1, D))
         if self.packed:
-            kept = self.project(x[slot])  # (total, E)
+            kept = self.project(x[keep])  # (total, E)
             regions = kept.new_zeros(B, R, kept.shape[-1])
             regions[slot] = kept
         else:
+            front = torch.argsort((~keep).to(torch.int8), dim=1, stable=True)  # kept regions first
+            x = x.gather(1, front[..., None].expand(-1, -1, D))
             regions = self.project(x.reshape(B * R, D)).view(B, R, -1)
         return l2_normalise(self.pool(regions, lengths))
 
