@@ -2,9 +2,11 @@ r"""Neighbours' agreement: whether a pair's caption is like the captions of imag
 
 Each pair asks the others, in the spaces of frozen vectors x (images) and t (captions), unit vectors both:
 
-    c_i = sum_j K_ij w_j t_j / sum_j K_ij w_j      K_ij = exp((x_i . x_j - 1) / tau), K_ii = 0
-    a_i = c_i . t_i - mean_j (t_j . t_i)
+    c_i = sum_j K_ij w_j t_j / sum_j K_ij w_j - sum_j w_j t_j / sum_j w_j      K_ij = exp((x_i . x_j - 1) / tau), j != i
+    a_i = (c_i - mean_k c_k) . (t_i - mean_k t_k) / deviation of the same product over all t_k
 
+What the near ones say is taken as a difference from what all say, the pair itself left out of both: else c_i would
+lean away from t_i wherever the neighbours are many, and a wrong pair's agreement would lie below that of a random one.
 w_j is the probability that pair j is right, all 1 at first; the other direction (captions ask, images answer) is the
 same, and the two are added, each in units of its control's deviation. Another caption of the same image is a neighbour
 at distance 0. No network is trained on the pairs, so none can have learned a wrong one by heart.
@@ -35,7 +37,8 @@ from sklearn.isotonic import IsotonicRegression
 
 __all__ = ["Agreement", "neighbours_agreement", "neighbours_likeness", "nothing_known", "posterior", "wrong_share"]
 
-TAU = 0.1  # of the kernel; .03 asks fewer neighbours and finds less (docs/log.md)
+TAU = 0.15  # of the kernel; .1 asks fewer neighbours and finds less where many are wrong (docs/log.md)
+NEAR = 0.1  # the same in a joint space
 ROUNDS = 3
 BANK = 16_384  # pairs that answer, besides those of the same image or text
 RANKED = 4096  # pairs with which a caption is compared
@@ -143,19 +146,56 @@ class _Question:
             (self.texts, self.images, self.text_group),
         ):
             (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (self.tau,))
-            level = t @ t.mean(axis=0)
-            of = np.einsum("ij,ij->i", said, t[rows]) / np.maximum(mass, LEAST) - level[rows]
+            all_say = _Mean(t, np.where(heard, weight, np.float32(0)))
+            of = said / np.maximum(mass, LEAST)[:, None] - all_say.without(rows)
+            hub = of.mean(axis=0)
             # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
             asking, shown = pairs if x is self.images else pairs[::-1]
             itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(self.tau)) * weight[shown]
             itself[~heard[shown]] = 0
             answer, among = said[place[asking]], mass[place[asking]]
-            against = np.einsum("ij,ij->i", answer, t[shown]) - itself * np.einsum("ij,ij->i", t[shown], t[shown])
-            against = against / np.maximum(among - itself, LEAST) - level[shown]
-            scale = max(float(against.std()), LEAST)
-            own += of / scale
-            control += against / scale
+            against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]
+            against -= all_say.without(asking, shown)
+            compare = _Compare.with_all(t)
+            standing = compare.standing(against - hub, shown)
+            scale = max(float(standing.std()), LEAST)
+            own += compare.standing(of - hub, rows) / scale
+            control += standing / scale
         return own, control
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """Weighted mean of N vectors ``t`` (N, d), of which some rows are left out."""
+
+    t: np.ndarray
+    weight: np.ndarray
+
+    def without(self, *rows: np.ndarray) -> np.ndarray:
+        """(R, d) float32: for each place in ``rows``, (R,) each and different there, the mean of all the others."""
+        total, mass = self.weight @ self.t, float(self.weight.sum())
+        left = sum(self.weight[of][:, None] * self.t[of] for of in rows)
+        left_mass = sum(self.weight[of] for of in rows)
+        return np.asarray((total - left) / np.maximum(mass - left_mass, LEAST)[:, None], dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class _Compare:
+    """Vectors ``t`` (N, d) around their mean, and their covariance (d, d)."""
+
+    t: np.ndarray
+    covariance: np.ndarray
+
+    @classmethod
+    def with_all(cls, t: np.ndarray) -> _Compare:
+        """Of (N, d)."""
+        t = t - t.mean(axis=0)
+        return cls(t, t.T @ t / np.float32(len(t)))
+
+    def standing(self, c: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Products (R,) of vectors ``c`` (R, d) and t's ``rows`` (R,), in deviations of c's products with all of t."""
+        spread = np.sqrt(np.maximum(np.einsum("ij,ij->i", c @ self.covariance, c), 0))
+        return np.asarray(np.einsum("ij,ij->i", c, self.t[rows]) / np.maximum(spread, 1e-6 * spread.max(initial=LEAST)))
 
 
 def neighbours_likeness(
@@ -192,7 +232,7 @@ def neighbours_likeness(
     asked, others = (np.sort(rng.permutation(n)[:most]) for most in (bank, ranked))
     weight, above, nearer = right.astype(np.float32), np.zeros(n), np.zeros(n)
     for x, t, group in ((images, texts, image_group), (texts, images, text_group)):
-        many, few = _answers(x, t, group, np.arange(n), asked, weight, (TAU, TAU / 2))[0]
+        many, few = _answers(x, t, group, np.arange(n), asked, weight, (NEAR, NEAR / 2))[0]
         for said in (many, few):
             said /= np.maximum(np.linalg.norm(said, axis=1, keepdims=True), LEAST)
         like = np.einsum("ij,ij->i", many, t - t.mean(axis=0))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import rankdata
+from scipy.stats import kstest, rankdata
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.correspondence.agreement import (
+    NEAR,
     TAU,
     Agreement,
     _answers,
+    _Question,
     neighbours_agreement,
     neighbours_likeness,
     posterior,
@@ -61,6 +63,46 @@ def test_answers_are_those_of_a_loop(bank: int) -> None:
         np.testing.assert_allclose(mass[at], sum_of, rtol=1e-3, atol=1e-5)
 
 
+def test_agreement_is_that_of_a_loop() -> None:
+    """What the near ones say less what all say, the pair or the shown one left out of both, in deviations."""
+    rng = np.random.default_rng(3)
+    n = 50
+    x, t, right = unit(rng.normal(size=(n, 6))), unit(rng.normal(size=(n, 4))), rng.random(n)
+    pairs = np.stack([np.arange(n), np.roll(np.arange(n), 3)])
+    own, control = np.zeros(n), np.zeros(n)
+    for a, b, shown in ((x, t, pairs[1]), (t, x, np.argsort(pairs[1]))):
+        spread = np.cov(b.T, bias=True)
+
+        def answer(i: int, out: tuple[int, ...], a: np.ndarray = a, b: np.ndarray = b) -> np.ndarray:
+            j = np.array([k for k in range(n) if k not in out])
+            near = right[j] * np.exp((a[j] @ a[i] - 1) / TAU)
+            return np.asarray(near @ b[j] / near.sum() - right[j] @ b[j] / right[j].sum())
+
+        answers = np.array([answer(i, (i,)) for i in range(n)])
+        others = np.array([answer(i, (i, shown[i])) for i in range(n)]) - answers.mean(0)
+        answers -= answers.mean(0)
+        said = np.einsum("ij,ij->i", answers, b - b.mean(0)) / np.sqrt(
+            np.einsum("ij,jk,ik->i", answers, spread, answers)
+        )
+        against = np.einsum("ij,ij->i", others, (b - b.mean(0))[shown])
+        against /= np.sqrt(np.einsum("ij,jk,ik->i", others, spread, others))
+        own += said / against.std()
+        control[np.arange(n) if a is x else shown] += against / against.std()
+    group = np.arange(n)
+    found = _Question(x, t, group, group, TAU).ask(group, pairs, group, right)
+    np.testing.assert_allclose(found[0], own, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found[1], control, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("tau", [0.15, 3.0, 10.0])
+def test_where_all_are_wrong_pairs_agree_like_random_ones(tau: float) -> None:
+    """The more neighbours answer alike, the more would a pair's absence among them tell of itself (.86 at 10)."""
+    rng = np.random.default_rng(0)
+    images, texts = unit(rng.normal(size=(1500, 20))), unit(rng.normal(size=(1500, 20)) + 1)
+    found = neighbours_agreement(images, texts, np.arange(1500), np.arange(1500), tau=tau, rounds=1)
+    assert kstest(found.own, found.control).statistic < 0.04
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5, 0.8])
 def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> None:
     images, texts, wrong = corpus(3000, rate)
@@ -103,13 +145,13 @@ def test_likeness_is_that_of_a_loop() -> None:
     above, nearer = np.zeros(n), np.zeros(n)
     for a, b in ((x, t), (t, x)):
         said = {}
-        for tau in (TAU, TAU / 2):
+        for tau in (NEAR, NEAR / 2):
             k = right[None] * np.exp((a @ a.T - 1) / tau)
             np.fill_diagonal(k, 0)
             said[tau] = unit(k @ b)
-        like = np.array([said[TAU][i] @ b[i] - (b @ said[TAU][i]).mean() for i in range(n)])
+        like = np.array([said[NEAR][i] @ b[i] - (b @ said[NEAR][i]).mean() for i in range(n)])
         above += like / like.std()
-        S = said[TAU / 2] @ b.T
+        S = said[NEAR / 2] @ b.T
         for i in range(n):
             nearer[i] += np.log1p(sum(S[i, j] > S[i, i] for j in range(n)))
             nearer[i] += np.log1p(sum(S[j, i] > S[i, i] for j in range(n)))
