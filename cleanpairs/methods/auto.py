@@ -45,7 +45,7 @@ __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
-LIKENESS, UNTRAINED = 2.0, 0.15  # of the ranks in the last order, beside 1 of the networks' score
+LIKENESS, UNTRAINED = 2.0, 1.0  # of the ranks in the last order, beside 1 of the networks' score
 DOUBT = 0.03  # error of the estimated noise rate (docs/methods/auto.md)
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
@@ -77,7 +77,7 @@ class _Weighing:
     def __init__(self, data: TrainingData, method: Auto) -> None:
         n = len(data)
         agreement = agreement_of(data, method.random_state) if method.witness else nothing_known(n)
-        self.right, self.wrong = agreement.right, agreement.wrong
+        self.right, self.wrong, self.own = agreement.right, agreement.wrong, agreement.own
         self.asked = len(agreement.control) > 0  # else there are too few pairs, and all count as right at first
         self.objective = InfoNCEWithRCE(tau=method.tau)
         self.tau, self.networks, self.witness = method.tau, method.networks, method.witness
@@ -124,7 +124,7 @@ class _Weighing:
         self.w = self.joined([said])
         if view.epoch == self.horizon and self.likeness:
             like = self.like(view)
-            order = ranks(said) + LIKENESS * like + UNTRAINED * ranks(self.right)
+            order = ranks(said) + LIKENESS * like + UNTRAINED * ranks(self.own)
             self.w = in_order(self.joined([said, like]), order, self.rate()).astype(np.float32)
         self.weight = self.w.copy()
         self.mean_probability = float(self.w.mean())
