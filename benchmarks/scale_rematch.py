@@ -1,8 +1,9 @@
 """``cleanpairs rematch`` of pairs of vectors of which a share is wrong; a part of bench_scale.py.
 
-An embedding folder of 512 halves a side, written block by block; wrong are rows spread over all of it, whose captions
-stand a block further on. Each number of rows is planned from files of its own, which are removed when it is measured;
-the smallest is killed in its searches and gone on with.
+An embedding folder, 512 halves a side: one part of wrong pairs, all different, whose captions stand a hundredth of it
+further on, and nine of right ones, which are three files, each of them three times (links): right pairs take part in no
+search but for the best 100,000. Each number of rows is planned from files of its own, which are removed when it is
+measured; the smallest is killed in its searches and gone on with.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from scale_vectors import Cost, command
 from cleanpairs.ops.search import SearchNote
 from cleanpairs.plan import METADATA_KEY
 
-BLOCKS = 100
+BLOCKS = 100  # of a part
+RIGHT, DIFFERENT = 9, 3  # parts of right pairs, and how many of them are different
 HEAPS, FREEDOM = 1000, 32
 
 
@@ -28,61 +30,66 @@ def unit(x: np.ndarray) -> np.ndarray:
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
-def wrong_rows(block: int, share: float) -> np.ndarray:
-    """Within a block of so many rows."""
-    return np.flatnonzero(np.floor(np.arange(1, block + 1) * share) > np.floor(np.arange(block) * share))
+def write_folder(folder: Path, rows: int, dim: int, share: float) -> tuple[Path, int]:
+    """The folder, of about ``rows`` rows; and how many are wrong, which are the first ones."""
+    for name in ("img_emb", "text_emb", "metadata"):
+        (folder / name).mkdir(parents=True)
+    wrong = round(rows * share) // BLOCKS * BLOCKS
+    right = (rows - wrong) // RIGHT // BLOCKS * BLOCKS
+    first = 0
+    for part in range(bool(wrong) + (DIFFERENT if right else 0)):
+        count = wrong if wrong and not part else right
+        write_part(folder, part, first, count // BLOCKS, dim, permuted=count == wrong and not part)
+        first += count
+    for part in range(DIFFERENT, RIGHT if right else 0):
+        for name, kind in (("img_emb", "npy"), ("text_emb", "npy"), ("metadata", "parquet")):
+            of = bool(wrong) + part % DIFFERENT
+            (folder / name / f"{name}_{bool(wrong) + part}.{kind}").hardlink_to(folder / name / f"{name}_{of}.{kind}")
+    return folder, wrong
 
 
-def write_folder(folder: Path, rows: int, dim: int, share: float) -> Path:
-    """Images of 32 degrees of freedom in 1,000 heaps, captions near them; the wrong ones go a block further on."""
+def write_part(folder: Path, part: int, first: int, block: int, dim: int, permuted: bool) -> None:
+    """Images of 32 degrees of freedom in 1,000 heaps, captions near them; ``permuted``: a block further on."""
     rng = np.random.default_rng(0)
     heaps = rng.normal(size=(HEAPS, FREEDOM)).astype(np.float32)
     basis = rng.normal(size=(FREEDOM, dim)).astype(np.float32)
-    block = rows // BLOCKS
-    wrong = wrong_rows(block, share)
-    for name in ("img_emb", "text_emb", "metadata"):
-        (folder / name).mkdir(parents=True)
+    shape = BLOCKS * block, dim
     images, texts = (
-        np.lib.format.open_memmap(folder / name / f"{name}_0.npy", "w+", np.float16, (BLOCKS * block, dim))
+        np.lib.format.open_memmap(folder / name / f"{name}_{part}.npy", "w+", np.float16, shape)
         for name in ("img_emb", "text_emb")
     )
     schema = pa.schema([("image_path", pa.string()), ("caption", pa.string())])
-    with pq.ParquetWriter(folder / "metadata" / "metadata_0.parquet", schema) as writer:
-        for b in range(BLOCKS):
-            at = b * block
-            some = np.random.default_rng(b + 1)
+    with pq.ParquetWriter(folder / "metadata" / f"metadata_{part}.parquet", schema) as writer:
+        for at in range(0, len(images), block):
+            some = np.random.default_rng([part, at])
             point = heaps[some.integers(0, HEAPS, block)] + 0.5 * some.normal(size=(block, FREEDOM)).astype(np.float32)
             image = unit(point @ basis)
-            noise = some.standard_normal(size=(block, dim), dtype=np.float32)
-            text = unit(image + np.float32(0.5 / np.sqrt(dim)) * noise).astype(np.float16)
             images[at : at + block] = image
-            right = np.setdiff1d(np.arange(block), wrong)
-            texts[at + right] = text[right]
-            texts[(at + block) % len(texts) + wrong] = text[wrong]
-            number = np.arange(at, at + block)
-            own = number.copy()
-            own[wrong] = (own[wrong] - block) % len(texts)
+            noise = np.float32(0.5 / np.sqrt(dim)) * some.standard_normal(size=(block, dim), dtype=np.float32)
+            to = (at + block) % len(texts) if permuted else at
+            texts[to : to + block] = unit(image + noise)
+            number = first + np.arange(at, at + block)
+            own = first + (np.arange(at, at + block) - (block if permuted else 0)) % len(texts)
             captions = pc.binary_join_element_wise("caption number", pa.array(own).cast(pa.string()), " ")
             paths = pc.binary_join_element_wise(pa.array(number).cast(pa.string()), "jpg", ".")
             writer.write_table(pa.table([paths, captions], schema=schema))
-    return folder
 
 
 def rematch_many(work: Path, sizes: list[int], dim: int, share: float, workers: int) -> None:
     """Cost, recall and what is found at each number of rows; exponents of time and memory."""
     few, run, plan = work / f"few-{dim}", work / f"run-{dim}", work / "plan-many.parquet"
     if not (run / "model").exists():
-        data = few if few.exists() else write_folder(few, 2000, dim, 0.0)
+        data = few if few.exists() else write_folder(few, 2000, dim, 0.0)[0]
         command("fit", data, "--out", run, "--method", "clip-score", "--set", "text_encoder=features", "--quiet")
     costs: dict[int, Cost] = {}
     for n in sizes:
         data = work / f"rematch-{n}-{dim}"
         shutil.rmtree(data, ignore_errors=True)
-        write_folder(data, n, dim, share)
+        _, wrong = write_folder(data, n, dim, share)
         options = ("--threshold", 0.8, "--out", plan, "--overwrite", "--spill", "always", "--workers", workers)
         found = command("rematch", run, data, *options)
         costs[n] = found
-        tell(plan, n, share, found)
+        tell(plan, wrong, found)
         if n == min(sizes):
             whole, parts = plan.read_bytes(), plan.with_name(plan.name + ".parts")
             plan.unlink()
@@ -106,19 +113,18 @@ def rematch_many(work: Path, sizes: list[int], dim: int, share: float, workers: 
     print(f"rematch exponent of time {slopes[0]:.3f}, of memory {slopes[1]:.3f}: {a_row:.0f} bytes a row", flush=True)
 
 
-def tell(plan: Path, rows: int, share: float, cost: Cost) -> None:
-    """One line a plan: its cost, and how many of the wrong pairs have their own part back."""
+def tell(plan: Path, wrong: int, cost: Cost) -> None:
+    """One line a plan: its cost, and how many of the wrong pairs, which are the first, have their own part back."""
     table = pq.read_table(plan, columns=["action", "donor_pair_id"])
-    donor = np.asarray(table["donor_pair_id"].fill_null(-1))
-    block = rows // BLOCKS
-    wrong = (np.arange(BLOCKS)[:, None] * block + wrong_rows(block, share)).ravel()
-    image = np.asarray(pc.equal(table["action"], "rematch_image"))
+    donor = np.asarray(table["donor_pair_id"].fill_null(-1))[:wrong]
+    row, block = np.arange(wrong), wrong // BLOCKS
+    image = np.asarray(pc.equal(table["action"], "rematch_image"))[:wrong]
     # The caption of row i is that of the image a block before; the image of row i has its caption a block further on.
-    own = np.where(image[wrong], donor[wrong] == (wrong - block) % rows, donor[wrong] == (wrong + block) % rows)
+    own = np.where(image, donor == (row - block) % wrong, donor == (row + block) % wrong)
     flagged = np.asarray(pc.not_equal(table["action"], "keep"))
     print(
-        f"rematch {rows:>10,} rows, {len(wrong):,} of them wrong ({flagged[wrong].mean():.2%} of these below the "
-        f"threshold, {flagged.sum() - flagged[wrong].sum():,} others): {cost.cpu:.0f} CPU s, {cost.wall:.0f} s, peak "
+        f"rematch {len(table):>10,} rows, {wrong:,} of them wrong ({flagged[:wrong].mean():.2%} of these below the "
+        f"threshold, {flagged[wrong:].sum():,} others): {cost.cpu:.0f} CPU s, {cost.wall:.0f} s, peak "
         f"{cost.peak / 2**30:.2f} GiB; own part back {own.mean():.1%}",
         flush=True,
     )

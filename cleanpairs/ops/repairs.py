@@ -286,20 +286,25 @@ class _Candidates:
 
 def _falling(rank: np.ndarray) -> np.ndarray:
     """The leading half of a key that falls where ``rank`` (b,) float32 rises: equal ranks have equal ones."""
-    bits = (rank + np.float32(0)).view(np.uint32)  # no -0
-    rising = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
-    return np.asarray((1 << 16) - 1 - (rising >> 16).astype(np.int64))
+    return np.asarray((_falling_bits(rank) >> 16).astype(np.int64))
+
+
+def _falling_bits(values: np.ndarray) -> np.ndarray:
+    """Keys (b,) uint32 that fall where ``values`` (b,) float32 rise; equal where these are."""
+    bits = (values + np.float32(0)).view(np.uint32)  # no -0
+    return np.where(bits >> 31, bits, ~(bits | np.uint32(1 << 31)))
 
 
 def _order(part: dict[str, np.ndarray]) -> np.ndarray:
-    """By falling rank; only where ranks are equal by the other keys, which few are."""
-    order = np.argsort(-part["rank"], kind="stable")
-    rank = part["rank"][order]
-    same = np.append(rank[1:] == rank[:-1], False)
+    """By falling rank, then similarity; only where both are equal, which they seldom are, by the other keys."""
+    key = _falling_bits(part["rank"]).astype(np.uint64) << np.uint64(32) | _falling_bits(part["similarity"])
+    order = np.argsort(key)
+    key = key[order]
+    same = np.append(key[1:] == key[:-1], False)
     tied = same | np.append(False, same[:-1])
     at = np.flatnonzero(tied)
     if len(at):
         e = order[at]
-        keys = (part["group"][e], part["row"][e], part["is_image"][e], -part["similarity"][e], -part["rank"][e])
+        keys = (part["group"][e], part["row"][e], part["is_image"][e], key[at])
         order[at] = e[np.lexsort(keys)]
     return order

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.errors import OutputExistsError
 from cleanpairs.exporting import plan_run
 from cleanpairs.fitting import fit_run
-from cleanpairs.ops import edge_pairs, repairs, search, sparse_transport
+from cleanpairs.ops import edge_pairs, repairs, sparse_transport
+from cleanpairs.ops.scratch import Scratch
 from cleanpairs.plan import RepairPlan
 from cleanpairs.recipe import Recipe
+from cleanpairs.rematching import gather as gathering
 from cleanpairs.rematching import plan_stream, stream
 from cleanpairs.run import Run
 
@@ -42,7 +44,7 @@ def write(path: Path, n: int, wrong: float, seed: int = 0, dim: int = 16) -> Pat
     if n > 10:
         captions[3], image[5, 0] = "", np.nan
     sides = [pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float16).ravel()), dim) for x in (image, text)]
-    columns = {"key": [f"k{i}" for i in range(n)], "caption": captions}
+    columns = {"key": pa.array([f"k{i}" for i in range(n)], pa.string()), "caption": pa.array(captions, pa.string())}
     table = pa.table({**columns, "image_features": sides[0], "text_features": sides[1]})
     pq.write_table(table, path, row_group_size=max(1, n // 3))
     return path
@@ -60,13 +62,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many blocks and buckets of few rows."""
     monkeypatch.setattr(stream, "_BATCH", 64)
     monkeypatch.setattr(edge_pairs, "BUCKET", 500)
     monkeypatch.setattr(repairs, "BUCKET", 500)
     monkeypatch.setattr(sparse_transport, "_BLOCK", 700)
-    yield
 
 
 def same(a: pa.Table, b: pa.Table) -> None:
@@ -102,3 +103,123 @@ def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings:
     wanted, got = expected.summary(), found.summary
     assert str(got) == str(wanted) and got.repaired > 10 and got.quarantined == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data.parquet", "plan.parquet"]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7])
+def test_few_rows(run: Run, tmp_path: Path, n: int) -> None:
+    data = write(tmp_path / "data.parquet", n, 1.0)
+    expected = plan_run(run, data, threshold=0.9)[1]
+    found = plan_stream(run, data, tmp_path / "plan.parquet", threshold=0.9, least_rows=0)
+    assert found is not None and found.summary.pairs == n
+    same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_all_or_none_to_repair(run: Run, tmp_path: Path, threshold: float) -> None:
+    data = write(tmp_path / "data.parquet", 120, 0.5)
+    expected = plan_run(run, data, threshold=threshold)[1]
+    found = plan_stream(run, data, tmp_path / "plan.parquet", threshold=threshold, least_rows=0)
+    assert found is not None
+    same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_interrupted_plan_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, out = write(tmp_path / "data.parquet", 400, 0.4), tmp_path / "plan.parquet"
+    assert plan_stream(run, data, tmp_path / "whole.parquet", threshold=0.75, least_rows=0) is not None
+
+    searches: list[Path] = []
+
+    def stop(self: Any, queries: np.ndarray, bank: np.ndarray, k: int) -> Any:
+        if len(searches) == 2:
+            raise KeyboardInterrupt
+        searches.append(self.folder)
+        return found(self, queries, bank, k)
+
+    found = stream.EngineSearch.__call__
+    with monkeypatch.context() as patch:
+        patch.setattr(stream.EngineSearch, "__call__", stop)
+        with pytest.raises(KeyboardInterrupt):
+            plan_stream(run, data, out, threshold=0.75, least_rows=0)
+    left = sorted(p.name for p in (tmp_path / "plan.parquet.parts").iterdir())
+    assert not out.exists() and {"gathered.json", "search-0", "search-1"} <= set(left)
+
+    def never(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("the pass is made again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "gather", never)
+        plan_stream(run, data, out, threshold=0.75, least_rows=0)
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert not (tmp_path / "plan.parquet.parts").exists()
+
+
+def test_parts_of_other_settings_are_not_taken(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, out = write(tmp_path / "data.parquet", 200, 0.4), tmp_path / "plan.parquet"
+
+    def stop(*args: Any, **kwargs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            plan_stream(run, data, out, threshold=0.95, least_rows=0)
+    plan_stream(run, data, out, threshold=0.75, least_rows=0)
+    same(RepairPlan.load(out).table, plan_run(run, data, threshold=0.75)[1].table)
+
+
+def test_what_does_not_stream_is_left_to_memory(run: Run, tmp_path: Path) -> None:
+    data = write(tmp_path / "data.parquet", 60, 0.4)
+    assert plan_stream(run, data, tmp_path / "plan.csv", least_rows=0) is None
+    assert plan_stream(run, data, tmp_path / "plan.parquet") is None  # few rows
+    assert plan_stream(run, data, tmp_path / "plan.parquet", least_rows=0, strategy="half-replace") is None
+    lists = pq.read_table(data)
+    column = pa.array([[c, c + " again"] for c in lists["caption"].to_pylist()])
+    pq.write_table(lists.set_column(1, "caption", column).drop_columns("text_features"), tmp_path / "lists.parquet")
+    assert plan_stream(run, tmp_path / "lists.parquet", tmp_path / "plan.parquet", least_rows=0) is None
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.parquet", "lists.parquet"]
+
+
+def test_an_output_that_exists_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    data, out = write(tmp_path / "data.parquet", 60, 0.4), tmp_path / "plan.parquet"
+    out.write_bytes(b"mine")
+    with pytest.raises(OutputExistsError):
+        plan_stream(run, data, out, least_rows=0)
+    assert out.read_bytes() == b"mine"
+
+
+def test_best_trusted_pairs_are_kept_with_their_vectors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    value = rng.integers(0, 30, 500).astype(np.float32)  # many equal ones
+    z = rng.normal(size=(500, 3)).astype(np.float32)
+    best = gathering._Best(40, Scratch(tmp_path))
+    for start in range(0, 500, 37):
+        pair = np.arange(start, min(start + 37, 500))
+        best.add(pair, value[pair], z[pair], -z[pair], np.arange(len(pair)))
+    expected = np.sort(np.argsort(-value, kind="stable")[:40])
+    np.testing.assert_array_equal(best.kept(), expected)
+    for kept, sign in zip(best.vectors(40), (1, -1), strict=True):
+        np.testing.assert_array_equal(kept, sign * z[expected])
+
+
+def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
+    """Its towers see the rows in other batches, so that numbers are equal up to rounding."""
+    data = write(tmp_path / "data.parquet", 300, 0.3)
+    options = {"train": str(data), "method": "infonce", "epochs": 2, "device": "cpu", "seed": 0}
+    recipe = Recipe.resolve(None, overrides=["dim=16", "dim_word=8", "require_evidence=false"], options=options)
+    fit_run(recipe, out=tmp_path / "run", latest=False)
+    run = Run(tmp_path / "run")
+    for given in (None, write(tmp_path / "other.parquet", 200, 0.3, seed=4)):
+        settings = {"threshold": 0.5, "min_repair_score": 0.05}
+        expected = plan_run(run, given, **settings)[1]
+        found = plan_stream(run, given, tmp_path / "plan.parquet", least_rows=0, overwrite=True, **settings)
+        assert found is not None and found.summary.repaired > 0
+        table = RepairPlan.load(tmp_path / "plan.parquet").table
+        assert np.mean([a == b for a, b in zip(table["action"], expected.table["action"], strict=True)]) > 0.98
+        assert table["key"].equals(expected.table["key"])
+        export_stream_reads_it(table)
+
+
+def export_stream_reads_it(table: pa.Table) -> None:
+    kept = table.filter(pc.is_in(table["action"], pa.array(["keep", "rematch_text", "rematch_image"])))
+    assert kept["caption"].null_count == 0 and kept["original_caption"].null_count == 0

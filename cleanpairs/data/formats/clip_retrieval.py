@@ -24,6 +24,7 @@ from cleanpairs.data.rows import RowBatch, finite_rows
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader, load_rows
 from cleanpairs.errors import DataError
+from cleanpairs.ops.scratch import release
 
 __all__ = ["ClipRetrievalReader"]
 
@@ -196,7 +197,8 @@ def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
         for array, (a, b) in zip(arrays, pairwise(starts), strict=True)
         if first < b and last > a
     ]
-    block = np.concatenate(parts) if parts else arrays[0][:0]
+    block = np.concatenate(parts) if parts else arrays[0][:0]  # a copy
+    release(*arrays)  # a mapped page that was read counts as memory
     return np.ascontiguousarray(block, block.dtype.newbyteorder("="))
 
 

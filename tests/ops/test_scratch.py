@@ -1,0 +1,138 @@
+"""Arrays in memory and in files, and what is worked through in blocks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cleanpairs.errors import OutputError
+from cleanpairs.ops import edge_pairs
+from cleanpairs.ops.candidates import Edges, Members
+from cleanpairs.ops.edge_pairs import bucket_bounds, pair_edges
+from cleanpairs.ops.inverted_lists import build_lists, search_lists
+from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, is_mapped, release
+from cleanpairs.ops.sparse_transport import sparse_transport
+
+
+def resident() -> int:
+    """Bytes of this process that are mapped from files."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in status if line.startswith("RssFile")).split()[1])
+
+
+def test_mapped_arrays_keep_what_is_written_and_take_no_memory(tmp_path: Path) -> None:
+    array = Scratch(tmp_path).empty((1 << 22,), np.float64)  # 32 MiB
+    assert is_mapped(array) and not is_mapped(MEMORY.empty(4096, np.float64))
+    before = resident()
+    array[:] = 3.0
+    touched = resident()
+    release(array[17:])
+    assert touched - before > 30 * 2**20 and resident() - before < 8 * 2**20
+    assert (array == 3.0).all()
+    assert not list(tmp_path.iterdir())  # no name: nothing is left by a kill
+
+
+def test_values_of_a_copy_on_write_map_are_not_lost(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(10_000))
+    array = np.load(tmp_path / "x.npy", mmap_mode="c")
+    array[:] = 1
+    release(array)
+    assert (array == 1).all()
+
+
+def test_full_disk_is_an_error_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutputError, match=r"4\.0 GiB .* No space left on device.*TMPDIR"):
+        Scratch(tmp_path).empty(1 << 30, np.float32)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_buckets_keep_the_order_within(tmp_path: Path, on_disk: bool) -> None:
+    rng = np.random.default_rng(0)
+    bucket, value = rng.integers(0, 5, 3000), rng.normal(size=3000)
+    bucket[bucket == 3] = 2  # one that is empty
+    buckets = Buckets(Scratch(tmp_path) if on_disk else MEMORY, np.bincount(bucket, minlength=5), {"value": np.float64})
+    for start in range(0, 3000, 700):
+        buckets.add(bucket[start : start + 700], value=value[start : start + 700])
+    for b in range(len(buckets)):
+        np.testing.assert_array_equal(buckets.part(b)["value"], value[bucket == b])
+
+
+def test_bounds_of_buckets() -> None:
+    per_value = np.array([3, 0, 5, 1, 9, 2])
+    bucket_of, counts = bucket_bounds(per_value, 6)
+    assert (np.diff(bucket_of) >= 0).all() and counts.sum() == per_value.sum()
+    for b, count in enumerate(counts):
+        assert per_value[bucket_of == b].sum() == count < 6 + per_value.max()
+    assert [len(x) for x in bucket_bounds(np.zeros(0, np.int64), 6)] == [0, 0]
+
+
+@pytest.mark.parametrize("E", [0, 1, 2, 4000])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_pairs_of_edges_are_numbered_as_unique_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, E: int, on_disk: bool
+) -> None:
+    monkeypatch.setattr(edge_pairs, "BUCKET", 300)
+    rng = np.random.default_rng(E)
+    n = 60
+    edges = Edges(
+        row=rng.integers(0, 30, E).astype(np.int32),
+        is_image=rng.random(E) < 0.5,
+        trusted=rng.random(E) < 0.4,
+        donor_group=rng.integers(0, 50, E).astype(np.int32),
+        similarity=rng.normal(size=E).astype(np.float32),
+        orphans=np.arange(30, dtype=np.int32),
+        shown=rng.integers(0, n, 50).astype(np.int32),
+        image_group=np.unique(rng.integers(0, 25, n), return_inverse=True)[1],
+        text_group=np.unique(rng.integers(0, 25, n), return_inverse=True)[1],
+        members=Members(np.zeros(0, np.int64), np.zeros(1, np.int64)),
+    )
+    asked: list[int] = []
+
+    def judge(image: np.ndarray, text: np.ndarray, cosine: np.ndarray | None) -> np.ndarray:
+        asked.append(len(image))
+        assert cosine is not None and cosine.shape == image.shape
+        return (edges.image_group[image] * 100 + edges.text_group[text]).astype(np.float32)
+
+    found = pair_edges(edges, judge, scratch=Scratch(tmp_path) if on_disk else MEMORY)
+    key = edges.key(slice(None))
+    values, number = np.unique(key, return_inverse=True)
+    np.testing.assert_array_equal(found.number, number)
+    assert found.count == len(values) == sum(asked)
+    np.testing.assert_array_equal(found.score, (key // edges.n_text) * 100 + key % edges.n_text)
+    free = np.unique(number[~edges.trusted])
+    graph = found.graph
+    np.testing.assert_array_equal(graph.number, free)
+    np.testing.assert_array_equal(graph.image_group[graph.row], values[free] // edges.n_text)
+    np.testing.assert_array_equal(graph.text_group[graph.column], values[free] % edges.n_text)
+    if len(free):
+        lead = [np.flatnonzero((number == f) & ~edges.trusted)[0] for f in free]
+        np.testing.assert_array_equal(graph.similarity, edges.similarity[lead])
+
+
+def test_lists_and_transport_are_the_same_in_files(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    bank = rng.normal(size=(3000, 16)).astype(np.float32)
+    scratch = Scratch(tmp_path)
+    mapped = scratch.empty(bank.shape, np.float32)
+    mapped[:] = bank
+    here, there = build_lists(bank, 20), build_lists(mapped, 20, scratch=scratch)
+    assert is_mapped(there.rows)
+    for a, b in zip(search_lists(here, bank[:500], 8, 6), search_lists(there, mapped[:500], 8, 6), strict=True):
+        np.testing.assert_array_equal(a, b)
+    row, column = np.nonzero(rng.random((300, 200)) < 0.2)
+    cost = rng.random(len(row))
+    arrays = [scratch.empty(len(row), kind) for kind in (np.int32, np.int32, np.float64)]
+    for array, values in zip(arrays, (row, column, cost), strict=True):
+        array[:] = values
+    masses = np.ones(300), np.ones(200)
+    expected = sparse_transport(row, column, cost, *masses, stay_cost=0.5, reg=0.1)
+    found = sparse_transport(*arrays, *masses, stay_cost=0.5, reg=0.1, overwrite_cost=True)
+    np.testing.assert_array_equal(found.mass, expected.mass)
+    assert is_mapped(found.mass) and found.converged
