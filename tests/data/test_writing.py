@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -179,3 +180,27 @@ def test_without_the_image_feature_the_schema_is_as_given(tmp_path: Path) -> Non
             sink.write(pa.table({"image": [{"bytes": b"1", "path": None}]}, schema=schema))
         found = pq.read_schema(tmp_path / "out.parquet").metadata
         assert (b"huggingface" in found) == noted and found[b"note"] == b"kept"
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 1000])
+@pytest.mark.parametrize("names", [["x"], ["x", "text"], ["part", "n", "x"], ["text", "n"], ["x", "v", "text"]])
+def test_floats_have_no_dictionary_and_what_repeats_has(names: list[str], rows: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {
+        "x": pa.array(rng.random(rows).astype(np.float32)),
+        "text": pa.array([f"a{k % 3}" for k in range(rows)]),
+        "n": pa.array(np.arange(rows) % 5),
+        "part": pa.array([{"y": 0.5, "name": "b"}] * rows, pa.struct({"y": pa.float64(), "name": pa.string()})),
+        "v": pa.array([[1.0, 2.0]] * rows, pa.list_(pa.float32(), 2)),
+    }
+    table = pa.table({name: columns[name] for name in names})
+    with ParquetSink(tmp_path / "t.parquet", table.schema) as sink:
+        sink.write(table)
+    assert pq.read_table(tmp_path / "t.parquet").equals(table)
+    if rows:
+        group = pq.ParquetFile(tmp_path / "t.parquet").metadata.row_group(0)
+        for column in (group.column(k) for k in range(group.num_columns)):
+            floats = column.physical_type in ("FLOAT", "DOUBLE")
+            assert column.has_dictionary_page is not floats
+            assert column.is_stats_set is ("v" not in column.path_in_schema.split("."))
+            assert column.compression == ("ZSTD" if column.is_stats_set else "UNCOMPRESSED")
