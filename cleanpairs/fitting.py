@@ -108,7 +108,8 @@ def fit_run(
     out : path, optional
         The run directory; else the recipe's, else ``runs/<date>-<method>-<data>``.
     resume : bool
-        Go on with the checkpoint of that directory.
+        Go on with the run of that directory, from its checkpoint; ConfigError where there is no run. One that was
+        stopped before its first checkpoint begins anew.
     latest : bool
         Let ``runs/latest`` point to the run.
     noise_file : path, optional
@@ -152,6 +153,7 @@ def _fit_run(
         val = _dev_split(data.train, data.text_column)
     path = out or recipe.output.out or default_run_path(recipe.method, data.train)
     if resume:
+        Run.check_resumable(path)
         noise_file = _noise_to_resume(Path(path), noise_file)
     noise: dict[str, Any] = {}
     if noise_file is not None:

@@ -150,6 +150,21 @@ class Run:
             run._point_latest()
         return run
 
+    @classmethod
+    def check_resumable(cls, path: str | Path) -> None:
+        """Raise :class:`ConfigError` where there is no run at ``path`` to go on with."""
+        run = cls(Path(path))
+        if not (run.path / "run.json").exists() and not run._aside.exists():
+            raise ConfigError(
+                f"--resume (resume=True): there is no run to go on with at {path}: {run.path / 'run.json'} is missing; "
+                "name the directory of a run that was begun, or leave --resume out to begin one"
+            )
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a training can go on from where it was; else it begins anew."""
+        return any((self.path / "checkpoints").rglob("*.safetensors"))
+
     @property
     def _aside(self) -> Path:
         return self.path.parent / f".replaced-{self.path.name}"

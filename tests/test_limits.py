@@ -204,3 +204,29 @@ with read_ahead(iter([1, 2, 3])) as items:
         file.write_bytes(file.name.encode() * 1000)
     done = subprocess.run([sys.executable, "-c", script, *map(str, files)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_thread_decodes_where_memory_is_capped() -> None:
+    """The processes that decode are asked one after the other, and the images are the same."""
+    script = """
+import io, resource, sys, threading
+import numpy as np
+from PIL import Image
+from cleanpairs.data.decoding import SQUARE, Decoder
+images = []
+for i in range(40):
+    file = io.BytesIO()
+    Image.fromarray(np.full((9, 7, 3), i * 5, np.uint8)).save(file, "png")
+    images.append(file.getvalue() if i != 7 else b"no image")
+def decoded(workers):
+    with Decoder(SQUARE(4), workers) as decoder:
+        return [(b.rows.tolist(), np.stack(b.arrays).tolist(), b.failures) for b in
+                decoder.batches([(0, images[:25]), (25, images[25:])])]
+free = decoded(0)
+resource.setrlimit(resource.RLIMIT_DATA, (2**33, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+threading.Thread.start = lambda self: sys.exit("a thread was started")
+assert decoded(2) == free
+assert list(free[0][2]) == [7]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -111,6 +112,12 @@ def fit(**options: Any) -> None:
         out = out if recipe.output.out is None else None
     if recipe.data.train is None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
+    if resume and not (quiet or as_json):
+        from cleanpairs.run import Run
+
+        begun = Run(Path(out or recipe.output.out or ""))
+        if (begun.path / "run.json").exists() and not begun.has_checkpoint:
+            click.echo(f"{begun.path} has no checkpoint yet: its training begins anew", err=True)
     began = time.time()
     quiet = quiet or rank_by_environment() > 0
     progress = Progress(enabled=not (quiet or as_json), asked=options["progress"])

@@ -4,7 +4,8 @@ A decoder is C code that is fed with whatever the web holds: it may crash, hang,
 each image is decoded, and brought to the size that its reader wants, in a worker process with a limit of memory and of
 time (:mod:`cleanpairs.data.decode_worker`). A worker that dies or hangs is replaced, and the image that it had gets one
 more try in a fresh one; what fails twice is set aside with the reason. The results do not depend on the number of
-workers, to the bit; none means that this process decodes by itself, as it does where there are few images.
+workers, to the bit; none means that this process decodes by itself, as it does where there are few images. Where memory
+is capped (:func:`cleanpairs.limits.memory_is_capped`) no thread is started, and one worker at a time is asked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 
 from cleanpairs.data.decode_worker import REPLY, REQUEST, prepare, resolve
 from cleanpairs.errors import DataError, ResourceError
-from cleanpairs.limits import limit
+from cleanpairs.limits import limit, memory_is_capped
 
 __all__ = ["RGB", "SQUARE", "DecodedBatch", "Decoder", "Preparation", "square", "workers_for"]
 
@@ -135,7 +136,7 @@ class Decoder:
         self._all: list[_Worker] = []
         self._lock = threading.Lock()
         self._closed = False
-        self._executor = ThreadPoolExecutor(workers, "decode") if workers else None
+        self._executor = ThreadPoolExecutor(workers, "decode") if workers and not memory_is_capped() else None
         self._function: Callable[..., Any] | None = None
 
     def __enter__(self) -> Self:
@@ -160,7 +161,7 @@ class Decoder:
         waiting: deque[tuple[int, list[Future[list[Result]]]]] = deque()
         for start, chunk in encoded:
             if self._executor is None:
-                yield _gather(start, [self._here(data) for data in chunk])
+                yield _gather(start, self._there(chunk) if self.workers else [self._here(data) for data in chunk])
                 continue
             parts = [chunk[at : at + GROUP] for at in range(0, len(chunk), GROUP)]
             waiting.append((start, [self._executor.submit(self._there, part) for part in parts]))
