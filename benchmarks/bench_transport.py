@@ -23,6 +23,7 @@ from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 from side_by_side import Machine, Row, one_thread
 
 from cleanpairs.ops.assign import Members, assign_greedily
+from cleanpairs.ops.joint import RELAXATION
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 
@@ -53,7 +54,7 @@ def planted(n: int, dim: int, noise: float, hub: float, seed: int) -> tuple[np.n
 def greedy(row: np.ndarray, column: np.ndarray, weight: np.ndarray, n: int) -> np.ndarray:
     """One caption an image, one image a caption, the heaviest edges first: caption of each image or -1."""
     members = Members(np.arange(n), np.arange(n + 1))
-    order = np.argsort(-weight, kind="stable")
+    order = np.argsort(-weight)
     order = order[weight[order] > 0]
     done = assign_greedily(
         row, np.zeros(len(row), bool), column, np.arange(len(row)), order,
@@ -114,7 +115,9 @@ class Given:
 def by_transport(graph: Graph, reg: float) -> Given:
     n, began = len(graph), time.process_time()
     ones = np.ones(n)
-    plan = sparse_transport(graph.row, graph.column, -graph.cosine, ones, ones, stay_cost=-graph.price, reg=reg)
+    plan = sparse_transport(
+        graph.row, graph.column, -graph.cosine, ones, ones, stay_cost=-graph.price, reg=reg, relaxation=RELAXATION
+    )
     middle = time.process_time()
     given = greedy(graph.row, graph.column, plan.mass, n)
     sure = np.zeros(n)

@@ -27,6 +27,7 @@ __all__ = ["SOLVERS", "Typical", "dense_transport", "sampled", "transport_shares
 
 SOLVERS = ("sparse", "pot", "pot-exact")
 STAY, SHARPNESS = 0.3, 0.5
+RELAXATION = 1.8
 _ROWS = 1 << 20  # pairs that are worked on at once
 MOST_DENSE = 25_000_000  # entries of the dense problem: 200 MB of float64, several times
 
@@ -104,7 +105,7 @@ def transport_shares(
             release(cost, graph.similarity)
         # Rows are images, in order, and within these columns: the kernel is built of them as they are.
         mass = sparse_transport(
-            graph.row, graph.column, cost, *masses, stay_cost=-stay, reg=reg, overwrite_cost=True
+            graph.row, graph.column, cost, *masses, stay_cost=-stay, reg=reg, relaxation=RELAXATION, overwrite_cost=True
         ).mass
     else:
         cost = -graph.similarity.astype(np.float64)

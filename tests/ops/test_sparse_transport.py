@@ -36,14 +36,32 @@ def dense_oracle(p: dict[str, np.ndarray], stay: float, reg: float) -> np.ndarra
 
 @pytest.mark.parametrize("reg", [0.5, 0.1, 0.05])
 @pytest.mark.parametrize("stay", [0.2, 0.7, 1.5])
-def test_equals_pot_on_the_dense_problem(stay: float, reg: float) -> None:
+@pytest.mark.parametrize("relaxation", [1.0, 1.8])
+def test_equals_pot_on_the_dense_problem(relaxation: float, stay: float, reg: float) -> None:
     p = problem(12, 9, 0.4)
     want = dense_oracle(p, stay, reg)
-    got = sparse_transport(**p, stay_cost=stay, reg=reg, tol=1e-10, max_iter=20_000)
+    got = sparse_transport(**p, stay_cost=stay, reg=reg, tol=1e-10, max_iter=20_000, relaxation=relaxation)
     assert got.converged
     np.testing.assert_allclose(got.mass, want[p["row"], p["column"]], atol=1e-6)
     np.testing.assert_allclose(got.row_left, want[:-1, -1], atol=1e-6)
     np.testing.assert_allclose(got.column_left, want[-1, :-1], atol=1e-6)
+
+
+def test_longer_steps_come_to_the_same_end_sooner() -> None:
+    p = problem(300, 250, 0.1, seed=2)
+    p["row_mass"], p["column_mass"] = np.ones(300), np.ones(250)
+    p["column_mass"][:3] = 0  # what nobody may have
+    plain, longer = (
+        sparse_transport(**p, stay_cost=0.6, reg=0.02, tol=1e-8, max_iter=20_000, relaxation=r) for r in (1.0, 1.8)
+    )
+    assert plain.converged and longer.converged and longer.iterations < 0.7 * plain.iterations
+    np.testing.assert_allclose(longer.mass, plain.mass, atol=1e-5)
+
+
+@pytest.mark.parametrize("relaxation", [0.9, 2.0, np.nan])
+def test_relaxation_out_of_range(relaxation: float) -> None:
+    with pytest.raises(ConfigError, match="relaxation"):
+        sparse_transport([0], [0], [0.1], [1.0], [1.0], stay_cost=0.5, reg=0.1, relaxation=relaxation)
 
 
 @pytest.mark.parametrize("reg", [1.0, 0.1, 0.01, 0.003, 0.0005])
