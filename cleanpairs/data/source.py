@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cleanpairs.data.digests import digest_of
 from cleanpairs.errors import DataError
 from cleanpairs.limits import memory_is_capped
 
@@ -58,8 +59,7 @@ def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) ->
 def _digest(path: str | os.PathLike[str]) -> bytes:
     """SHA-256 of a file."""
     try:
-        with open(path, "rb") as f:
-            return hashlib.file_digest(f, "sha256").digest()
+        return digest_of(path, cache_dir() / "digests")
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -1,0 +1,86 @@
+"""A digest that is remembered is that of the file as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cleanpairs.data import digests
+from cleanpairs.data.digests import digest_of
+
+
+def _old(path: Path, seconds: float = 10.0) -> None:
+    os.utime(path, (time.time() - seconds, time.time() - seconds))
+
+
+def _sha(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(
+        digests, "SETTLED", -10.0
+    )  # what was made just now may be remembered, but for those that say so
+    path = tmp_path / "rows"
+    path.write_bytes(b"abc" * 1000)
+    return path
+
+
+def test_it_is_read_once_while_it_is_the_same(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", None)
+        assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+        assert digest_of(os.path.relpath(file), tmp_path / "notes", least=1) == _sha(file)
+
+
+@pytest.mark.parametrize("change", ["in place", "replaced", "times put back", "longer"])
+def test_a_change_is_seen(change: str, file: Path, tmp_path: Path) -> None:
+    digest_of(file, tmp_path / "notes", least=1)
+    before = file.stat()
+    time.sleep(0.02)
+    if change == "in place":
+        with file.open("r+b") as f:
+            f.write(b"x")
+    elif change == "replaced":
+        (tmp_path / "other").write_bytes(b"xyz" * 1000)
+        (tmp_path / "other").rename(file)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif change == "times put back":
+        with file.open("r+b") as f:
+            f.write(b"x")
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    else:
+        file.write_bytes(b"abc" * 1001)
+    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+
+
+@pytest.mark.parametrize("note", ["", "{}", "[]", '{"seen": {}, "sha256": "00"}', "\xff"])
+def test_a_damaged_note_counts_for_nothing(note: str, file: Path, tmp_path: Path) -> None:
+    digest_of(file, tmp_path / "notes", least=1)
+    (path,) = (tmp_path / "notes").glob("*.json")
+    path.write_text(note, encoding="latin-1")
+    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+
+
+def test_what_was_changed_just_now_and_what_is_small_is_not_remembered(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert digest_of(file, tmp_path / "notes") == _sha(file)
+    monkeypatch.setattr(digests, "SETTLED", 2.0)
+    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+    _old(file)  # the time of its change is not to be set
+    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+    assert not (tmp_path / "notes").exists()
+
+
+def test_without_a_place_for_notes_it_is_hashed(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("a file")
+    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+    with pytest.raises(FileNotFoundError):
+        digest_of(tmp_path / "gone", tmp_path / "notes")
