@@ -1,6 +1,8 @@
-"""``cleanpairs score`` of pairs of vectors: an image's and a caption's, 512 halves each; a part of bench_scale.py.
+"""``cleanpairs score`` of pairs of vectors, an image's and a caption's, and ``cleanpairs export`` of rows with an
+image's; 512 halves each; parts of bench_scale.py.
 
-Rows come in ten files of equal contents, so that a tenth, three tenths and all of them can be scored. CPU seconds are
+Rows come in ten files of equal contents, so that a tenth, three tenths and all of them can be scored. They are one file
+by ten names: the disk holds a tenth of the input, and reads it from its cache more often than it would. CPU seconds are
 those of all processes, memory is the sum of their VmHWM (ru_maxrss begins with what the parent had when it forked);
 both are looked up ten times a second, since the processes that are killed report nothing.
 """
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 FILES = 10
@@ -37,23 +39,24 @@ class Cost:
     killed: bool = False
 
 
-def write_pairs(path: Path, rows: int, dim: int, kind: type[np.floating]) -> None:
-    """``rows`` rows: a key, a caption of eight words, its vector, and the image's, which is like it."""
+def write_pairs(path: Path, rows: int, dim: int, kind: type[np.floating], texts: bool = True) -> None:
+    """``rows`` rows: a key, a caption of eight words, its image's vector and, with ``texts``, its own, like it."""
     rng = np.random.default_rng(0)
     n = min(DISTINCT, rows)
     words = rng.normal(size=(2000, dim)).astype(np.float32)
     names = np.array([f"word{i}" for i in range(2000)], object)
     vector = pa.list_(pa.from_numpy_dtype(kind), dim)
-    schema = pa.schema(
-        [("key", pa.string()), ("caption", pa.string()), ("image_features", vector), ("text_features", vector)]
-    )
+    names_of = ("image_features", "text_features")[: 1 + texts]
+    schema = pa.schema([("key", pa.string()), ("caption", pa.string()), *((name, vector) for name in names_of)])
     blocks = []
     for start in range(0, n, GROUP):
         chosen = rng.integers(0, 2000, size=(min(GROUP, n - start), 8))
         image = words[chosen].mean(axis=1)
         text = image + 0.3 * rng.normal(size=image.shape).astype(np.float32)
         captions = pa.array([" ".join(c) for c in names[chosen]])
-        sides = [pa.FixedSizeListArray.from_arrays(pa.array(x.astype(kind).ravel()), dim) for x in (image, text)]
+        sides = [
+            pa.FixedSizeListArray.from_arrays(pa.array(x.astype(kind).ravel()), dim) for x in (image, text)[: 1 + texts]
+        ]
         blocks.append((captions, *sides))
     staged = path.with_suffix(".part")
     with pq.ParquetWriter(staged, schema, compression="none", use_dictionary=False) as writer:
@@ -64,10 +67,10 @@ def write_pairs(path: Path, rows: int, dim: int, kind: type[np.floating]) -> Non
     staged.rename(path)
 
 
-def folders(work: Path, rows: int, dim: int, kind: type[np.floating]) -> dict[int, Path]:
+def folders(work: Path, rows: int, dim: int, kind: type[np.floating], texts: bool = True) -> dict[int, Path]:
     """Rows -> a folder with as many: a tenth, three tenths, all; their files are the same ones."""
     shard = rows // FILES
-    whole = work / f"vectors-{rows}-{dim}-{np.dtype(kind).name}"
+    whole = work / f"{'vectors' if texts else 'images'}-{rows}-{dim}-{np.dtype(kind).name}"
     found = {}
     for files in (1, 3, FILES):
         folder = whole / f"of-{files}"
@@ -75,9 +78,9 @@ def folders(work: Path, rows: int, dim: int, kind: type[np.floating]) -> dict[in
         for i in range(files):
             source, name = whole / f"{i}.parquet", folder / f"{i}.parquet"
             if not source.exists() and i == 0:
-                write_pairs(source, shard, dim, kind)
+                write_pairs(source, shard, dim, kind, texts)
             elif not source.exists():
-                shutil.copyfile(whole / "0.parquet", source)
+                os.link(whole / "0.parquet", source)
             if not name.exists():
                 os.link(source, name)
         found[files * shard] = folder
@@ -189,19 +192,83 @@ def vectors(work: Path, rows: int, dim: int, workers: int, flops: float, bandwid
             print(f"vectors {method:10} exponent of time {slopes[0]:.3f}, of memory {slopes[1]:.3f}", flush=True)
 
 
+def exports(work: Path, rows: int, dim: int, workers: int, bandwidth: float, kind: type) -> None:
+    """Rates of an export that drops one row in ten, exponents; the longest run is killed half-way."""
+    out, few = work / "vector-out.parquet", work / f"few-{dim}-{np.dtype(kind).name}.parquet"
+    fitted(work, dim, kind, "clip-score")  # makes the few
+    write_plan(work / "plan-few.parquet", few, 2000)
+    export = ("export", "--overwrite", "--repaired", out, "--plan")
+    alone = command(*export, work / "plan-few.parquet")
+    helped = command(*export, work / "plan-few.parquet", "--workers", 2)
+    begun = alone.cpu + workers * max(helped.cpu - alone.cpu, 0)
+    floor = 2 * dim * np.dtype(kind).itemsize / bandwidth
+    costs: dict[int, tuple[float, int]] = {}
+    for n, folder in folders(work, rows, dim, kind, texts=False).items():
+        plan = work / f"plan-{n}.parquet"
+        write_plan(plan, folder, n)
+        began, killed = time.monotonic(), n == rows
+        if killed:
+            cpu, peak = _killed(out, n, (*export[:1], *export[2:], plan, "--workers", workers))
+            cpu -= begun  # it began twice
+        else:
+            cost = command(*export, plan, "--workers", workers)
+            cpu, peak = cost.cpu, cost.peak
+        wall, a_row = time.monotonic() - began, (cpu - begun) / n
+        costs[n] = cpu - begun, peak
+        found = sum(pq.read_metadata(path).num_rows for path in (out, out.with_name(out.name + ".ledger.parquet")))
+        print(
+            f"exports    {n:>10,} rows: {1 / a_row:>9,.0f} rows/s a core, {n / wall:,.0f} by the clock on {workers}; "
+            f"start {begun:.1f} s; peak {peak / 2**20:,.0f} MiB in all processes; {a_row * 1e6:.1f} us a row, "
+            f"{a_row / floor:.1f} times the floor of {floor * 1e6:.2f} us (bytes copied); rows out and in the ledger: "
+            f"{found:,}",
+            flush=True,
+        )  # fmt: skip
+    x = np.log(list(costs))
+    slopes = [np.polyfit(x, np.log([c[k] for c in costs.values()]), 1)[0] for k in (0, 1)]
+    print(f"exports    exponent of time {slopes[0]:.3f}, of memory {slopes[1]:.3f}", flush=True)
+
+
+def write_plan(path: Path, data: Path, rows: int) -> None:
+    """A plan that keeps nine rows in ten of ``data`` and drops one, written as a stream."""
+    from cleanpairs.data import ParquetSink
+    from cleanpairs.data.parquet_io import expand, iter_batches
+    from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA
+
+    note = {"threshold": 0.5, "min_repair_score": 0.5, "fingerprint": "", "settings": {"data": str(data.absolute())}}
+    schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(note).encode()})
+    first = 0
+    with ParquetSink(path, schema) as sink:
+        for _, batch in iter_batches(expand(str(data)), ["key", "caption"], 65_536, rows):
+            n = len(batch)
+            dropped = np.arange(first, first + n) % 10 == 0
+            captions = batch.column("caption")
+            columns = {
+                "pair_id": pa.array(np.arange(first, first + n)), "key": batch.column("key"),
+                "original_caption": captions, "caption": pc.if_else(pa.array(~dropped), captions, None),
+                "action": pa.array(np.where(dropped, "drop", "keep")),
+                "correspondence": pa.array(np.where(dropped, 0.1, 0.9).astype(np.float32)),
+                "reason": pa.array(np.full(n, "no candidate", object), mask=~dropped),
+            }  # fmt: skip
+            sink.write(pa.table([columns.get(f.name, pa.nulls(n, f.type)) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA))
+            first += n
+
+
 def _in_two(run: Path, data: Path, out: Path, rows: int, workers: int) -> tuple[float, int]:
+    return _killed(out, rows, ("score", run, data, "--workers", workers, "--out", out))
+
+
+def _killed(out: Path, rows: int, args: tuple[object, ...]) -> tuple[float, int]:
     """Killed when half of the partitions are done, then run again: CPU seconds of both, the higher peak."""
     manifest = out.with_name(out.name + ".parts") / "manifest.jsonl"
     parts = rows // 65_536
-    out.unlink(missing_ok=True)
-    options = ("--workers", workers, "--out", out)
-    first = command(
-        "score", run, data, *options, kill=lambda: manifest.exists() and manifest.read_text().count("\n") > parts // 2
-    )
+    for old in out.parent.glob(out.name + "*"):
+        if old.is_file():
+            old.unlink()
+    first = command(*args, kill=lambda: manifest.exists() and manifest.read_text().count("\n") > parts // 2)
     done = sum("number" in json.loads(line) for line in manifest.read_text().splitlines()) if first.killed else 0
-    second = command("score", run, data, *options)
+    second = command(*args)
     print(
-        f"vectors killed with {done} of about {parts} partitions done ({first.cpu:.0f} CPU s, {first.wall:.0f} s by "
+        f"{args[0]} killed with {done} of about {parts} partitions done ({first.cpu:.0f} CPU s, {first.wall:.0f} s by "
         f"the clock); gone on with: {second.cpu:.0f} CPU s, {second.wall:.0f} s",
         flush=True,
     )  # fmt: skip
