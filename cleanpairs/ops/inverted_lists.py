@@ -29,8 +29,8 @@ __all__ = ["InvertedLists", "Probing", "block_of", "build_lists", "choose_probes
 
 Exact = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
-SAMPLE_PER_LIST = 64  # bank rows a list that k-means sees
-ITERATIONS = 8  # of k-means; the recall is measured, so the lists need not be the best
+SAMPLE_PER_LIST = 48  # bank rows a list that k-means sees
+ITERATIONS = 5  # of k-means; the recall is measured, so the lists need not be the best
 _SLOTS = 1 << 24  # (query, probe, neighbour) triples in a block of queries: 200 MiB
 _ASKED = 512  # queries that a list answers at once: their scores stay in the cache
 _NEAR = 4  # lists of a query whose k best are picked; what the others hold has to beat them
