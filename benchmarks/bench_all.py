@@ -65,7 +65,8 @@ def main() -> None:
     if args.json is not None:
         with args.json.open("a", encoding="utf-8") as out:
             for row in done:
-                out.write(json.dumps(asdict(row) | {"ratio": row.ratio, "reached": row.reached}) + "\n")
+                what = asdict(row) | {"ratio": row.ratio, "reached": row.reached}
+                out.write(json.dumps(what, default=lambda x: x.item()) + "\n")  # numpy's numbers and truth
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 
