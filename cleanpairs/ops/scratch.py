@@ -50,7 +50,9 @@ class Scratch:
             return np.empty(shape, dtype)
         try:
             with tempfile.TemporaryFile(dir=self.folder) as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # a page that found no room later would kill the process
+                file.truncate(size)
+                if hasattr(os, "posix_fallocate"):  # a page that found no room later would kill the process
+                    os.posix_fallocate(file.fileno(), 0, size)
                 return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
         except OSError as error:
             raise OutputError(
