@@ -66,7 +66,7 @@ def main() -> None:
         with args.json.open("a", encoding="utf-8") as out:
             for row in done:
                 what = asdict(row) | {"ratio": row.ratio, "reached": row.reached}
-                out.write(json.dumps(what, default=lambda x: x.item()) + "\n")  # numpy's numbers and truth
+                out.write(json.dumps(what, default=lambda x: x.item()) + "\n")  # numpy's numbers
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -95,7 +95,7 @@ class Row:
     @property
     def reached(self) -> bool | None:
         """Whether the target is; None without one."""
-        return None if self.target is None else self.holds and round(self.ratio, 2) >= self.target
+        return None if self.target is None else bool(self.holds) and round(self.ratio, 2) >= self.target
 
 
 def duration(seconds: float) -> str:
