@@ -38,7 +38,7 @@ from sklearn.isotonic import IsotonicRegression
 __all__ = ["Agreement", "neighbours_agreement", "neighbours_likeness", "nothing_known", "posterior", "wrong_share"]
 
 TAU = 0.15  # of the kernel; .1 asks fewer neighbours and finds less where many are wrong (docs/log.md)
-NEAR = 0.1  # the same in a joint space
+NEAR, NEAREST = 0.07, 0.05  # of the kernels in a joint space
 ROUNDS = 3
 BANK = 16_384  # pairs that answer, besides those of the same image or text
 RANKED = 4096  # pairs with which a caption is compared
@@ -213,7 +213,7 @@ def neighbours_likeness(
 
         c_i = sum_j K_ij right_j t_j, as a unit vector
 
-    with the kernel of :func:`neighbours_agreement`. Two figures are asked for: with many neighbours (tau = .1), by how
+    with the kernel of :func:`neighbours_agreement`. Two figures are asked for: with many neighbours (tau = .07), by how
     much c_i . t_i is above its mean over all t_j; with few (.05), how many t_j are nearer to c_i than t_i, and how many
     c_j nearer to t_i than c_i. Of each figure both directions are added; the result is the mean of their ranks, in
     (0, 1).
@@ -232,7 +232,7 @@ def neighbours_likeness(
     asked, others = (np.sort(rng.permutation(n)[:most]) for most in (bank, ranked))
     weight, above, nearer = right.astype(np.float32), np.zeros(n), np.zeros(n)
     for x, t, group in ((images, texts, image_group), (texts, images, text_group)):
-        many, few = _answers(x, t, group, np.arange(n), asked, weight, (NEAR, NEAR / 2))[0]
+        many, few = _answers(x, t, group, np.arange(n), asked, weight, (NEAR, NEAREST))[0]
         for said in (many, few):
             said /= np.maximum(np.linalg.norm(said, axis=1, keepdims=True), LEAST)
         like = np.einsum("ij,ij->i", many, t - t.mean(axis=0))

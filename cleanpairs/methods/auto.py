@@ -45,7 +45,7 @@ __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
-LIKENESS, UNTRAINED = 2.0, 1.0  # of the ranks in the last order, beside 1 of the networks' score
+LIKENESS, UNTRAINED = 2.0, 0.15  # of the ranks in the last order, beside 1 of the networks' score
 DOUBT = 0.03  # error of the estimated noise rate (docs/methods/auto.md)
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 

@@ -9,6 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs.correspondence.agreement import (
     NEAR,
+    NEAREST,
     TAU,
     Agreement,
     _answers,
@@ -145,13 +146,13 @@ def test_likeness_is_that_of_a_loop() -> None:
     above, nearer = np.zeros(n), np.zeros(n)
     for a, b in ((x, t), (t, x)):
         said = {}
-        for tau in (NEAR, NEAR / 2):
+        for tau in (NEAR, NEAREST):
             k = right[None] * np.exp((a @ a.T - 1) / tau)
             np.fill_diagonal(k, 0)
             said[tau] = unit(k @ b)
         like = np.array([said[NEAR][i] @ b[i] - (b @ said[NEAR][i]).mean() for i in range(n)])
         above += like / like.std()
-        S = said[NEAR / 2] @ b.T
+        S = said[NEAREST] @ b.T
         for i in range(n):
             nearer[i] += np.log1p(sum(S[i, j] > S[i, i] for j in range(n)))
             nearer[i] += np.log1p(sum(S[j, i] > S[i, i] for j in range(n)))
