@@ -84,6 +84,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
             "embedding folder, is planned in a stream, by the strategies ot and nearest, with a backbone that compares "
             "vectors, without --recaption, into Parquet: leave --spill out"
         )
+    streamed = planned is not None
     if planned is None:
         planned = _in_memory(opened, data, out, options, threshold, overwrite, how, settings)
     summary = planned.summary
@@ -95,7 +96,8 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
             click.echo(f"{expected}\n")
         for note in planned.settings.get("searches", ()):
             click.echo(f"search: {SearchNote(**note)}")
-        click.echo(f"{summary}\n\nplan: {out}\nnext: cleanpairs export --plan {out} --repaired FILE")
+        where = " (made in a stream, vectors and candidates in files; --spill never: in memory)" if streamed else ""
+        click.echo(f"{summary}\n\nplan: {out}{where}\nnext: cleanpairs export --plan {out} --repaired FILE")
 
 
 def _in_memory(

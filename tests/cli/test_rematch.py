@@ -131,6 +131,9 @@ def test_spilled_plan_is_the_same_and_can_be_exported(command: Callable[..., Any
         assert code == 0, err
     tables = [pq.read_table(tmp_path / f"{name}-out.parquet") for name in ("never", "always")]
     assert tables[0]["caption"].equals(tables[1]["caption"])
+    for spill, streamed in (("auto", False), ("always", True)):
+        code, out, err = command("rematch", "run", "--out", tmp_path / "said.parquet", "--overwrite", "--spill", spill)
+        assert code == 0 and ("made in a stream" in out) == streamed
     code, _, err = command("rematch", "run", "--out", tmp_path / "plan.csv", "--spill", "always")
     assert code == 2 and "--spill always" in err and "Traceback" not in err
 
