@@ -134,22 +134,22 @@ class _Weighing:
     def joined(self, scores: list[np.ndarray]) -> np.ndarray:
         """w (N,) float32 of the trained witnesses' scores, the networks' first, and of the untrained one.
 
-        Where that one is not asked, or sees nothing wrong (captions that were swapped within a category are like those
-        of like images), there is nothing to calibrate by: the papers' mixture splits the networks' score, if its two
-        components are apart.
+        Where that one is not asked, or sees next to nothing wrong (captions that were swapped within a category, or are
+        wrong by half, are like those of like images), there is nothing to calibrate by: the papers' mixture splits the
+        networks' score, if its two components are apart.
         """
-        if self.witness and believed(self.wrong) > 0:
+        self.found = 0.0
+        if self.witness and believed(self.wrong) > DOUBT:
             return joined(self.right, scores, believed(self.wrong)).astype(np.float32)
         split = gaussian_split(scores[0] / (self.networks * self.counted), early_stop=False)
         if self.witness and not split.separated:  # two witnesses that see nothing wrong
-            self.found = 0.0
-            return joined(self.right, scores, 0.0).astype(np.float32)
+            return joined(self.right, scores, believed(self.wrong)).astype(np.float32)
         self.found = float(1 - split.high.mean())
         return np.asarray(split.high, dtype=np.float32)
 
     def rate(self) -> float:
         """The share of wrong pairs, by the witness that has seen any."""
-        return believed(self.wrong) or self.found
+        return self.found or believed(self.wrong)
 
     def like(self, view: View) -> np.ndarray:
         """The third witness (N,): how like each pair is to its trusted neighbours in the joint space."""

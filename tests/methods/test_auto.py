@@ -168,14 +168,14 @@ def test_no_more_than_two_networks() -> None:
         Auto(networks=3).fit(corpus(100))
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.4])
-def test_where_the_first_witness_sees_nothing_the_networks_are_asked(
-    rate: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("rate", "seen"), [(0.0, 0.0), (0.4, 0.0), (0.4, 0.04)])
+def test_where_the_first_witness_sees_next_to_nothing_the_networks_are_asked(
+    rate: float, seen: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after swaps within a category: its agreement is that of right pairs."""
+    """As after swaps within a category, or with captions that are wrong by half: agreement is that of right pairs."""
 
     def blind(data: TrainingData, seed: int) -> Agreement:
-        return replace(agreement_of(data, seed), wrong=0.0, right=np.ones(len(data)))
+        return replace(agreement_of(data, seed), wrong=seen, right=np.full(len(data), 1 - seen))
 
     monkeypatch.setattr(auto, "agreement_of", blind)
     clean = corpus(1000, seed=12)
