@@ -50,7 +50,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
 
     With --workers the searches for candidates are done by several processes. If these are interrupted, the same command
     goes on where it was: what is found lies in OUT.parts until the plan is made. So do the vectors and candidates of
-    many rows (--spill), for inputs that `cleanpairs score` streams: memory then grows by some bytes a row.
+    many rows (--spill), for inputs that `cleanpairs score` streams: memory then grows much more slowly.
     """
     from cleanpairs.errors import ConfigError, OutputExistsError
     from cleanpairs.exporting import expected_at, resolve_threshold

@@ -1,4 +1,4 @@
-"""From an input that streams to a plan's file, in memory that grows by some bytes a row.
+"""From an input that streams to a plan's file, in memory that grows much more slowly than the rows.
 
     one pass over the input     scores, and the vectors of those that a repair can concern (:mod:`.gather`)
     decisions                   of :func:`cleanpairs.ops.repairs.decide_repairs`, on arrays that are mapped from files
