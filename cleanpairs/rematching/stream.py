@@ -245,20 +245,19 @@ def _write(
     }
     actions: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
+    faulty = np.array(sorted(pairs.reasons), np.int64)
     schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(note).encode()})
     first = 0
     with ParquetSink(path, schema) as sink:
         for batch in pairs.texts():
             s = slice(first, first + len(batch))
-            at = slice(*np.searchsorted(pairs.orphans, [s.start, s.stop]))
+            at = _within(pairs.orphans, s)
             table = plan_rows(
                 first,
                 batch.column(0),
                 batch.column(1),
                 pairs.correspondence[s],
-                {i - first: pairs.reasons[i] for i in range(s.start, s.stop) if i in pairs.reasons}
-                if pairs.reasons
-                else {},
+                {i - first: pairs.reasons[i] for i in faulty[_within(faulty, s)].tolist()},
                 pairs.orphans[at] - first,
                 repairs.some(at),
                 donor[at],
@@ -285,6 +284,11 @@ def _write(
     )
 
 
+def _within(rising: np.ndarray, rows: slice) -> slice:
+    """Where ``rising`` numbers of rows are among ``rows``."""
+    return slice(*np.searchsorted(rising, [rows.start, rows.stop]))
+
+
 def _mean(values: np.ndarray) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean(dtype=np.float64)) if len(known) else float("nan")
@@ -301,7 +305,7 @@ class _Lent:
     def collect(cls, gathered: Gathered, pairs: np.ndarray) -> _Lent:
         first, found = 0, []
         for batch in gathered.texts():
-            some = pairs[slice(*np.searchsorted(pairs, [first, first + len(batch)]))]
+            some = pairs[_within(pairs, slice(first, first + len(batch)))]
             found.append(batch.take(pa.array(some - first)))
             first += len(batch)
         return cls(pairs, pa.Table.from_batches(found, TEXTS).combine_chunks())
