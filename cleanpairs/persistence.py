@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import cleanpairs
+from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.ensemble import Ensemble
@@ -51,6 +52,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         "encoders": encoders,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
         "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
+        "calibration": None if estimator.calibration_ is None else estimator.calibration_.to_dict(),
     }
     with staged_directory(path, overwrite=overwrite) as staging:
         folder = Path(staging)
@@ -161,6 +163,8 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
             members = backbone.get("members")
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
         state = {name: config["state"][name] for name in _STATE}
+        stored = config.get("calibration")
+        calibration = None if stored is None else Calibration.from_dict(stored)
         file = path / "model.safetensors"
         weights = load_file(file)
         heads = [estimator._head(member) for member in _members(model)]
@@ -185,6 +189,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
     for name in _STATE:
         value = state[name]
         setattr(estimator, name, float("nan") if name == "noise_rate_" and value is None else value)
+    estimator.calibration_ = calibration
     estimator.correspondence_ = np.empty(0, dtype=np.float32)
     estimator.quarantined_ = {}
     estimator.history_ = []

@@ -33,7 +33,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from scipy.stats import norm
 
-__all__ = ["Calibration", "Estimate", "calibrate", "positions"]
+__all__ = ["DRAWS", "Calibration", "Estimate", "calibrate", "noise_rate", "positions"]
 
 BINS = 1000
 PRIOR, RIDGE = np.array([0.0, 1.0, 1.0]), 0.02
@@ -58,6 +58,9 @@ class Estimate:
         if not np.isfinite(self.value):
             return "-"
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+UNDETERMINED = Estimate(float("nan"), float("nan"), float("nan"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +95,15 @@ class Calibration:
             Estimate(float(v), float(min(a, v)), float(max(b, v))) for v, a, b in zip(value, low, high, strict=True)
         ]
 
+    def shifted(self, rate: float) -> Calibration:
+        """With another a, for which the mean of g is ``rate``; without intervals."""
+        low, high = -40.0, 40.0
+        for _ in range(60):
+            a = (low + high) / 2
+            theta = np.array([a, *self.theta[1:]])
+            low, high = (a, high) if expit(_GRID @ theta).mean() < rate else (low, a)
+        return Calibration(theta, np.empty((0, 3)))
+
     def to_dict(self) -> dict[str, Any]:
         """Lists of numbers."""
         return {"theta": self.theta.tolist(), "draws": self.draws.tolist()}
@@ -120,12 +132,12 @@ _GRID = _features(_MIDDLE)
 def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
     """Quantiles (k,) in (0, 1) of scores among others (n,); of a tie the middle."""
     order = np.sort(among)
-    low, high = (np.searchsorted(order, score, side=side) for side in ("left", "right"))  # type: ignore[call-overload]
+    low, high = (np.searchsorted(order, score, side=side) for side in ("left", "right"))
     return np.asarray((low + high + 1) / 2 / (len(order) + 1))
 
 
 def calibrate(
-    observed: np.ndarray, null: np.ndarray, *, known: np.ndarray | None = None, seed: int = 0
+    observed: np.ndarray, null: np.ndarray, *, known: np.ndarray | None = None, draws: int = DRAWS, seed: int = 0
 ) -> Calibration | None:
     """Fit g to N observed scores and m null ones; the higher the better matched.
 
@@ -136,24 +148,32 @@ def calibrate(
         Of pairs that are known to be mismatched.
     known : (m,) float in (0, 1), optional
         Of the null pairs: the quantile of another figure in its null distribution, which is known exactly.
+    draws : int
+        Of the bootstrap; 0: no intervals.
 
     Returns
     -------
     Calibration or None
-        None where there are fewer than 30 of either, or the noise rate's interval is wider than .3: undetermined.
+        None where there are fewer than 30 of either.
     """
     if min(len(observed), len(null)) < LEAST:
         return None
     rng = np.random.default_rng(seed)
     theta = _fit(positions(null, observed), _raked(known, len(null)), PRIOR)
-    draws = np.empty((DRAWS, 3))
-    for b in range(DRAWS):
+    found = np.empty((draws, 3))
+    for b in range(draws):
         rows, seen = rng.integers(0, len(null), len(null)), rng.integers(0, len(observed), len(observed))
         drawn = None if known is None else known[rows]
-        draws[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta)
-    found = Calibration(theta, draws)
-    rate = found.noise_rate(len(observed))
-    return found if rate.high - rate.low <= WIDE else None
+        found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta)
+    return Calibration(theta, found)
+
+
+def noise_rate(found: Calibration | None, n: int) -> Estimate:
+    """The noise rate of n pairs; NaN where nothing was calibrated, or the interval is wider than .3: undetermined."""
+    if found is None:
+        return UNDETERMINED
+    rate = found.noise_rate(n)
+    return rate if rate.high - rate.low <= WIDE else UNDETERMINED
 
 
 def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray) -> np.ndarray:

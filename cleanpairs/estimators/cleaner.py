@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from cleanpairs import distributed
+from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.valley import Valley, find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
@@ -59,6 +60,7 @@ class PairCleaner(Plots, SharedParameters):
     """
 
     encoders_ = Encoders()  # none, until a fit or a saved model names some
+    calibration_: Calibration | None = None  # of a method whose correspondence is a probability
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
