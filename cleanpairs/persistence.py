@@ -28,7 +28,7 @@ from cleanpairs.scoring import Bank, Embeddings
 if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
     from cleanpairs.estimators import PairCleaner
 
-__all__ = ["FORMAT", "load_estimator", "save_estimator"]
+__all__ = ["FORMAT", "load_calibration", "load_estimator", "save_estimator"]
 
 FORMAT = 1
 _SIDES = ("images", "texts")  # of the bank
@@ -163,8 +163,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
             members = backbone.get("members")
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
         state = {name: config["state"][name] for name in _STATE}
-        stored = config.get("calibration")
-        calibration = None if stored is None else Calibration.from_dict(stored)
+        calibration = load_calibration(path)
         file = path / "model.safetensors"
         weights = load_file(file)
         heads = [estimator._head(member) for member in _members(model)]
@@ -194,6 +193,21 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
     estimator.quarantined_ = {}
     estimator.history_ = []
     return estimator
+
+
+def load_calibration(path: Path) -> Calibration | None:
+    """That of the model in ``path``, without the model; None where its method has none.
+
+    Raises
+    ------
+    DataError
+        Not such a directory, or damaged.
+    """
+    stored = _json(path / "config.json").get("calibration")
+    try:
+        return None if stored is None else Calibration.from_dict(stored)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path / 'config.json'} does not hold a calibration: {error}") from error
 
 
 def _builder_of(name: str, estimator: PairCleaner) -> Any:

@@ -19,7 +19,7 @@ import platform
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,9 @@ import cleanpairs
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
+
+if TYPE_CHECKING:
+    from cleanpairs.correspondence.calibration import Calibration
 
 __all__ = ["Run", "Scores", "versions", "write_scores"]
 
@@ -281,6 +284,12 @@ class Run:
                 f"go on with `cleanpairs fit --resume --out {self.path}`"
             )
         return load_estimator(self.path / "model")
+
+    def calibration(self) -> Calibration | None:
+        """What gives the scores' probabilities their intervals; None where the method has no such thing."""
+        from cleanpairs.persistence import load_calibration
+
+        return load_calibration(self.path / "model") if (self.path / "model").exists() else None
 
     def estimator(self) -> Any:
         """The fitted estimator, with the correspondence of its training pairs."""

@@ -44,6 +44,7 @@ LEVEL = 0.95
 LEAST = 30  # null pairs
 WIDE = 0.3  # an interval of the noise rate that is wider says that nothing is known
 MOMENTS = 3
+SLACK = 1.5
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,44 @@ class Calibration:
     def shares(self, matched: np.ndarray, counts: Any) -> list[Estimate]:
         """Share of mismatched ones among the best ``counts`` pairs, each; ``matched`` (k,): P(matched) of all."""
         q = -np.sort(-self.quantile(1 - np.asarray(matched, dtype=np.float64)))
-        at, rng = np.asarray(counts, dtype=np.int64), np.random.default_rng(0)
-        luck = norm.ppf((rng.permutation(len(self.draws)) + 0.5) / len(self.draws))
-        drawn = np.stack([_lucky(self.mismatched(q, t), at, z) for t, z in zip(self.draws, luck, strict=True)])
+        at = np.asarray(counts, dtype=np.int64)
+        drawn = [_lucky(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
         value = np.cumsum(self.mismatched(q))[at - 1] / at
-        low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-        return [
-            Estimate(float(v), float(min(a, v)), float(max(b, v))) for v, a, b in zip(value, low, high, strict=True)
-        ]
+        return [_estimate(v, d) for v, d in zip(value, np.transpose(drawn), strict=True)]
+
+    def below(self, matched: np.ndarray, flagged: np.ndarray) -> tuple[Estimate, Estimate]:
+        """Precision and recall of flagging some pairs (k,) bool; ``matched`` (k,): P(matched) of all."""
+        q, drawn = self.quantile(1 - np.asarray(matched, dtype=np.float64)), []
+        last = np.array([int(flagged.sum()), int((~flagged).sum())])
+        for theta, z in self._drawn():
+            p = self.mismatched(q, theta)
+            hit, missed = (
+                float(_lucky(p[some], n[None], z)[0]) if n else 0.0
+                for some, n in zip((flagged, ~flagged), last, strict=True)
+            )
+            drawn.append((hit / max(last[0], 1), hit / max(hit + missed, 1e-12)))
+        p = self.mismatched(q)
+        hit, total = float(p[flagged].sum()), float(p.sum())
+        precision, recall = zip(*drawn, strict=True)
+        return _estimate(hit / max(last[0], 1), precision), _estimate(hit / max(total, 1e-12), recall)
+
+    def _drawn(self) -> list[tuple[np.ndarray, float]]:
+        """The bootstrap's parameters, each with a normal deviate of its own."""
+        order = np.random.default_rng(0).permutation(len(self.draws))
+        return list(zip(self.draws, norm.ppf((order + 0.5) / max(len(order), 1)).tolist(), strict=True))
+
+    def purest(self, matched: np.ndarray, most: float) -> tuple[int, Estimate]:
+        """How many of the best pairs may be kept, and what share of them is mismatched; 0 where nothing can be.
+
+        The largest number whose expected share is at most ``most``, and whose interval's upper end at most 1.5 times
+        that; ``matched`` (k,): P(matched) of all.
+        """
+        n = len(matched)
+        counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
+        for count, share in zip(counts[::-1].tolist(), self.shares(matched, counts)[::-1], strict=True):
+            if share.value <= most and share.high <= SLACK * most:
+                return count, share
+        return 0, UNDETERMINED
 
     def shifted(self, rate: float) -> Calibration:
         """With another a, for which the mean of g is ``rate``; without intervals."""
@@ -114,10 +145,15 @@ class Calibration:
         return cls(*(np.asarray(stored[name], dtype=np.float64) for name in ("theta", "draws")))
 
 
+def _estimate(value: float, drawn: Any) -> Estimate:
+    low, high = np.quantile(list(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(value), float(min(low, value)), float(max(high, value)))
+
+
 def _lucky(p: np.ndarray, at: np.ndarray, z: float) -> np.ndarray:
-    """Shares among the first ``at`` pairs at the normal quantile ``z`` of their number; skew as a Poisson number's."""
+    """How many of the first ``at`` pairs are mismatched, at a normal deviate ``z``; skew as a Poisson number's."""
     mean, variance = np.cumsum(p)[at - 1], np.cumsum(p * (1 - p))[at - 1]
-    return np.asarray(np.clip(mean + z * np.sqrt(variance) + (z * z - 1) / 6, 0, at) / at)
+    return np.asarray(np.clip(mean + z * np.sqrt(variance) + (z * z - 1) / 6, 0, at))
 
 
 def _features(q: np.ndarray) -> np.ndarray:

@@ -319,9 +319,9 @@ class Auto(PairCleaner):
 
     def _set_threshold(self, y: np.ndarray) -> None:
         super()._set_threshold(y)
-        self.calibration_ = self._trained.calibration
-        rate = noise_rate(self.calibration_, len(y))
-        self.noise_rate_ = rate.value
+        rate = noise_rate(self._trained.calibration, len(y))
+        self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
+        self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration
         del self._trained
 
     def _default_threshold(self, valley: Valley) -> float:
