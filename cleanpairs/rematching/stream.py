@@ -27,7 +27,6 @@ import pyarrow.compute as pc
 import cleanpairs
 from cleanpairs.data import ParquetSink, Source, open_source, staged_file
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.data.text import text_groups
 from cleanpairs.engine import make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairCleaner
@@ -183,7 +182,7 @@ class _Batch:
 
     def __init__(self, batch: RowBatch) -> None:
         self.image_index = np.arange(len(batch.captions))
-        self.image_group, self.text_group = batch.image_group, text_groups(batch.captions)
+        self.image_group, self.text_group = batch.image_group, batch.text_group
 
     def __len__(self) -> int:
         return len(self.image_index)
