@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -150,9 +150,12 @@ def _fit_run(
     assert data.train is not None
     options = {
         name: getattr(data, name)
-        for name in ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
+        for name in (f.name for f in fields(data) if f.name not in ("train", "val"))
         if getattr(data, name) is not None and getattr(data, name) is not False
     }
+    for name in ("text_vectors", "captions"):  # files, by paths that are good in any folder
+        if name in options and "://" not in options[name] and options[name].endswith((".npy", ".txt", ".parquet")):
+            options[name] = str(Path(options[name]).absolute())
     pairs = load_pairs(data.train, **options)
     val = None
     if data.val is not None:

@@ -308,7 +308,7 @@ class Run:
 
 def default_run_path(method: str, data: str | Path) -> Path:
     """``runs/<date>-<method>-<data name>``, with a number behind it when that is taken."""
-    name = Path(str(data).rstrip("/*")).stem or "data"
+    name = Path(str(data).rstrip("/*")).stem.partition("{")[0].rstrip("_-*") or "data"  # of a pattern what is fixed
     base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{name}"
     path, k = base, 2
     while path.exists():

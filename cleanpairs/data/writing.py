@@ -19,11 +19,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.source import cache_dir
 from cleanpairs.data.vector_writer import VectorWriter
 from cleanpairs.errors import OutputError
 from cleanpairs.ops.columns import is_list
 
-__all__ = ["ParquetSink", "with_image_feature"]
+__all__ = ["ParquetSink", "cached_table", "with_image_feature"]
 
 GROUP_BYTES = 64 * 2**20
 GROUP_ROWS = 65_536
@@ -212,3 +214,18 @@ class ParquetSink:
         else:
             with suppress(OSError, pa.ArrowException):  # the staging around it throws the file away
                 self._writer.close()
+
+
+def cached_table(table: pa.Table) -> Path:
+    """The table as a Parquet file in the cache directory, named by its content."""
+    digest = hashlib.sha256(str(table.schema).encode())
+    for batch in table.combine_chunks().to_batches():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        digest.update(sink.getvalue())
+    path = cache_dir() / "tables" / f"{digest.hexdigest()[:32]}.parquet"
+    if not path.exists():
+        with staged_file(path, overwrite=True) as staged, ParquetSink(staged, table.schema) as out:
+            out.write(table)
+    return path

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cleanpairs.encoders.sentences import SentenceEncoder
     from cleanpairs.estimators.shared import SharedParameters
 
-__all__ = ["GIVEN", "WORDS", "Encoders", "text_encoder_for"]
+__all__ = ["GIVEN", "WORDS", "Encoders", "refuse_without_captions", "text_encoder_for"]
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
 WORDS = "words"  # none: words are learned
@@ -53,12 +53,18 @@ def text_encoder_for(estimator: SharedParameters, pairs: Pairs) -> str | Path | 
     named = estimator.text_encoder
     given = pairs.has_both_vectors and estimator.image_encoder in ("auto", GIVEN)
     found = named if named is not None or estimator.encoder is not None else GIVEN if given else WORDS
-    if found != GIVEN and not pairs.has_captions and len(pairs.reasons) < len(pairs):
-        raise DataError(
-            f"the data has no captions, and {found or estimator.encoder} reads them: leave encoders out, which takes "
-            "the vectors of both sides, or name a column of captions"
-        )
+    if found != GIVEN:
+        refuse_without_captions(pairs, found or estimator.encoder)
     return found
+
+
+def refuse_without_captions(pairs: Pairs, reader: Any) -> None:
+    """DataError where ``reader``, a text encoder, would find no captions to read."""
+    if not pairs.has_captions and len(pairs.reasons) < len(pairs):
+        raise DataError(
+            f"the data has no captions, and {reader} reads them: leave encoders out, which takes the vectors of both "
+            "sides, or name a column of captions"
+        )
 
 
 @dataclass(frozen=True)
