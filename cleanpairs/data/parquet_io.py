@@ -245,7 +245,7 @@ def _batches(
             parts = file.iter_batches(batch_size=rows, columns=others, row_groups=list(groups))
         for part in parts:
             n = part if isinstance(part, int) else len(part)
-            columns = [vectors[name].take(n) if name in vectors else part.column(name) for name in names]
+            columns = [vectors[name].read(n) if name in vectors else part.column(name) for name in names]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.ops.columns import unsliced
+from cleanpairs.ops.columns import taken
 
 __all__ = ["LentColumns", "StoredRows"]
 
@@ -42,9 +42,8 @@ class StoredRows:
                     writer = pa.ipc.new_file(path, schema)
                 for start in range(lo, hi, _STEP):
                     some = rows[start : min(hi, start + _STEP)]
-                    at = pa.array(some - first)
-                    columns = [unsliced(column).take(at) for column in batch.columns]
-                    writer.write_batch(pa.RecordBatch.from_arrays([*columns, pa.array(some)], schema=schema))
+                    lent = taken(batch, some - first)
+                    writer.write_batch(pa.RecordBatch.from_arrays([*lent.columns, pa.array(some)], schema=schema))
                 first += len(batch)
         finally:
             if writer is not None:
@@ -80,13 +79,12 @@ class StoredRows:
         pieces = []
         for begin, end in zip(cuts, [*cuts[1:], len(order)], strict=True):
             batch = self._file.get_batch(int(number[begin]))
-            local = pa.array(at[order[begin:end]] - starts[number[begin]])
-            taken = [batch.column(name).take(local) for name in columns]
-            pieces.append(pa.RecordBatch.from_arrays(taken, schema=schema))
+            local = at[order[begin:end]] - starts[number[begin]]
+            pieces.append(taken(batch.select(columns), local))
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         whole = pa.Table.from_batches(pieces, schema).combine_chunks()
-        return whole.take(pa.array(back))
+        return taken(whole, back)
 
 
 @dataclass(frozen=True)
