@@ -7,6 +7,7 @@ memory is bounded, whatever the number of donors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.errors import OutputError
 from cleanpairs.ops.columns import taken
 
 __all__ = ["LentColumns", "StoredRows"]
@@ -31,7 +33,13 @@ class StoredRows:
 
     @classmethod
     def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> StoredRows:
-        """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition."""
+        """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition.
+
+        Raises
+        ------
+        OutputError
+            ``path`` cannot be written.
+        """
         first = 0
         writer: pa.RecordBatchFileWriter | None = None
         try:
@@ -45,9 +53,16 @@ class StoredRows:
                     lent = taken(batch, some - first)
                     writer.write_batch(pa.RecordBatch.from_arrays([*lent.columns, pa.array(some)], schema=schema))
                 first += len(batch)
-        finally:
             if writer is not None:
                 writer.close()
+        except OSError as error:
+            with suppress(OSError):  # it is closed, whatever more it says
+                if writer is not None:
+                    writer.close()
+            raise OutputError(
+                f"the temporary file {path} cannot be written: {error.strerror or error}; make room in "
+                f"{path.parent.parent}, or set TMPDIR to another disk"
+            ) from error
         return cls(path)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from cleanpairs.data import load_pairs
+from cleanpairs.errors import OutputError
 from cleanpairs.export import export_pairs, restore_export
+from cleanpairs.export.donors import StoredRows
 from cleanpairs.plan import RepairPlan
 
 
@@ -40,3 +43,9 @@ def test_regions_beside_a_dictionary_in_odd_row_groups(tmp_path: Path, make_plan
         found = pq.read_table(file)
         assert found["image_features"].to_pylist() == whole[rows].tolist(), file.name
         assert found["site"].to_pylist() == [f"s{i % 5}" for i in np.flatnonzero(rows)]
+
+
+def test_a_full_folder_for_temporary_files_is_named() -> None:
+    batches = iter([pa.record_batch({"image": [b"x" * 1000] * 100})])
+    with pytest.raises(OutputError, match=r"temporary file /dev/full .*No space left.*TMPDIR"):
+        StoredRows.collect(Path("/dev/full"), batches, np.arange(100))
