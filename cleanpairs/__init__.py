@@ -14,11 +14,11 @@ import sys
 if sys.argv[:1] == ["-m"] and any(arg.endswith("cleanpairs") for arg in sys.orig_argv) and not sys.flags.safe_path:
     # `python -m cleanpairs`: Python has put the working directory first, where a stranger's data may lie, and his
     # json.py beside it. Where the package itself is imported from there, it stays, as the last.
-    if __path__[0] == (_working_directory := sys.path.pop(0)) + "/cleanpairs":
-        sys.path.append(_working_directory)
+    _working_directory = sys.path.pop(0)
+    sys.path += [_working_directory] if __path__[0] == f"{_working_directory}/cleanpairs" else []
 
-import importlib  # noqa: E402
-from typing import TYPE_CHECKING, Any  # noqa: E402
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cleanpairs.data import Pairs, load_pairs

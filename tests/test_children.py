@@ -112,12 +112,12 @@ def test_every_child_is_started_by_one_function() -> None:
         (path.relative_to(PACKAGE).as_posix(), ast.unparse(node.func))
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
+        if (isinstance(node, ast.Call)
         and ast.unparse(node.func).split(".")[-1]
         in ("Popen", "run_path", "check_output", "check_call", "system", "popen", "get_context", "fork", "spawnv",
-            "ProcessPoolExecutor", "Process", "posix_spawn", "execv", "execve")
-        or isinstance(node, ast.Call)
-        and ast.unparse(node.func) in ("subprocess.run", "subprocess.call")
+            "ProcessPoolExecutor", "Process", "posix_spawn", "execv", "execve"))
+        or (isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("subprocess.run", "subprocess.call"))
     }  # fmt: skip
     assert found == {("children.py", "subprocess.Popen")}
 

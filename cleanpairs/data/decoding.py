@@ -29,7 +29,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cleanpairs.children import start
+from cleanpairs import children
 from cleanpairs.data.decode_worker import REPLY, REQUEST, prepare, resolve
 from cleanpairs.errors import DataError, ResourceError
 from cleanpairs.limits import limit, memory_is_capped
@@ -253,7 +253,7 @@ class _Worker:
         ).encode()  # fmt: skip
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
-            self._process = start(
+            self._process = children.start(
                 "from cleanpairs.data.decode_worker import main; main()",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

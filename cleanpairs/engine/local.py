@@ -25,8 +25,8 @@ DEATHS = 3  # of the pool in a row, without a partition finished in between
 class LocalEngine:
     """A pool of ``workers`` processes, which share the cores; one worker is this process itself.
 
-    Processes are started anew, not forked: threads of PyTorch and Arrow do not survive a fork. When one dies (the kernel
-    kills who takes too much memory), the others are stopped with it, and a new pool does what is left.
+    Processes are started anew, not forked: threads of PyTorch and Arrow do not survive a fork. When one dies (the
+    kernel kills who takes too much memory), the others are stopped with it, and a new pool does what is left.
 
     Raises
     ------
