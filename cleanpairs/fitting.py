@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from cleanpairs import distributed
-from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.precomp import splits_of
 from cleanpairs.errors import ConfigError, DataError, OutputError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.evaluate import detection
-from cleanpairs.recipe import Recipe
+from cleanpairs.recipe import DataOptions, Recipe
 from cleanpairs.run import Run, default_run_path, versions, write_scores
 from cleanpairs.trainer import EpochRecord
 
@@ -134,21 +134,41 @@ def fit_run(
         return _fit_run(recipe, estimator, out, resume, latest, noise_file, progress)
 
 
+def check_stored(recipe: Recipe, run: str | Path) -> None:
+    """Raise CleanpairsError where the recipe that the directory ``run`` holds would open what nobody has named here."""
+    data, opened = recipe.data, Run.open(run)
+    where = opened.path / "recipe.yaml"
+    source = open_recorded(data.train, _options(data), where)
+    if source.fingerprint != (opened.info.get("input") or {}).get("fingerprint"):
+        raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
+    if data.val is not None:
+        check_recorded(data.val, _val_options(data), where)
+
+
+def _options(data: DataOptions) -> dict[str, Any]:
+    """Of :func:`load_pairs`, as far as they are given."""
+    names = ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
+    values = {name: getattr(data, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def _val_options(data: DataOptions) -> dict[str, Any]:
+    return {name: value for name, value in _options(data).items() if name.endswith(("column", "urls"))}
+
+
 def _fit_run(
     recipe: Recipe, estimator: PairCleaner, out: str | Path | None, resume: bool, latest: bool,
     noise_file: str | Path | None, progress: FitProgress | None,
 ) -> FitResult:  # fmt: skip
     data = recipe.data
     assert data.train is not None
-    options = {
-        name: getattr(data, name)
-        for name in ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
-        if getattr(data, name) is not None and getattr(data, name) is not False
-    }
+    options = _options(data)
     pairs = load_pairs(data.train, **options)
+    note_named(data.train, options)
     val = None
     if data.val is not None:
-        val = load_pairs(data.val, **{k: v for k, v in options.items() if k.endswith(("column", "urls"))})
+        val = load_pairs(data.val, **_val_options(data))
+        note_named(data.val, _val_options(data))
     elif pairs.source.kind == "precomp" and data.split in (None, "train"):
         val = _dev_split(data.train, data.text_column)
     path = out or recipe.output.out or default_run_path(recipe.method, data.train)

@@ -21,6 +21,7 @@ from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.hub import without_hub
 from cleanpairs.registry import BACKBONES, HEADS, METHODS
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -121,7 +122,7 @@ def state_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> PairCleaner:
-    """The estimator that :func:`save_estimator` wrote.
+    """The estimator that :func:`save_estimator` wrote. Nothing is fetched: a pretrained model that it names is here.
 
     Parameters
     ----------
@@ -136,6 +137,11 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
     ConfigError
         The module is missing, or another one.
     """
+    with without_hub():
+        return _load(path, image_encoder, image_transform)
+
+
+def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
     import torch
     from safetensors import SafetensorError
     from safetensors.numpy import load_file as load_arrays

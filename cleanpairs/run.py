@@ -114,8 +114,8 @@ class Run:
         From :meth:`create`: the directory exists.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
+        self.path, self.trusted = path, trusted
         self._points_latest = False
         self._latest_before: str | None = None
 
@@ -202,8 +202,8 @@ class Run:
         temporary.replace(link)
 
     @classmethod
-    def open(cls, path: str | Path | None) -> Run:
-        """The run at ``path``, or ``runs/latest``."""
+    def open(cls, path: str | Path | None, *, trusted: bool = False) -> Run:
+        """The run at ``path``, or ``runs/latest``; ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
         chosen = Path("runs/latest") if path is None else Path(path)
         if not (chosen / "run.json").exists():
             hint = (
@@ -213,7 +213,7 @@ class Run:
             if kept.exists():
                 hint += f"; a fit that was to replace it was killed: the run that it was is {kept}, move it back"
             raise DataError(f"{chosen} is no run directory: {hint}")
-        return cls(chosen.resolve())
+        return cls(chosen.resolve(), trusted=trusted)
 
     @property
     def complete(self) -> bool:
@@ -291,19 +291,36 @@ class Run:
         return estimator
 
     def load_input(self) -> Any:
-        """The pairs that the run was fitted on, read again; DataError when they changed since."""
-        from cleanpairs.data import load_pairs
+        """The pairs that the run was fitted on, read again; see :meth:`open_input`."""
+        from cleanpairs.data import load_source
 
-        given = self.info["input"]
-        if given.get("noise"):
+        if (self.info.get("input") or {}).get("noise"):
             raise DataError(
                 f"the run {self.path.name} was fitted on captions that --noise-file wronged in memory only: write them "
                 "with `cleanpairs corrupt --noise-file`, and fit on that to export or report"
             )
-        pairs = load_pairs(given["data"], **given["options"])
-        if pairs.source.fingerprint != given["fingerprint"]:
+        return load_source(self.open_input())
+
+    def open_input(self) -> Any:
+        """The source of what the run was fitted on.
+
+        Raises
+        ------
+        DataError
+            It has changed since.
+        ConfigError
+            It would open what the user has not named: see :func:`cleanpairs.data.open_recorded`.
+        """
+        from cleanpairs.data import open_recorded
+
+        given = self.info.get("input")
+        if not isinstance(given, dict):
+            raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
+        where = self.path / "run.json"
+        source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
+        if source.fingerprint != given.get("fingerprint"):
             raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
-        return pairs
+        return source
 
 
 def default_run_path(method: str, data: str | Path) -> Path:

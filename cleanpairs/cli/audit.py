@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import RUN, existing_run
+from cleanpairs.cli.options import RUN, existing_run, trust_option
 from cleanpairs.cli.printing import json_option, plain, print_json
 
 __all__ = ["audit"]
@@ -45,6 +45,7 @@ cleanpairs audit RUN --thresholds                   without labels: expected pre
     "--threshold", type=click.FloatRange(0, 1), metavar="P", help="Pairs below are flagged.  [default: RUN's]"
 )
 @click.option("--overwrite", is_flag=True, help="Replace the forms, with the labels in them, or --probabilities.")
+@trust_option
 @json_option
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
@@ -58,7 +59,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
         if given and where != mode:
             needs = "goes with --labels" if where == "labels" else f"is for drawing, and not for --{mode}"
             raise click.UsageError(f"--{name} {needs}")
-    chosen = existing_run(run)
+    chosen = existing_run(run, options["trusted"])
     {"draw": _draw, "labels": _judge, "thresholds": _expect}[mode](chosen, options)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import engine_options, existing_run
+from cleanpairs.cli.options import engine_options, existing_run, trust_option
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
 
@@ -41,6 +41,7 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 @click.option("--explode", is_flag=True, help="One row a pair where a row holds a list of captions.")
 @click.option("--overwrite", is_flag=True, help="Replace the outputs.")
 @engine_options
+@trust_option
 @json_option
 @click.pass_context
 def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json: bool, **options: Any) -> None:
@@ -63,9 +64,9 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         if decided:
             names = ", ".join("--" + name.replace("_", "-") for name in decided)
             raise click.UsageError(f"{names}: --plan has decided that already; make another plan by cleanpairs rematch")
-        summary = export_plan(options["plan"], out, **written)
+        summary = export_plan(options["plan"], out, trusted=options["trusted"], **written)
     else:
-        run, threshold = existing_run(options["run"]), chosen_threshold(options["threshold"])
+        run, threshold = existing_run(options["run"], options["trusted"]), chosen_threshold(options["threshold"])
         expected = expected_at(threshold, run)
         if expected is not None and not as_json:
             click.echo(f"{expected}\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns
+from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, trust_option
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
 
@@ -41,6 +41,7 @@ __all__ = ["rematch"]
     help="Keep vectors and candidates in files beside --out instead of memory; auto: from 250,000 rows on.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
+@trust_option
 @json_option
 def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Plan who gets which caption or image from whom; nothing is changed.
@@ -61,7 +62,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     run, data = _run_and_data(paths)
     settings = {name: options[name] for name in (*REPAIR_NAMES, "targets")}
-    opened, threshold = existing_run(run), chosen_threshold(options["threshold"])
+    opened, threshold = existing_run(run, options["trusted"]), chosen_threshold(options["threshold"])
     expected = expected_at(threshold, opened)
     how = {"engine": options["engine"], "workers": options["workers"], "address": options["ray_address"]}
     spill = "never" if options["recaption"] else options["spill"]

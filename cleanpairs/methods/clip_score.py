@@ -36,6 +36,7 @@ from cleanpairs.estimators.encoders import GIVEN
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.evaluate import Recall, recall
 from cleanpairs.features import FrozenTexts, ImageMatrix, encoded_matrix
+from cleanpairs.hub import without_hub
 from cleanpairs.methods.given import Given, GivenScorer, given_cosines, no_donors, unit_rows
 from cleanpairs.ops.candidates import Search
 from cleanpairs.parameters import check_number
@@ -347,7 +348,8 @@ class ClipScore(PairCleaner):
             self.bank_ = Bank(images, texts, *groups, config["bank"]["tau"], config["bank"]["group_size"])
         except (SafetensorError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
-        model = Given(self.score_column) if fingerprint == Given.fingerprint else self._load(name, name)
+        with without_hub():
+            model = Given(self.score_column) if fingerprint == Given.fingerprint else self._load(name, name)
         if model.fingerprint != fingerprint:
             raise DataError(
                 f"{name} is not the model that {path} was made with (its files have changed): fit again, or name the "

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import cleanpairs
-from cleanpairs.data import ParquetSink, Source, open_source, staged_file
+from cleanpairs.data import ParquetSink, Source, note_named, open_source, staged_file
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.text import text_groups
 from cleanpairs.engine import make_engine
@@ -104,11 +104,11 @@ def plan_stream(
     given: dict[str, Any] = run.info["input"] if data is None else {"data": str(data), "options": dict(columns or {})}
     if given.get("noise"):
         return None
-    source = open_source(given["data"], **given["options"])
+    source = run.open_input() if data is None else open_source(data, **given["options"])
+    if data is not None:
+        note_named(data, given["options"])
     if source.n_rows < least_rows or source.explicit_lists or "true_mismatch" in _columns(source):
         return None
-    if data is None and source.fingerprint != given["fingerprint"]:
-        return None  # it has changed: reading it says so
     model = run.estimator()
     scorer = _scorer(model, source)
     if scorer is None:
