@@ -20,7 +20,7 @@ from cleanpairs.fitting import FitProgress, fit_run
 from cleanpairs.methods.infonce import InfoNCE
 from cleanpairs.recipe import Recipe
 from cleanpairs.report import before_after_figure, write_report
-from cleanpairs.run import Run
+from cleanpairs.run import PLAN, Run
 
 __all__ = ["DemoResult", "run_demo"]
 
@@ -103,7 +103,7 @@ def run_demo(
     )
 
     plan = model.rematch(pairs)
-    plan.save(run.path / "plan.parquet")
+    plan.save(run.path / PLAN, overwrite=True)
     summary = export_pairs(
         pairs,
         plan,

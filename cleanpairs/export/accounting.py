@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanpairs.data import Pairs, Source, fingerprint_of
+from cleanpairs.data.guard import refuse_foreign
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.export.files import CARD, manifest_of
 from cleanpairs.export.formats import ExportFormat
@@ -121,12 +122,7 @@ def refuse_foreign_directory(out: Path) -> None:
     """
     if not out.is_dir() or out.is_symlink():
         return  # what else it may be is for the staging to refuse
-    foreign = sorted(p.name for p in out.iterdir() if not OURS.fullmatch(p.name))
-    if foreign:
-        raise OutputExistsError(
-            f"{out} holds {foreign[0]!r}{f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''}, which no export "
-            "wrote: it is not replaced; name another directory, or move them"
-        )
+    refuse_foreign(out, OURS)
     if any(out.iterdir()) and not manifest_of(out).is_file():
         raise OutputExistsError(
             f"{out} exists, and there is no {manifest_of(out).name} beside it: it is no export of cleanpairs and is "

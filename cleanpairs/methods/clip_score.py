@@ -27,6 +27,7 @@ import cleanpairs
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError, RefusedError
@@ -39,7 +40,16 @@ from cleanpairs.features import FrozenTexts, ImageMatrix, encoded_matrix
 from cleanpairs.methods.given import Given, GivenScorer, given_cosines, no_donors, unit_rows
 from cleanpairs.ops.candidates import Search
 from cleanpairs.parameters import check_number
-from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable, parameters_of
+from cleanpairs.persistence import (
+    _STATE,
+    FORMAT,
+    _bank_arrays,
+    _json,
+    _plain,
+    _side,
+    _storable,
+    parameters_of,
+)
 from cleanpairs.repair import RepairPlan
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -300,7 +310,7 @@ class ClipScore(PairCleaner):
             "bank": {"tau": self.bank_.tau, "group_size": self.bank_.group_size},
             "state": {name: _plain(getattr(self, name)) for name in _STATE},
         }
-        with staged_directory(Path(path), overwrite=overwrite) as staging:
+        with staged_directory(Path(path), overwrite=overwrite, ours=MODEL_FILES) as staging:
             write_tensors(_bank_arrays(self.bank_), Path(staging) / "bank.safetensors")
             (Path(staging) / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         return Path(path)

@@ -37,7 +37,7 @@ from cleanpairs.ops.candidates import Side
 from cleanpairs.ops.joint import Typical, sampled
 from cleanpairs.ops.repairs import Corpus, Repairs, decide_repairs
 from cleanpairs.ops.scratch import Scratch
-from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA, PlanSummary, counted
+from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA, WRITTEN_KEY, PlanSummary, counted
 from cleanpairs.plan_editing import donor_use
 from cleanpairs.registry import READERS
 from cleanpairs.rematching.gather import TEXTS, Gathered, gather, gathered_before
@@ -248,7 +248,7 @@ def _write(
     faulty = np.array(sorted(pairs.reasons), np.int64)
     schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(note).encode()})
     first = 0
-    with ParquetSink(path, schema) as sink:
+    with ParquetSink(path, schema, note=WRITTEN_KEY) as sink:
         for batch in pairs.texts():
             s = slice(first, first + len(batch))
             at = _within(pairs.orphans, s)
