@@ -29,6 +29,7 @@ import pyarrow as pa
 import cleanpairs
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, refuse_foreign, refuse_labels
+from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.plan import refuse_edited
@@ -371,7 +372,9 @@ class _Latest:
 
 def is_latest(run: str | Path) -> bool:
     """Whether ``runs/latest`` leads to this run."""
-    return Path("runs/latest").exists() and os.path.samefile("runs/latest", run)
+    with suppress(OSError):
+        return os.path.samefile("runs/latest", run)
+    return False
 
 
 def _refuse_precious(folder: Path) -> None:
@@ -387,7 +390,7 @@ def default_run_path(method: str, data: str | Path) -> Path:
     name = Path(str(data).rstrip("/*")).stem or "data"
     base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{name}"
     path, k = base, 2
-    while path.exists():
+    while path.exists() or lock_of(path).exists():  # another fit of this second may be about to make it
         path, k = base.with_name(f"{base.name}-{k}"), k + 1
     if not str(name).isprintable():
         raise ConfigError(f"the data's name {name!r} has characters that a directory should not have: give --out")

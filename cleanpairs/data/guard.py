@@ -10,20 +10,22 @@ import csv
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from cleanpairs.errors import OutputExistsError
 
-__all__ = ["AUDIT_FILES", "MODEL_FILES", "Input", "refuse_foreign", "refuse_inputs", "refuse_labels"]
+__all__ = ["AUDIT_FILES", "MODEL_FILES", "Input", "data_inputs", "refuse_foreign", "refuse_inputs", "refuse_labels"]
 
 PathLike = str | os.PathLike[str]
 Kept = Callable[[Path], bool]
 _Output = tuple[Path, set[Path]]  # as it was named, and as it may be spelled
 
+_IMAGES = {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 _BRACES = re.compile(r"\{[^{}/]*\}")  # 00000..00012 and a,b
 # The files that a saved model and an audit consist of.
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
@@ -48,6 +50,28 @@ class Input:
     path: PathLike
     keeps: Kept = _everything
     deep: bool = True
+
+
+def data_inputs(
+    data: object, options: Mapping[str, object] | None, noise: Mapping[str, object] | None = None
+) -> Iterator[Input]:
+    """What :func:`cleanpairs.load_pairs` reads of ``data`` with ``options``: also the images that a table names.
+
+    Nothing of what is no local path. Of the folders that images are looked for in, images that are there are inputs.
+    """
+    root = (options or {}).get("image_root")
+    if isinstance(data, str | os.PathLike) and "://" not in os.fspath(data):
+        yield Input(data)
+        if root is None and os.path.isfile(data):
+            root = os.path.dirname(os.path.abspath(data))
+    if isinstance(root, str | os.PathLike):
+        yield Input(root, keeps=partial(_is_image, os.fspath(root)), deep=False)
+    if isinstance(noise, Mapping) and isinstance(noise.get("file"), str):
+        yield Input(noise["file"])  # type: ignore[arg-type]
+
+
+def _is_image(root: str, inside: Path) -> bool:
+    return inside.suffix.lower() in _IMAGES and os.path.lexists(os.path.join(root, inside))
 
 
 def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:

@@ -28,9 +28,8 @@ _held: dict[Path, int] = {}  # by this process -> how often: a command and what 
 
 def lock_of(output: str | os.PathLike[str]) -> Path:
     """The lock's file of an output."""
-    whole = Path(os.path.abspath(output))
-    folder = Path(os.path.realpath(whole.parent))
-    return folder / f".{whole.name}{LOCK_SUFFIX}"
+    whole = Path(os.path.realpath(output))
+    return whole.with_name(f".{whole.name}{LOCK_SUFFIX}")
 
 
 @contextmanager
@@ -64,6 +63,8 @@ def _one(lock: Path, output: str) -> Iterator[None]:
     try:
         try:
             fd = _take(lock, output)
+        except OutputExistsError:
+            raise
         except OSError as error:
             raise OutputError(f"{output} cannot be written: {error.strerror or error}") from error
         _held[lock] = 1

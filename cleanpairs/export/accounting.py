@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -139,6 +140,8 @@ def output_paths(
     ------
     ConfigError
         Two have one path, or one lies in the directory ``out``, which is renamed as a whole.
+    OutputExistsError
+        Where the manifest or the ledger goes by default, there is something else.
     """
     targets = {"out": out, "manifest": manifest_of(out)}
     if dropped is not None:
@@ -154,7 +157,30 @@ def output_paths(
         if directory and name != "out" and whole.is_relative_to(out.resolve()):
             raise ConfigError(f"{name} would be {path}, in the output {out}, which is written as a whole: name another")
         seen[whole] = name
+    _refuse_others(targets["manifest"], targets["ledger"] if ledger is None else None)
     return targets
+
+
+def _refuse_others(manifest: Path, ledger: Path | None) -> None:
+    """OutputExistsError where files that nobody named would be replaced, and no export wrote them."""
+    theirs = []
+    if manifest.is_file():
+        try:
+            if not {"files", "counts"} <= json.loads(manifest.read_text(encoding="utf-8")).keys():
+                theirs.append(manifest)
+        except (OSError, ValueError, AttributeError, RecursionError):
+            theirs.append(manifest)
+    if ledger is not None and ledger.is_file():
+        try:
+            if not {"pair_id", "action"} <= set(pq.read_schema(ledger).names):
+                theirs.append(ledger)
+        except (OSError, pa.ArrowException):
+            theirs.append(ledger)
+    if theirs:
+        raise OutputExistsError(
+            f"{theirs[0]} exists, and no export wrote it: it would be replaced by this one's; move it away, or "
+            "name another output"
+        )
 
 
 def extra_column(values: np.ndarray | pa.Array, n: int, name: str) -> pa.Array:

@@ -29,6 +29,7 @@ from cleanpairs.data import ParquetSink, Source, open_source, staged_file
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.text import text_groups
 from cleanpairs.engine import make_engine
+from cleanpairs.engine.job import claim_folder
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.batches import RowScorer
@@ -118,7 +119,7 @@ def plan_stream(
     job = json.dumps([cleanpairs.__version__, source.fingerprint, run.hashes(), asdict(chosen)], sort_keys=True)
     job = hashlib.sha256(job.encode()).hexdigest()
     with staged_file(out, overwrite=overwrite, inputs=source.paths) as staged:
-        parts.mkdir(parents=True, exist_ok=True)
+        claim_folder(parts)
         scratch = Scratch(parts)
         known = None
         if source.fingerprint == model.fingerprint_ and source.n_rows == len(model.correspondence_):
