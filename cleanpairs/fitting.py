@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +14,8 @@ import numpy as np
 
 from cleanpairs import distributed
 from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
+from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
+from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.precomp import splits_of
@@ -19,7 +23,7 @@ from cleanpairs.errors import ConfigError, DataError, OutputError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.evaluate import detection
 from cleanpairs.recipe import DataOptions, Recipe
-from cleanpairs.run import Run, default_run_path, versions, write_scores
+from cleanpairs.run import Run, default_run_path, is_latest, versions, write_scores
 from cleanpairs.trainer import EpochRecord
 
 __all__ = ["FitProgress", "FitResult", "fit_run"]
@@ -88,8 +92,17 @@ class FitResult:
         for k, count in enumerate(self.histogram):
             bar = "█" * round(40 * count / top)
             lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {bar}")
-        lines += ["", f"run             {self.run}", "next            cleanpairs export --repaired out.parquet"]
+        lines += [
+            "",
+            f"run             {self.run}",
+            f"next            cleanpairs export {_named(self.run)}--repaired out.parquet",
+        ]
         return "\n".join(lines)
+
+
+def _named(run: str) -> str:
+    """How a command is told of the run."""
+    return "" if is_latest(run) else f"--run {shlex.quote(run)} "
 
 
 def fit_run(
@@ -130,8 +143,8 @@ def fit_run(
     """
     estimator: PairCleaner = recipe.estimator()
     estimator._validate()
-    with distributed.process_group(estimator._device()):
-        return _fit_run(recipe, estimator, out, resume, latest, noise_file, progress)
+    with distributed.process_group(estimator._device()), ExitStack() as held:
+        return _fit_run(recipe, estimator, out, resume, latest, noise_file, progress, held)
 
 
 def check_stored(recipe: Recipe, run: str | Path) -> None:
@@ -158,7 +171,7 @@ def _val_options(data: DataOptions) -> dict[str, Any]:
 
 def _fit_run(
     recipe: Recipe, estimator: PairCleaner, out: str | Path | None, resume: bool, latest: bool,
-    noise_file: str | Path | None, progress: FitProgress | None,
+    noise_file: str | Path | None, progress: FitProgress | None, held: ExitStack,
 ) -> FitResult:  # fmt: skip
     data = recipe.data
     assert data.train is not None
@@ -171,18 +184,19 @@ def _fit_run(
         note_named(data.val, _val_options(data))
     elif pairs.source.kind == "precomp" and data.split in (None, "train"):
         val = _dev_split(data.train, data.text_column)
-    path = out or recipe.output.out or default_run_path(recipe.method, data.train)
+    path = Path(out or recipe.output.out or default_run_path(recipe.method, data.train))
     if resume:
         Run.check_resumable(path)
-        noise_file = _noise_to_resume(Path(path), noise_file)
+        noise_file = _noise_to_resume(path, noise_file)
     noise: dict[str, Any] = {}
     if noise_file is not None:
         pairs, noise = _wronged(pairs, noise_file)
     if not distributed.is_first():
-        path = _path_of_first()
-        estimator.fit(pairs, val=val, run_dir=path, resume=resume)
-        return _result(path, recipe.method, estimator, pairs, bool(noise))
-    run = _create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
+        shared = _path_of_first()
+        estimator.fit(pairs, val=val, run_dir=shared, resume=resume)
+        return _result(shared, recipe.method, estimator, pairs, bool(noise))
+    reads = [*data_inputs(data.train, options, noise.get("noise")), *data_inputs(data.val, options)]
+    run = _create(path, reads, held, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
     info: dict[str, Any] = {
         "status": "running",
         "method": recipe.method,
@@ -263,9 +277,11 @@ def _fit_run(
     return result
 
 
-def _create(path: str | Path, **how: bool) -> Run:
-    """The run directory, which the other processes are told; an empty path where it cannot be made."""
+def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run:
+    """The run directory, locked, which the other processes are told; an empty path where it cannot be made."""
     try:
+        refuse_inputs([path], reads)
+        held.enter_context(hold([path]))
         run = Run.create(path, **how)
     except BaseException:
         distributed.text_of_first("")

@@ -17,6 +17,7 @@ import numpy as np
 
 import cleanpairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
         "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
     }
-    with staged_directory(path, overwrite=overwrite) as staging:
+    with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
         folder = Path(staging)
         weights = dict(estimator.model_.state_dict())
         for k, head in enumerate(estimator.heads_):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.errors import DataError, OutputError, OutputExistsError
+from cleanpairs.errors import DataError
 
 __all__ = ["BenchLog"]
 
@@ -65,25 +62,6 @@ class BenchLog:
                     return start + at + 1
                 end = start
         return 0
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nobody else appends meanwhile; OutputExistsError where somebody does."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise OutputError(f"{self.path} cannot be written: {error.strerror or error}") from error
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise OutputExistsError(
-                    f"{self.path} is being written by another benchmark; name another --out"
-                ) from error
-            yield
-        finally:
-            os.close(fd)
 
 
 def _plain(value: Any) -> Any:

@@ -12,13 +12,14 @@ import click
 
 from cleanpairs.cli.completion import complete_backbone, complete_image_encoder, complete_method, complete_recipe
 from cleanpairs.cli.options import column_options, pick_columns, trust_option
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
 
 __all__ = ["fit"]
 
 
-@click.command(short_help="Train on noisy pairs; leave a run with scores and a model.")
+@click.command(cls=PathsCommand, short_help="Train on noisy pairs; leave a run with scores and a model.")
 @click.argument("data", required=False, type=click.Path())
 @click.option(
     "--method",
@@ -34,7 +35,7 @@ __all__ = ["fit"]
 )
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="One setting; may be repeated.")
 @click.option("--val", metavar="DATA", help="Clean validation pairs: the best epoch on them is kept.")
-@click.option("--out", metavar="DIR", help="Run directory.  [default: runs/<date>-<method>-<data>]")
+@click.option("--out", type=Writes(), metavar="DIR", help="Run directory.  [default: runs/<date>-<method>-<data>]")
 @click.option("--backbone", metavar="NAME", help="Dual encoder.", shell_complete=complete_backbone)
 @click.option("--encoder", metavar="NAME", help="CLIP or SigLIP for both sides: a directory, or a name on the hub.")
 @click.option(

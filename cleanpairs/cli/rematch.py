@@ -8,15 +8,22 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, trust_option
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
 
 __all__ = ["rematch"]
 
 
-@click.command(short_help="Plan the repairs, to be reviewed before they are made.")
+@click.command(cls=PathsCommand, short_help="Plan the repairs, to be reviewed before they are made.")
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
-@click.option("--out", required=True, metavar="FILE", help="The plan to write: Parquet, or CSV where it ends in .csv.")
+@click.option(
+    "--out",
+    type=Writes(beside=(".json", ".parts"), in_run=("plan.parquet",)),
+    required=True,
+    metavar="FILE",
+    help="The plan to write: Parquet, or CSV where it ends in .csv.",
+)
 @repair_options
 @click.option(
     "--targets",

@@ -9,14 +9,15 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import RUN, existing_run, trust_option
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 
 __all__ = ["report"]
 
 
-@click.command(short_help="Write one HTML page about a run.")
+@click.command(cls=PathsCommand, short_help="Write one HTML page about a run.")
 @RUN
-@click.option("--out", default="report.html", show_default=True, metavar="FILE")
+@click.option("--out", type=Writes(), default="report.html", show_default=True, metavar="FILE")
 @click.option("--slice-by", metavar="COLUMN,...", help="Columns of the input; a table of outcomes for each.")
 @click.option("--pairs", "count", default=24, show_default=True, type=click.IntRange(1, 200), help="Cards a gallery.")
 @click.option(

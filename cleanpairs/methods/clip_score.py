@@ -27,6 +27,7 @@ import cleanpairs
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError, RefusedError
@@ -311,7 +312,7 @@ class ClipScore(PairCleaner):
             "bank": {"tau": self.bank_.tau, "group_size": self.bank_.group_size},
             "state": {name: _plain(getattr(self, name)) for name in _STATE},
         }
-        with staged_directory(Path(path), overwrite=overwrite) as staging:
+        with staged_directory(Path(path), overwrite=overwrite, ours=MODEL_FILES) as staging:
             write_tensors(_bank_arrays(self.bank_), Path(staging) / "bank.safetensors")
             (Path(staging) / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         return Path(path)
