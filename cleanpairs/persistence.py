@@ -22,6 +22,7 @@ from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.registry import BACKBONES, HEADS, METHODS
+from cleanpairs.regular import check_regular, read_json
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
@@ -162,6 +163,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
         state = {name: config["state"][name] for name in _STATE}
         file = path / "model.safetensors"
+        check_regular(file)
         weights = load_file(file)
         heads = [estimator._head(member) for member in _members(model)]
         for k, head in enumerate(heads):
@@ -171,6 +173,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
         model.load_state_dict(weights)
         model.eval()
         file = path / "bank.safetensors"
+        check_regular(file)
         arrays = load_arrays(file)
         device = estimator._device()
         bank = Bank(
@@ -214,7 +217,7 @@ def _texts(estimator: PairCleaner, model: dict[str, Any], path: Path) -> Any:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except FileNotFoundError as error:
         raise DataError(f"{file.parent} is not a model of cleanpairs: {file.name} is missing") from error
     except (ValueError, OSError) as error:

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -28,6 +27,7 @@ import cleanpairs
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.regular import read_json, read_text, sha256_of
 
 __all__ = ["Run", "Scores", "versions", "write_scores"]
 
@@ -227,7 +227,7 @@ class Run:
     def info(self) -> dict[str, Any]:
         """run.json."""
         try:
-            data = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            data = read_json(self.path / "run.json")
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path / 'run.json'} cannot be read: {error}") from error
         return dict(data)
@@ -238,8 +238,7 @@ class Run:
         files = [p for p in (*names, *sorted((self.path / "model").rglob("*"))) if p.is_file()]
         found = {}
         for file in files:
-            with file.open("rb") as stream:
-                found[file.relative_to(self.path).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+            found[file.relative_to(self.path).as_posix()] = sha256_of(file)
         return found
 
     def write_info(self, info: dict[str, Any]) -> None:
@@ -257,9 +256,12 @@ class Run:
         self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict an epoch."""
+        """One dict an epoch; DataError where the file cannot be read."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+        try:
+            return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
 
     def scores(self) -> Scores:
         """scores.parquet; DataError when the run has none yet or it is damaged."""

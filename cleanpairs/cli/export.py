@@ -9,6 +9,7 @@ import click
 from cleanpairs.cli.options import engine_options, existing_run
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["export"]
 
@@ -68,7 +69,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         run, threshold = existing_run(options["run"]), chosen_threshold(options["threshold"])
         expected = expected_at(threshold, run)
         if expected is not None and not as_json:
-            click.echo(f"{expected}\n")
+            echo(f"{expected}\n")
         summary = export_run(
             run,
             out,
@@ -77,7 +78,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
             **written,
         )
     if not as_json:
-        click.echo(str(summary))
+        echo(str(summary))
     pushed = None
     if repo is not None:
         pushed = push_export(
@@ -88,7 +89,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         counts = {name: getattr(summary, name) for name in fields}
         print_json(counts if pushed is None else {**counts, "pushed": pushed})
     elif pushed is not None:
-        click.echo(str(pushed))
+        echo(str(pushed))
 
 
 def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["restore"]
 
@@ -28,4 +29,4 @@ def restore(out: str, to: str, ledger: str | None, overwrite: bool, as_json: boo
         fields = ("rows", "columns", "unchanged", "undone", "returned")
         print_json({"path": summary.path} | {name: getattr(summary, name) for name in fields})
     else:
-        click.echo(str(summary))
+        echo(str(summary))

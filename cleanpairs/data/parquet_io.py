@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-import json
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -17,6 +17,7 @@ from cleanpairs.data.images import image_cells, rows_by_file
 from cleanpairs.data.vector_pages import VectorColumn, plain_columns
 from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.errors import DataError
+from cleanpairs.regular import check_regular, read_json
 
 __all__ = [
     "common_schema",
@@ -42,7 +43,7 @@ def parquet_files(folder: Path) -> list[str]:
     aside: set[Path] = set()
     for manifest in folder.glob("[!.]*.manifest.json"):
         try:
-            files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+            files = read_json(manifest)["files"]
             aside |= {(folder / name).resolve() for name, f in files.items() if f["role"] in ("ledger", "dropped")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # of somebody else
@@ -93,6 +94,7 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
 
 
 def _opened(path: str) -> pq.ParquetFile:
+    check_regular(path)
     # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets, and a
     # damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
@@ -125,7 +127,7 @@ def common_schema(paths: Sequence[str]) -> pa.Schema:
         with open_parquet(path) as file, _named(path):
             schema = plain_schema(file.schema_arrow)
         names = schema.names
-        twice = sorted({n for n in names if names.count(n) > 1})
+        twice = sorted(n for n, k in Counter(names).items() if k > 1)
         if twice:
             raise DataError(f"{path} has the column {twice[0]!r} more than once")
         if first is None:

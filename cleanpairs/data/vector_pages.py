@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cleanpairs.data.thrift import Fields, read_struct, read_varint
+from cleanpairs.regular import open_regular
 
 __all__ = ["Chunk", "VectorColumn", "plain_columns"]
 
@@ -124,7 +125,7 @@ class VectorColumn:
     ) -> None:
         self._field, self._chunks, self._rows, self._opened = field, chunks, rows, opened
         self._group, self._at = group, 0  # the row of the group that is next
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - close() does
+        self._file = open_regular(path, buffering=0)
         self._pages: _Pages | None = None
         self._arrow: _ByArrow | None = None
 

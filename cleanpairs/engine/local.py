@@ -87,7 +87,8 @@ _do: Do | None = None
 def _begin(work: Work, threads: int) -> None:
     """In a worker. The work is opened with the first partition: the pool would swallow an error raised here."""
     global _work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    for number in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all: the parent's to handle
+        signal.signal(number, signal.SIG_IGN)
     _work = work, threads
 
 

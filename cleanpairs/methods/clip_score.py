@@ -40,6 +40,7 @@ from cleanpairs.methods.given import Given, GivenScorer, given_cosines, no_donor
 from cleanpairs.ops.candidates import Search
 from cleanpairs.parameters import check_number
 from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable, parameters_of
+from cleanpairs.regular import check_regular
 from cleanpairs.repair import RepairPlan
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -331,6 +332,7 @@ class ClipScore(PairCleaner):
             name, fingerprint = config["pretrained"]["name"], config["pretrained"]["fingerprint"]
             state = {key: config["state"][key] for key in _STATE}
             file = Path(path) / "bank.safetensors"
+            check_regular(file)
             arrays = load_file(file)
             groups = arrays["image_group"], arrays["text_group"]
             images, texts = _side(arrays, "images"), _side(arrays, "texts")

@@ -10,6 +10,7 @@ import numpy as np
 
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.export.files import sha256_of
+from cleanpairs.regular import check_regular, read_text
 from cleanpairs.run import Run
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_scores, read_pages
@@ -105,10 +106,10 @@ def _check_text(path: Path, done: bool, findings: Findings) -> None:
     metrics = path / "metrics.jsonl"
     if metrics.is_file():
         with findings.section("metrics.jsonl: one JSON object an epoch", metrics):
-            for number, line in enumerate(metrics.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            for number, line in enumerate(read_text(metrics, errors="replace").splitlines(), 1):
                 try:
                     good = isinstance(json.loads(line), dict)
-                except ValueError:
+                except (ValueError, RecursionError):
                     good = False
                 if not good:
                     findings.wrong(metrics, "is no JSON object", f"line {number}")
@@ -160,6 +161,7 @@ def _read_tensors(file: Path, findings: Findings, *, finite: bool) -> None:
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_regular(file)
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a dict
                 value = tensors.get_tensor(name)
