@@ -277,12 +277,13 @@ class RepairPlan:
         if path.suffix == ".csv":
             table = read_csv(path, PLAN_SCHEMA)
             try:
-                note = _note_of(path)
+                return cls(followed(table), **_note_of(path))
             except (OSError, ValueError, TypeError) as error:
+                if isinstance(error, DataError) and not isinstance(error, OSError):
+                    raise
                 raise DataError(
                     f"{path} is no repair plan without {_beside(path).name} as it was written: {error}"
                 ) from error
-            return cls(followed(table), **note)
         table = read_table(path)
         metadata = table.schema.metadata or {}
         if METADATA_KEY not in metadata:

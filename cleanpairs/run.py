@@ -29,7 +29,7 @@ from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.regular import read_json, read_text, sha256_of
 
-__all__ = ["Run", "Scores", "versions", "write_scores"]
+__all__ = ["Run", "Scores", "mistyped", "versions", "write_scores"]
 
 SCORES_SCHEMA = pa.schema(
     [
@@ -40,6 +40,29 @@ SCORES_SCHEMA = pa.schema(
         ("reason", pa.string()),
     ]
 )
+
+
+_NUMBER = (int, float)
+# What a value of run.json is, where it is not null.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "status": str, "method": str, "device": str, "seed": int, "versions": dict, "files": dict,
+    "input": dict, "input.data": str, "input.options": dict, "input.columns": dict, "input.fingerprint": str,
+    "input.kind": str, "input.rows": int, "input.pairs": int,
+    "result": dict, "result.threshold": _NUMBER, "result.noise_rate": _NUMBER, "result.flagged": int,
+    "result.pairs": int,
+}  # fmt: skip
+
+
+def mistyped(info: dict[str, Any]) -> list[str]:
+    """The keys of a run.json, such as ``result.threshold``, whose values are of another type than ``fit`` writes."""
+    found = []
+    for key, kind in _KINDS.items():
+        outer, _, inner = key.rpartition(".")
+        within = info.get(outer) if outer else info
+        value = within.get(inner) if isinstance(within, dict) else None
+        if value is not None and not isinstance(value, kind):
+            found.append(key)
+    return found
 
 
 class Scores:
@@ -225,12 +248,15 @@ class Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """run.json."""
+        """run.json; DataError where it cannot be read, or is not as ``fit`` writes it."""
+        file = self.path / "run.json"
         try:
-            data = read_json(self.path / "run.json")
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.path / 'run.json'} cannot be read: {error}") from error
-        return dict(data)
+            data = dict(read_json(file))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
+        if wrong := mistyped(data):
+            raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} is of another type")
+        return data
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the files that a complete run does not change any more, by their names in the run."""

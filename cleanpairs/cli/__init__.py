@@ -232,6 +232,8 @@ def _allocates(error: Exception) -> bool:
 
 def _of_the_input(error: Exception) -> bool:
     """Whether it is an error that only data can cause, where no reader has named the file."""
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # pathlib's, up to Python 3.12
+        return True
     arrow = any(kind.__name__ == "ArrowException" for kind in type(error).__mro__)
     return arrow or isinstance(error, UnicodeError | RecursionError)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -40,15 +41,15 @@ def parquet_files(folder: Path) -> list[str]:
 
     An export leaves ``OUT.manifest.json``, which names its ledger and its dropped pairs: they are no input.
     """
-    aside: set[Path] = set()
+    aside: set[str] = set()
     for manifest in folder.glob("[!.]*.manifest.json"):
         try:
             files = read_json(manifest)["files"]
-            aside |= {(folder / name).resolve() for name, f in files.items() if f["role"] in ("ledger", "dropped")}
+            aside |= {os.path.realpath(folder / name) for name, f in files.items() if f["role"] in ("ledger", "dropped")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # of somebody else
     found = sorted(folder.glob("[!.]*.parquet"))  # hidden ones are somebody's staging
-    return [str(p) for p in found if p.resolve() not in aside]
+    return [str(p) for p in found if os.path.realpath(p) not in aside]
 
 
 def expand(data: str) -> list[str]:
@@ -224,7 +225,8 @@ def _batches(
 ) -> Generator[pa.RecordBatch, None, None]:
     """The row groups from ``first`` on in batches of at most ``rows``; vectors that are stored plainly as they lie."""
     groups = range(first, len(sizes))
-    names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+    chosen = None if wanted is None else set(wanted)
+    names = [name for name in file.schema_arrow.names if chosen is None or name in chosen]
     plain = plain_columns(file, names)
     if not plain:
         yield from file.iter_batches(

@@ -62,11 +62,15 @@ def plain_columns(file: pq.ParquetFile, names: Sequence[str]) -> dict[str, list[
     schema, footer = file.schema_arrow, file.metadata
     if any("." in name for name in schema.names) or len(set(schema.names)) < len(schema.names):
         return found  # Parquet's paths are not clear then
-    leaves = {file.schema.column(i).path: i for i in range(len(file.schema))}
+    vectors = {name for name in names if _is_vector(schema.field(name).type)}
+    if not vectors:
+        return found
+    leaves: dict[str, list[int]] = {}
+    for i in range(len(file.schema)):
+        leaves.setdefault(file.schema.column(i).path.split(".")[0], []).append(i)
     for name in names:
-        kind = schema.field(name).type
-        at = [i for path, i in leaves.items() if path.split(".")[0] == name]
-        if len(at) != 1 or not _is_vector(kind):
+        kind, at = schema.field(name).type, leaves.get(name, [])
+        if len(at) != 1 or name not in vectors:
             continue
         leaf = file.schema.column(at[0])
         if leaf.max_repetition_level != 1 or _TYPES.get(leaf.physical_type) != kind.value_type:

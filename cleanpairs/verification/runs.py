@@ -11,7 +11,7 @@ import numpy as np
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.export.files import sha256_of
 from cleanpairs.regular import check_regular, read_text
-from cleanpairs.run import Run
+from cleanpairs.run import Run, mistyped
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_scores, read_pages
 
@@ -66,6 +66,9 @@ def _check_info(info: dict[str, Any], path: Path, findings: Findings) -> None:
     for name, kind in wanted.items():
         if not isinstance(info.get(name), kind):
             findings.wrong(path / "run.json", "is missing, or not what fit writes", f"key {name!r}")
+    for name in mistyped(info):
+        if name not in wanted:
+            findings.wrong(path / "run.json", "is of another type than fit writes", f"key {name!r}")
     if findings.problems:
         return
     for name in ("data", "fingerprint", "rows", "pairs"):

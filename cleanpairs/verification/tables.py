@@ -110,7 +110,7 @@ def check_json(path: Path) -> Any:
         data = read_json(path)
     except json.JSONDecodeError as error:
         raise DataError(f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise DataError(f"{path} does not hold a JSON object")

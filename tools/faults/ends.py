@@ -255,7 +255,8 @@ def _wide_file(name: str, work: Path, twice: bool = False) -> None:
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 COMMANDS = ("inspect data.parquet", "verify kept.parquet", "diff kept.parquet", SCORE.format("data.parquet"),
-            FIT.format("data.parquet") + " --progress", "doctor", "export --run run --repaired new")  # fmt: skip
+            FIT.format("data.parquet") + " --progress", "report run --out new.html",
+            "export --run run --repaired new.pq --format parquet")  # fmt: skip
 
 
 def closed(*numbers: int) -> None:
