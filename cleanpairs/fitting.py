@@ -135,7 +135,7 @@ def fit_run(
     CleanpairsError
         As :meth:`cleanpairs.estimators.PairCleaner.fit`, and OutputExistsError for a run that exists.
     KeyboardInterrupt
-        On SIGINT or SIGTERM, with the state saved.
+        On SIGINT, SIGTERM or SIGHUP, with the state saved.
 
     Notes
     -----

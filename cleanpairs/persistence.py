@@ -24,6 +24,7 @@ from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.hub import without_hub
 from cleanpairs.registry import BACKBONES, HEADS, METHODS
+from cleanpairs.regular import check_regular, read_json
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
@@ -178,6 +179,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
         state = state_of(config)
         file = path / "model.safetensors"
+        check_regular(file)
         weights = load_file(file)
         heads = [estimator._head(member) for member in _members(model)]
         for k, head in enumerate(heads):
@@ -187,6 +189,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
         model.load_state_dict(weights)
         model.eval()
         file = path / "bank.safetensors"
+        check_regular(file)
         arrays = load_arrays(file)
         device = estimator._device()
         bank = Bank(
@@ -230,7 +233,7 @@ def _texts(estimator: PairCleaner, model: dict[str, Any], path: Path) -> Any:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except FileNotFoundError as error:
         raise DataError(f"{file.parent} is not a model of cleanpairs: {file.name} is missing") from error
     except (ValueError, OSError) as error:

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -33,8 +32,9 @@ from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.plan import refuse_edited
+from cleanpairs.regular import read_json, read_text, sha256_of
 
-__all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "versions", "write_scores"]
+__all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "mistyped", "versions", "write_scores"]
 
 PLAN = "plan.parquet"
 # What cleanpairs leaves in a run, by its names in the run.
@@ -51,6 +51,29 @@ SCORES_SCHEMA = pa.schema(
         ("reason", pa.string()),
     ]
 )
+
+
+_NUMBER = (int, float)
+# What a value of run.json is, where it is not null.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "status": str, "method": str, "device": str, "seed": int, "versions": dict, "files": dict,
+    "input": dict, "input.data": str, "input.options": dict, "input.columns": dict, "input.fingerprint": str,
+    "input.kind": str, "input.rows": int, "input.pairs": int,
+    "result": dict, "result.threshold": _NUMBER, "result.noise_rate": _NUMBER, "result.flagged": int,
+    "result.pairs": int,
+}  # fmt: skip
+
+
+def mistyped(info: dict[str, Any]) -> list[str]:
+    """The keys of a run.json, such as ``result.threshold``, whose values are of another type than ``fit`` writes."""
+    found = []
+    for key, kind in _KINDS.items():
+        outer, _, inner = key.rpartition(".")
+        within = info.get(outer) if outer else info
+        value = within.get(inner) if isinstance(within, dict) else None
+        if value is not None and not isinstance(value, kind):
+            found.append(key)
+    return found
 
 
 class Scores:
@@ -241,12 +264,15 @@ class Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """run.json."""
+        """run.json; DataError where it cannot be read, or is not as ``fit`` writes it."""
+        file = self.path / "run.json"
         try:
-            data = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.path / 'run.json'} cannot be read: {error}") from error
-        return dict(data)
+            data = dict(read_json(file))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
+        if wrong := mistyped(data):
+            raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} is of another type")
+        return data
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the files that a complete run does not change any more, by their names in the run."""
@@ -254,8 +280,7 @@ class Run:
         files = [p for p in (*names, *sorted((self.path / "model").rglob("*"))) if p.is_file()]
         found = {}
         for file in files:
-            with file.open("rb") as stream:
-                found[file.relative_to(self.path).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+            found[file.relative_to(self.path).as_posix()] = sha256_of(file)
         return found
 
     def write_info(self, info: dict[str, Any]) -> None:
@@ -273,9 +298,12 @@ class Run:
         self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict an epoch."""
+        """One dict an epoch; DataError where the file cannot be read."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+        try:
+            return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
 
     def scores(self) -> Scores:
         """scores.parquet; DataError when the run has none yet or it is damaged."""

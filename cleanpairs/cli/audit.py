@@ -11,6 +11,7 @@ import click
 from cleanpairs.cli.options import RUN, existing_run, trust_option
 from cleanpairs.cli.paths import Params, PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, plain, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["audit"]
 
@@ -106,11 +107,11 @@ def _draw(run: Any, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json({"pairs": forms.pairs, "pictures": forms.pictures, "csv": forms.csv, "page": forms.page})
         return
-    click.echo(f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}")
-    click.echo(
+    echo(f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}")
+    echo(
         f"label: open {forms.page} in a browser and save its CSV, or fill the column `matched` of {forms.csv} (1 or 0)"
     )
-    click.echo(f"then:  cleanpairs audit {run.path} --labels {forms.csv}")
+    echo(f"then:  cleanpairs audit {run.path} --labels {forms.csv}")
 
 
 def _judge(run: Any, options: dict[str, Any]) -> None:
@@ -141,7 +142,7 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json(figures)
     else:
-        click.echo(f"{result}\n\nprobabilities: {target}")
+        echo(f"{result}\n\nprobabilities: {target}")
 
 
 def _expect(run: Any, options: dict[str, Any]) -> None:
@@ -151,4 +152,4 @@ def _expect(run: Any, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json(expected.to_dict())
     else:
-        click.echo(str(expected))
+        echo(str(expected))

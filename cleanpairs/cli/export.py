@@ -10,6 +10,7 @@ from cleanpairs.cli.options import engine_options, existing_run, trust_option
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["export"]
 
@@ -80,7 +81,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         run, threshold = existing_run(options["run"], options["trusted"]), chosen_threshold(options["threshold"])
         expected = expected_at(threshold, run)
         if expected is not None and not as_json:
-            click.echo(f"{expected}\n")
+            echo(f"{expected}\n")
         summary = export_run(
             run,
             out,
@@ -89,7 +90,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
             **written,
         )
     if not as_json:
-        click.echo(str(summary))
+        echo(str(summary))
     pushed = None
     if repo is not None:
         pushed = push_export(
@@ -100,7 +101,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         counts = {name: getattr(summary, name) for name in fields}
         print_json(counts if pushed is None else {**counts, "pushed": pushed})
     elif pushed is not None:
-        click.echo(str(pushed))
+        echo(str(pushed))
 
 
 def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 from cleanpairs.cli.options import RUN, existing_run, trust_option
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["report"]
 
@@ -77,7 +77,7 @@ def report(
     if as_json:
         print_json({"report": path})
     else:
-        click.echo(f"written: {path}")
+        echo(f"written: {path}")
 
 
 def _settings(run: Any) -> dict[str, Any]:
@@ -109,11 +109,12 @@ def _sample(run: Any, scores: Any, threshold: float, size: int | None) -> Any:
 def _audit_result(run: Any) -> dict[str, Any] | None:
     """What ``cleanpairs audit --labels`` left."""
     from cleanpairs.errors import DataError
+    from cleanpairs.regular import read_json
 
     file = Path(run.path / "audit" / "result.json")
     if not file.exists():
         return None
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        return dict(read_json(file))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{file} cannot be read: {error}; `cleanpairs audit --labels` writes it anew") from error

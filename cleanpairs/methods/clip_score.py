@@ -52,6 +52,7 @@ from cleanpairs.persistence import (
     parameters_of,
     state_of,
 )
+from cleanpairs.regular import check_regular
 from cleanpairs.repair import RepairPlan
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -343,6 +344,7 @@ class ClipScore(PairCleaner):
             name, fingerprint = config["pretrained"]["name"], config["pretrained"]["fingerprint"]
             state = state_of(config)
             file = Path(path) / "bank.safetensors"
+            check_regular(file)
             arrays = load_file(file)
             groups = arrays["image_group"], arrays["text_group"]
             images, texts = _side(arrays, "images"), _side(arrays, "texts")
