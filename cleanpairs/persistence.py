@@ -44,6 +44,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
     # By their absolute paths; a module is none of text.
     parameters |= {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
+    parameters["text_encoder"] = parameters["text_encoder"] or estimator.text_encoder_  # what was taken for these data
     name = getattr(_members(estimator.model_)[0], "registered", estimator.backbone)
     config = {
         "format": FORMAT,
@@ -170,7 +171,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
             f"{path} was fitted with a torch module as image_encoder ({encoders['image_encoder']['name']}), which is "
             f"not saved: give it again, from_pretrained(path, image_encoder=module)"
         )
-    estimator._load_encoders(encoders, path)
+    estimator._load_encoders(estimator.text_encoder, encoders, path)
     try:
         backbone = dict(config["backbone"])
         with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced

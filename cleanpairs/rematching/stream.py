@@ -27,7 +27,6 @@ import pyarrow.compute as pc
 import cleanpairs
 from cleanpairs.data import ParquetSink, Source, note_named, open_source, staged_file
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.data.text import text_groups
 from cleanpairs.engine import make_engine
 from cleanpairs.engine.job import claim_folder
 from cleanpairs.engine.queries import EngineSearch
@@ -185,7 +184,7 @@ class _Batch:
 
     def __init__(self, batch: RowBatch) -> None:
         self.image_index = np.arange(len(batch.captions))
-        self.image_group, self.text_group = batch.image_group, text_groups(batch.captions)
+        self.image_group, self.text_group = batch.image_group, batch.text_group
 
     def __len__(self) -> int:
         return len(self.image_index)
