@@ -1,7 +1,6 @@
 """What two lines of numpy say, as rows of a benchmark on vectors of both sides: nothing is fitted, nothing flagged.
 
-negCLIPLoss (Wang et al., CLIPLoss and Norm-Based Data Selection Methods for Multimodal Contrastive Learning, NeurIPS
-2024): the cosine less what both partners have with everybody, s_ii - tau/2 (log sum_j e^(s_ij/tau) + the same of j, i).
+The cosine, and negCLIPLoss (Wang et al., NeurIPS 2024): :mod:`cleanpairs.ops.normalised_similarity`.
 """
 
 from __future__ import annotations
@@ -10,20 +9,17 @@ import time
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from cleanpairs.benchmarking.settings import MethodSettings
 from cleanpairs.benchmarking.splits import Splits
 from cleanpairs.data import Pairs
 from cleanpairs.data.noise import Noise, apply_noise
 from cleanpairs.evaluate import detection, recall
+from cleanpairs.ops.normalised_similarity import cosines, normalised_similarity
 
 __all__ = ["PLAIN_SCORES", "PlainScore", "plain_row", "plain_scores"]
 
 PLAIN_SCORES = ("cosine", "negCLIPLoss")
-TAU = 0.01  # where CLIP's own ends
-MOST = 50_000  # pairs: N^2 similarities take time
-BLOCK = 2048
 
 
 class PlainScore(MethodSettings):
@@ -40,7 +36,7 @@ def plain_scores(pairs: Pairs) -> list[PlainScore]:
     vectors, texts = pairs.images.array(), pairs.text_vectors
     if vectors is None or texts is None or vectors.shape[1:] != (1, texts.shape[1]):
         return []
-    return [PlainScore(name, {}, None, None) for name in PLAIN_SCORES[: 2 if len(pairs) <= MOST else 1]]
+    return [PlainScore(name, {}, None, None) for name in PLAIN_SCORES]
 
 
 def plain_row(name: str, splits: Splits, noise: Noise) -> dict[str, Any]:
@@ -50,7 +46,9 @@ def plain_row(name: str, splits: Splits, noise: Noise) -> dict[str, Any]:
     image, text = _vectors(pairs)
     usable = np.setdiff1d(np.arange(len(pairs)), list(pairs.reasons))
     y = np.full(len(pairs), np.nan)
-    y[usable] = _scores(name, image[usable], text[usable])
+    groups = (pairs.pair_image_group[usable], pairs.text_group[usable])
+    sides = image[usable], text[usable]
+    y[usable] = cosines(*sides) if name == "cosine" else normalised_similarity(*sides, *groups)
     seconds = time.perf_counter() - began
     row: dict[str, Any] = {"pairs": len(pairs), "quarantined": len(pairs.reasons), "seconds": seconds}
     row |= {"mismatched": float(noise.mismatched.mean()), "total_seconds": seconds}
@@ -72,14 +70,3 @@ def _vectors(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
     sides = (np.asarray(x, np.float32) for x in (array[pairs.image_index, 0], texts))
     image, text = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in sides)
     return image, text
-
-
-def _scores(name: str, image: np.ndarray, text: np.ndarray) -> np.ndarray:
-    own = np.einsum("ij,ij->i", image, text)
-    if name == "cosine":
-        return np.asarray(own)
-    shared = np.zeros(len(own))
-    for a, b in ((image, text), (text, image)):
-        for start in range(0, len(a), BLOCK):
-            shared[start : start + BLOCK] += logsumexp(a[start : start + BLOCK] @ b.T / TAU, axis=1)
-    return np.asarray(own - TAU / 2 * shared)

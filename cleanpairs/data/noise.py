@@ -8,6 +8,7 @@ wrong in other ways, too: see :mod:`cleanpairs.data.noise_kinds`.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -231,7 +232,7 @@ def corrupt(
         raise ConfigError("corrupt needs a rate or a noise file")
     wronged = apply_noise(pairs, noise)
     if pairs.source.kind == "precomp" and Path(out).suffix != ".parquet":
-        with staged_directory(out, overwrite=overwrite, inputs=[data]) as folder:
+        with staged_directory(out, overwrite=overwrite, inputs=[data], ours=_RESEARCH) as folder:
             _write_research(wronged, Path(pairs.source.paths[0]), folder)
         return noise
     with staged_file(out, overwrite=overwrite, inputs=pairs.source.paths) as file:
@@ -242,6 +243,9 @@ def corrupt(
             for table in tables:
                 sink.write(table)
     return noise
+
+
+_RESEARCH = re.compile(r"\w+_(ims\.npy|caps\w*\.txt|truth\.parquet)")  # files of the layout
 
 
 def _write_research(wronged: Pairs, images: Path, folder: Path) -> None:

@@ -26,6 +26,7 @@ from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.text import caption_fault, text_groups
 from cleanpairs.errors import DataError
+from cleanpairs.regular import read_text
 
 __all__ = ["PrecompReader", "lines_of", "splits_of"]
 
@@ -192,7 +193,7 @@ def _arrays(path: str) -> np.ndarray:
 def lines_of(path: str) -> list[str]:
     """The captions of a text file, one a line; of token numbers (not in ``*_caps.txt``) commas become spaces."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start})") from error
     except OSError as error:

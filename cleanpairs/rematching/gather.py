@@ -20,6 +20,7 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.errors import OutputError, RefusedError
 from cleanpairs.ops.scratch import Scratch, release
+from cleanpairs.regular import read_json
 
 __all__ = ["TEXTS", "Gathered", "gather", "gathered_before"]
 
@@ -83,7 +84,7 @@ class Gathered:
 def gathered_before(folder: Path, job: str) -> Gathered | None:
     """What a pass of the same ``job`` left in ``folder`` before the process was stopped; None where it did not end."""
     try:
-        note = json.loads((folder / "gathered.json").read_text(encoding="utf-8"))
+        note = read_json(folder / "gathered.json")
         if note["job"] != job:
             return None
         numbers = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in _NUMBERS}
