@@ -25,6 +25,7 @@ from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedErr
 from cleanpairs.estimators.batches import RowScorer, vector_scorer
 from cleanpairs.estimators.cross_fitting import out_of_fold_scores
 from cleanpairs.estimators.encoders import Encoders, text_encoder_for
+from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT, evidence_of, refuse_without
 from cleanpairs.estimators.shared import SharedParameters
@@ -74,6 +75,8 @@ class PairCleaner(Plots, SharedParameters):
 
     def _default_threshold(self, valley: Valley) -> float:
         return 0.5
+
+    _null_threshold = False  # whether vectors of one space give the threshold: labels there are on a scale of their own
 
     def _head(self, model: Any) -> Any:
         """What is learned beside ``model`` and kept with it; None when nothing is."""
@@ -167,6 +170,8 @@ class PairCleaner(Plots, SharedParameters):
         self.fingerprint_ = pairs.source.fingerprint
         self.tau_ = self.label_tau or self.tau
         self._set_threshold(self.correspondence_[usable])
+        if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
+            self._set_by_null(matrix.array, data)
         device = self._device()
         self.bank_ = Bank.choose(
             embed_images(self.model_, matrix.array, device=device),
@@ -312,6 +317,16 @@ class PairCleaner(Plots, SharedParameters):
             self.threshold_ = self._default_threshold(valley) if self.threshold is None else float(self.threshold)
             if self.threshold is None and self.require_evidence and not self._hint():
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
+
+    def _set_by_null(self, images: np.ndarray, data: TrainingData) -> None:
+        """Threshold and noise rate of vectors of one space, where these agree with the method."""
+        texts = data.tokens.vectors
+        assert texts is not None
+        y, rows = self.correspondence_[data.pair_id], data.tokens.ids[data.tokens.offsets[:-1]]
+        vectors = images[data.image_index, 0], texts[rows]
+        found = null_threshold(y, *vectors, data.image_group, data.text_group, seed=self.random_state)
+        if found is not None:
+            self.threshold_, self.noise_rate_ = found
 
     def _hint(self) -> bool:
         """Whether the pairs gave any sign of depending on each other; where they were not asked, they may."""

@@ -158,6 +158,12 @@ class Encoders:
 
     # -- the model --------------------------------------------------------------------------------------------------
 
+    def in_one_space(self, matrix: ImageMatrix, tokens: TokenTable) -> bool:
+        """Whether both sides are single vectors of one length: of one model, or of the data."""
+        if self.tuned or tokens.vectors is None or matrix.array.shape[1:] != (1, tokens.vectors.shape[1]):
+            return False
+        return self.both is not None or (self.text == GIVEN and matrix.encoder == GIVEN)
+
     def builder(self, estimator: SharedParameters, matrix: ImageMatrix, tokens: TokenTable) -> Callable[[], Any] | None:
         """A maker of fresh models on these inputs; None: the estimator's backbone is the model."""
         if self.both is not None and self.tuned:
@@ -170,10 +176,8 @@ class Encoders:
         from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 
         assert tokens.vectors is not None
-        regions, dim_image = matrix.array.shape[1:]
-        dim_text = int(tokens.vectors.shape[1])
-        given = self.text == GIVEN and matrix.encoder == GIVEN
-        if self.both is not None or (given and regions == 1 and dim_image == dim_text):
+        dim_image, dim_text = int(matrix.array.shape[-1]), int(tokens.vectors.shape[1])
+        if self.in_one_space(matrix, tokens):
             return lambda: JointHead(dim_image)
         images = _moments(matrix.array.reshape(-1, dim_image))
         texts = _moments(tokens.vectors)

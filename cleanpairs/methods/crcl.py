@@ -58,6 +58,7 @@ class CRCL(PairCleaner):
     """
 
     method_name: ClassVar[str] = "crcl"
+    _null_threshold = True
 
     epochs: int = 8
     refine_epochs: Sequence[int] = (5, 5)
