@@ -120,7 +120,7 @@ _GRID = _features(_MIDDLE)
 def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
     """Quantiles (k,) in (0, 1) of scores among others (n,); of a tie the middle."""
     order = np.sort(among)
-    low, high = (np.searchsorted(order, score, side=side) for side in ("left", "right"))  # type: ignore[call-overload]
+    low, high = (np.searchsorted(order, score, side=side) for side in ("left", "right"))
     return np.asarray((low + high + 1) / 2 / (len(order) + 1))
 
 
