@@ -66,9 +66,8 @@ def data_inputs(
     for given in (data, *beside):
         if isinstance(given, str | os.PathLike) and "://" not in os.fspath(given):
             yield from map(Input, expand_braces(os.fspath(given)) if _FOLDERS.search(os.fspath(given)) else [given])
-    if isinstance(data, str | os.PathLike) and "://" not in os.fspath(data):
-        if root is None and os.path.isfile(data):
-            root = os.path.dirname(os.path.abspath(data))
+    if root is None and isinstance(data, str | os.PathLike) and "://" not in os.fspath(data) and os.path.isfile(data):
+        root = os.path.dirname(os.path.abspath(data))
     if isinstance(root, str | os.PathLike):
         yield Input(root, keeps=partial(_is_image, os.fspath(root)), deep=False)
     if isinstance(noise, Mapping) and isinstance(noise.get("file"), str):

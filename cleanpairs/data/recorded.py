@@ -73,8 +73,8 @@ def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool 
         return True
     if urls := [name for name in (data, *map(options.get, _FILES)) if name is not None and "://" in name]:
         raise ConfigError(
-            f"{where} names the data {urls[0]!r:.200}, which would be fetched, and nobody has named it here: a stranger's "
-            f"file may name anything. Fetch it yourself, or give {TRUST} if you know who made the file"
+            f"{where} names the data {urls[0]!r:.200}, which would be fetched, and nobody has named it here: a "
+            f"stranger's file may name anything. Fetch it yourself, or give {TRUST} if you know who made the file"
         )
     return False
 
