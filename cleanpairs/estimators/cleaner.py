@@ -76,7 +76,7 @@ class PairCleaner(Plots, SharedParameters):
     def _default_threshold(self, valley: Valley) -> float:
         return 0.5
 
-    _null_threshold = False  # whether vectors of one space give the threshold: labels there are on a scale of their own
+    _null_threshold = True  # vectors of one space give the threshold: labels there are on a scale of their own
 
     def _head(self, model: Any) -> Any:
         """What is learned beside ``model`` and kept with it; None when nothing is."""

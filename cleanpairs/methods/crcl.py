@@ -58,7 +58,6 @@ class CRCL(PairCleaner):
     """
 
     method_name: ClassVar[str] = "crcl"
-    _null_threshold = True
 
     epochs: int = 8
     refine_epochs: Sequence[int] = (5, 5)

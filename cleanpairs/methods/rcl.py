@@ -35,7 +35,6 @@ class RCL(PairCleaner):
     """
 
     method_name: ClassVar[str] = "rcl"
-    _null_threshold = True
 
     kind: str = "log"
     start: int = 3
