@@ -26,7 +26,7 @@ from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import one_array
 
-__all__ = ["DatasetsFormat", "iter_stored", "with_structs"]
+__all__ = ["DatasetsFormat", "iter_stored", "stored_files", "with_structs"]
 
 SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
 STATE = "state.json"
@@ -48,7 +48,7 @@ class DatasetsFormat:
 
     def count(self, path: Path) -> int:
         """Rows of the streams, to their ends."""
-        return sum(count_arrow_rows(name) for name in _stored_files(path))
+        return sum(count_arrow_rows(name) for name in stored_files(path))
 
     def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
         """One split, ``train``: ``load_dataset`` reads the Arrow files of a hub repository."""
@@ -154,11 +154,12 @@ def iter_stored(folder: Path, batch_rows: int = BATCH_ROWS) -> Iterator[pa.Recor
     DataError
         A file is missing or damaged; the message names it.
     """
-    for path in _stored_files(folder):
+    for path in stored_files(folder):
         yield from iter_arrow(path, None, batch_rows)
 
 
-def _stored_files(folder: Path) -> list[str]:
+def stored_files(folder: Path) -> list[str]:
+    """The Arrow files of a directory, in order; DataError where it does not say."""
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         return [str(folder / Path(str(entry["filename"])).name) for entry in state["_data_files"]]
