@@ -20,8 +20,9 @@ def verify(path: str, data: str | None, as_json: bool, quiet: bool) -> None:
     """Check PATH against what it says of itself, and name what is wrong: file, row group, row, column.
 
     PATH is the cleaned data of an export (or its manifest), a run directory, a saved model, a Parquet file, or a
-    directory of such. Of an export: sizes and SHA-256 of the manifest, the page checksums, and every pair of the input
-    exactly once; and where the input is still as it was, every value with the input's. Of a run: its files, their SHA-256, the scores' rows and ranges, and that the model loads.
+    directory of such. Of an export: sizes and SHA-256 of the manifest, the page checksums, every pair of the input
+    exactly once, and every value against the input, where that is still as it was. Of a run: its files, their SHA-256,
+    the scores' rows and ranges, and that the model loads.
 
     Exit code 3 if anything is wrong.
     """

@@ -91,8 +91,10 @@ class _DatasetsSink:
                 mask=pc.is_null(column),
             )
             table = table.set_column(table.schema.get_field_index(self._image), self._image, struct)
-        table = table.replace_schema_metadata(None).cast(self._schema.remove_metadata())
-        table = table.replace_schema_metadata(self._schema.metadata)
+        columns = [
+            c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, self._schema, strict=True)
+        ]
+        table = pa.Table.from_arrays(columns, schema=self._schema)
         if self._stream is None or self._bytes >= SHARD_BYTES:
             self._next()
         self._guard(self._stream.write_table, table)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ from cleanpairs.verification.findings import Findings
 
 __all__ = ["compare_contents", "noted_source"]
 
+Codes = Callable[[pa.Array], np.ndarray]
+
 _ROWS = 2048
-_ADDED = {"correspondence": "correspondence", "action": "action", "original_caption": "", "source_key": "source_key",
-          "repair_score": "repair_score"}  # fmt: skip
+_ADDED = ("correspondence", "action", "original_caption", "source_key", "repair_score")
 _TRUTH = ("true_mismatch", "true_key")
 
 
@@ -89,7 +90,7 @@ def compare_contents(
         contents.check_uids()
 
 
-def _all_codes(batches: Iterator[pa.RecordBatch], of: Callable[[pa.Array], np.ndarray] = codes) -> np.ndarray:
+def _all_codes(batches: Iterator[pa.RecordBatch], of: Codes = codes) -> np.ndarray:
     return np.concatenate([NULL[None][:0], *(of(batch.column(0)) for batch in batches)])
 
 
@@ -100,9 +101,16 @@ def _text_codes(array: pa.Array) -> np.ndarray:
     )
 
 
+def _cells(kind: pa.DataType, array: pa.Array) -> np.ndarray:
+    """Of cells that were of type ``kind``, also where `datasets` keeps bytes as the struct of an image."""
+    if pa.types.is_struct(array.type) and not pa.types.is_struct(kind):
+        return np.where(array.is_null().to_numpy(zero_copy_only=False), NULL, codes(array.field("bytes")))
+    return codes(array)
+
+
 @dataclass
 class _Contents:
-    """``P`` pairs of the ledger; what is called ``first`` is the first pair of each row of the cleaned data."""
+    """``P`` pairs of the ledger; ``first``: the first pair of each row of the cleaned data."""
 
     out: Path
     kind: str
@@ -118,7 +126,6 @@ class _Contents:
         )
         self.action = np.array(read_table(self.ledger, ["action"])["action"].to_pylist(), object)
         self.written = np.isin(self.action, WRITTEN)
-        self.first = np.flatnonzero(np.diff(self.out_row, prepend=-1) * self.written > 0)
         self.first = np.flatnonzero(self.written)[np.unique(self.out_row[self.written], return_index=True)[1]]
         self.note = LedgerNote.read(self.ledger)
         self.new_text = np.isin(self.action, ("rematch_text", "recaption"))
@@ -132,7 +139,7 @@ class _Contents:
             self.seen[name] = _all_codes(b for _, b in iter_batches([str(self.ledger)], [name], 8192))
         return self.seen[name]
 
-    def _input(self, name: str, of: Callable[[pa.Array], np.ndarray] = codes) -> np.ndarray:
+    def _input(self, name: str, of: Codes = codes) -> np.ndarray:
         return _all_codes(iter_tables(self.source, _ROWS, [name]), of)
 
     @cached_property
@@ -152,7 +159,7 @@ class _Contents:
     def _rows(self) -> int:
         return len(self.first)
 
-    def _output(self, name: str, of: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
+    def _output(self, name: str, of: Codes) -> np.ndarray:
         if self.kind == "datasets":
             return _all_codes((b for file in self._files for b in iter_arrow(file, [name], _ROWS)), of)
         return _all_codes((b for _, b in iter_batches(self._files, [name], _ROWS)), of)
@@ -207,17 +214,14 @@ class _Contents:
         if not self.source.explicit_lists:
             own = self._input(name, _text_codes)
         else:
-            parts = [
-                (list_lengths(b.column(0)), _text_codes(b.column(0).flatten()))
-                for b in iter_tables(self.source, _ROWS, [name])
-            ]
-            own = self._along(parts)
+            own = self._along(name, _text_codes)
         return np.where(own == NULL, codes(pa.array([""]))[0], own)
 
-    def _along(self, parts: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """Of lists along the captions each pair's value, (P,); null where a list is short."""
-        lengths = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
-        values = np.append(np.concatenate([NULL[None][:0], *(part[1] for part in parts)]), NULL)
+    def _along(self, name: str, of: Codes) -> np.ndarray:
+        """Of a column of lists along the captions each pair's value, (P,); null where a list is short."""
+        cells = [batch.column(0) for batch in iter_tables(self.source, _ROWS, [name])]
+        lengths = np.concatenate([list_lengths(cell) for cell in cells])
+        values = np.append(np.concatenate([of(cell.flatten()) for cell in cells]), NULL)
         starts = np.cumsum(lengths) - lengths
         there = self.position < lengths[self.row]
         return np.asarray(values[np.where(there, starts[self.row] + self.position, len(values) - 1)])
@@ -242,7 +246,7 @@ class _Contents:
             if text and self.source.explicit_lists:
                 own = self._line("original_caption")
             elif along:
-                own = self._along([(list_lengths(b.column(0)), codes(b.column(0).flatten())) for b in iter_tables(self.source, _ROWS, [name])])  # fmt: skip
+                own = self._along(name, codes)
             if name in _TRUTH:
                 self._check_originals(name, plain, None)
                 continue
@@ -257,9 +261,8 @@ class _Contents:
                 new = np.where(self.action == "keep", own, NULL)
             wanted = self._together(new, own, plain, text, along, score) if together else new[self.first]
             self._check_originals(name, plain, wanted)
-            if tells and self._named(name) in self.schema.names:
-                found = self._output(self._named(name), lambda a, c=column, t=text: self._cells(a, c.type, t))  # type: ignore[misc]
-                self._same(self.out, self._named(name), found, wanted)
+            if tells and not (self.kind == "webdataset" and name == columns["image"]):  # which is in the tars
+                self._check_output(self._named(name), wanted, _text_codes if text else partial(_cells, column.type))
             if dropped is not None:
                 self._check_dropped(dropped, away.get(name, name), own[gone], _text_codes if text else codes)
         if tells:
@@ -272,14 +275,11 @@ class _Contents:
         name = self.note.renamed.get(name, name)
         return f"{KEY}_input" if self.kind == "webdataset" and name == KEY else name
 
-    def _cells(self, array: pa.Array, kind: pa.DataType, text: bool) -> np.ndarray:
-        """A column of the cleaned data, also where `datasets` keeps bytes as the struct of an image."""
-        if text:
-            return _text_codes(array)
-        if pa.types.is_struct(array.type) and not pa.types.is_struct(kind):
-            inside = codes(array.field("bytes"))
-            return np.where(array.is_null().to_numpy(zero_copy_only=False), NULL, inside)
-        return codes(array)
+    def _check_output(self, name: str, wanted: np.ndarray, of: Codes, what: str = "the input") -> None:
+        if name in self.schema.names:
+            self._same(self.out, name, self._output(name, of), wanted, what)
+        else:
+            self.findings.wrong(self.out, "is missing", f"column {name!r}")
 
     def _together(
         self, new: np.ndarray, own: np.ndarray, plain: np.ndarray, text: bool, along: bool, score: bool
@@ -297,9 +297,6 @@ class _Contents:
         return np.where(repaired & score, NULL, plain[row])
 
     def _check_added(self, name: str, together: bool) -> None:
-        if name not in self.schema.names:
-            self.findings.wrong(self.out, "is missing", f"column {name!r}")
-            return
         if name == "original_caption":
             value = np.where(self.new_text, self._line(name), NULL)
         else:
@@ -307,11 +304,9 @@ class _Contents:
         value = value[self.written]
         if together:
             value = list_codes(value, np.bincount(self.out_row[self.written], minlength=self._rows))
-        self._same(self.out, name, self._output(name, codes), value, "the ledger")
+        self._check_output(name, value, codes, "the ledger")
 
-    def _check_dropped(
-        self, path: Path, name: str, wanted: np.ndarray, of: Callable[[pa.Array], np.ndarray], what: str = "the input"
-    ) -> None:
+    def _check_dropped(self, path: Path, name: str, wanted: np.ndarray, of: Codes, what: str = "the input") -> None:
         self._same(path, name, _all_codes((b for _, b in iter_batches([str(path)], [name], _ROWS)), of), wanted, what)
 
     def _check_originals(self, name: str, plain: np.ndarray, wanted: np.ndarray | None) -> None:
