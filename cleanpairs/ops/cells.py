@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["NULL", "codes", "list_codes", "list_lengths", "readable"]
+__all__ = ["NONE", "NULL", "codes", "list_codes", "list_lengths", "readable"]
 
 NULL = np.uint64(0x9E6B3D1F5A77C8E1)
 """The code of a cell that is null."""
+NONE = np.empty(0, np.uint64)
 
 
 def codes(array: pa.Array) -> np.ndarray:
@@ -31,7 +32,7 @@ def codes(array: pa.Array) -> np.ndarray:
         return within[at.to_numpy(zero_copy_only=False)]
     if pa.types.is_struct(kind):
         parts = [codes(array.field(i)) for i in range(kind.num_fields)]
-        found = list_codes(np.ravel(np.column_stack(parts)) if parts else NULL[None][:0], [len(parts)] * len(array))
+        found = list_codes(np.ravel(np.column_stack(parts)) if parts else NONE, [len(parts)] * len(array))
     elif pa.types.is_map(kind):
         return codes(array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):

@@ -27,7 +27,7 @@ from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, WRITTEN
 from cleanpairs.export.ledger import RESTORABLE, LedgerNote
 from cleanpairs.export.uids_format import UID_COLUMN, uid_array
 from cleanpairs.export.webdataset_format import KEY, json_lines
-from cleanpairs.ops.cells import NULL, codes, list_codes, list_lengths, readable
+from cleanpairs.ops.cells import NONE, NULL, codes, list_codes, list_lengths, readable
 from cleanpairs.ops.columns import fresh_names, is_list
 from cleanpairs.verification.findings import Findings
 
@@ -82,6 +82,8 @@ def compare_contents(
 ) -> None:
     """Compare all values of the cleaned data, of the ledger and of the dropped pairs with the input ``source``."""
     contents = _Contents(out, kind, ledger, source, findings)
+    if not contents.names_what_is_there():
+        return
     contents.check_ledger()
     contents.check_columns(dropped)
     if kind == "webdataset":
@@ -91,7 +93,7 @@ def compare_contents(
 
 
 def _all_codes(batches: Iterator[pa.RecordBatch], of: Codes = codes) -> np.ndarray:
-    return np.concatenate([NULL[None][:0], *(of(batch.column(0)) for batch in batches)])
+    return np.concatenate([NONE, *(of(batch.column(0)) for batch in batches)])
 
 
 def _text_codes(array: pa.Array) -> np.ndarray:
@@ -172,6 +174,18 @@ class _Contents:
         if len(bad):
             more = f" (and in {len(bad) - 1:,} more rows)" if len(bad) > 1 else ""
             self.findings.wrong(path, f"is not what it has to be by {what}{more}", f"row {bad[0]}, column {name!r}")
+
+    def names_what_is_there(self) -> bool:
+        """Whether rows, places and lenders are among those of the input; what is not is noted."""
+        pairs, before = len(self.row), len(self.findings.problems)
+        for name, value, least, end in (
+            ("row", self.row, 0, self.source.n_rows),
+            ("position", self.position, 0, pairs),
+            ("source_pair_id", self.lender, -1, pairs),
+        ):
+            inside = (value >= least) & (value < end)
+            self._same(self.ledger, name, inside, np.ones(pairs, bool))
+        return len(self.findings.problems) == before
 
     # -- the ledger ---------------------------------------------------------------------------------------------------
 
@@ -268,7 +282,9 @@ class _Contents:
         if tells:
             for name in _ADDED:
                 self._check_added(name, together)
-        for name in ("pair_id", "correspondence", "action", "reason") if dropped is not None else ():
+        for name in ("pair_id", "correspondence", "action", "reason"):
+            if dropped is None:
+                break
             self._check_dropped(dropped, name, self._line(name)[gone], codes, "the ledger")
 
     def _named(self, name: str) -> str:
@@ -323,7 +339,7 @@ class _Contents:
             has[np.repeat(np.arange(len(batch)), lengths)[codes(lists.flatten()) == codes(pa.array([name]))[0]]] = True
             found.append(np.where(rows.is_null().to_numpy(zero_copy_only=False), NULL, of(rows.field(name))))
             noted.append(has)
-        has, value = np.concatenate([np.zeros(0, bool), *noted]), np.concatenate([NULL[None][:0], *found])
+        has, value = np.concatenate([np.zeros(0, bool), *noted]), np.concatenate([NONE, *found])
         self._same(self.ledger, f"original_row.{name}", value, np.where(has, plain[self.row], NULL))
         kept = np.zeros(self.source.n_rows, bool)
         kept[self.row[has]] = True
@@ -356,7 +372,7 @@ class _Contents:
                         (member.name, members.extractfile(member))
                         for member in (members.next(), members.next(), members.next())
                         if member
-                    ]  # type: ignore[union-attr]
+                    ]
                     data = {name.rsplit(".", 1)[-1]: b"" if stream is None else stream.read() for name, stream in trio}
                     place = f"sample {key!r}"
                     if len(data) != 3 or {name.rsplit(".", 1)[0] for name, _ in trio} != {key}:

@@ -115,7 +115,7 @@ def table(given: argparse.Namespace, scratch: Path, failures: list[str]) -> list
         measure_memory(scratch / "memory", 64 if given.quick else 600),
     )
     tables = try_tables(range(20 if given.quick else 500), scratch / "tables")
-    changes = try_changes(40 if given.quick else 1000, scratch / "changes")
+    changes = try_changes(range(40 if given.quick else 1000), scratch / "changes")
     failures += [*accounted.problems, *memory.problems, *tables.problems, *changes.missed]
     lines += [
         "",

@@ -36,8 +36,8 @@ class Changes:
     missed: list[str] = field(default_factory=list)
 
 
-def try_changes(count: int, folder: Path) -> Changes:
-    """Change ``count`` single values, one after the other, in the outputs of all formats."""
+def try_changes(numbers: range, folder: Path) -> Changes:
+    """Change the values of these numbers, one after the other, in the outputs of all formats."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pq.write_table(_table(), folder / "in.parquet", row_group_size=7)
@@ -50,7 +50,7 @@ def try_changes(count: int, folder: Path) -> Changes:
         if not found.ok or not any("values" in line for line in found.checked):
             raise RuntimeError(f"{format}: {found}")
     changes = Changes()
-    for number in range(count):
+    for number in numbers:
         rng = np.random.default_rng([19, number])
         name = list(FORMATS.values())[number % len(FORMATS)]
         _try_one(folder, name, rng, changes)
