@@ -24,7 +24,7 @@ from cleanpairs.errors import DataError, OutputError
 from cleanpairs.export.features import card_features, features_of
 from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import OutTable, Sink
-from cleanpairs.ops.columns import one_array
+from cleanpairs.ops.columns import as_schema, one_array
 
 __all__ = ["DatasetsFormat", "iter_stored", "stored_files", "with_structs"]
 
@@ -91,10 +91,7 @@ class _DatasetsSink:
                 mask=pc.is_null(column),
             )
             table = table.set_column(table.schema.get_field_index(self._image), self._image, struct)
-        columns = [
-            c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, self._schema, strict=True)
-        ]
-        table = pa.Table.from_arrays(columns, schema=self._schema)
+        table = as_schema(table, self._schema)
         if self._stream is None or self._bytes >= SHARD_BYTES:
             self._next()
         self._guard(self._stream.write_table, table)

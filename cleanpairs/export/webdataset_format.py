@@ -26,7 +26,7 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputError
 from cleanpairs.export.formats import OutTable, Sink
-from cleanpairs.ops.columns import fresh_names
+from cleanpairs.ops.columns import as_schema, fresh_names
 
 __all__ = ["SHARD_ROWS", "WebDatasetFormat", "image_suffix", "json_lines", "sample_key"]
 
@@ -155,7 +155,7 @@ class _WebDatasetSink:
         table = part.drop_columns([str(out.image)])
         table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
         table = table.add_column(0, KEY, pa.array(keys, pa.string()))
-        self._sidecar.write(table.cast(self._schema.remove_metadata()))
+        self._sidecar.write(as_schema(table, self._schema))
         told = table if out.features is None else table.drop_columns([self._renamed.get(out.features, out.features)])
         for key, image, caption, line in zip(keys, images, captions, json_lines(told), strict=True):
             encoded = self._encoded(image, key)
