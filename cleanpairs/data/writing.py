@@ -23,7 +23,7 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.source import cache_dir
 from cleanpairs.data.vector_writer import VectorWriter
 from cleanpairs.errors import OutputError
-from cleanpairs.ops.columns import is_list
+from cleanpairs.ops.columns import as_schema, is_list
 
 __all__ = ["ParquetSink", "cached_table", "with_image_feature"]
 
@@ -177,8 +177,7 @@ class ParquetSink:
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows; a row group is written when 64 MiB or 65,536 rows have come together."""
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        table = table.cast(self.schema) if not table.schema.equals(self.schema) else table
-        table = table.replace_schema_metadata(self.schema.metadata)
+        table = as_schema(table, self.schema)
         self.rows += len(table)
         step = max(1, min(GROUP_ROWS, int(GROUP_BYTES * len(table) / max(table.nbytes, 1))))
         for start in range(0, len(table), step):

@@ -91,7 +91,7 @@ def write_manifest(
     files: Mapping[str, tuple[Path, Path, int | None]],
     parts: Mapping[str, int],
     counts: Mapping[str, int],
-    fingerprint: str,
+    source: Source,
     threshold: float,
     sha256: Mapping[str, str] | None = None,
 ) -> None:
@@ -108,8 +108,11 @@ def write_manifest(
         noted, its README.md as the card.
     parts : mapping
         Of a directory: file name -> rows, where a file holds any.
-    counts, fingerprint, threshold
+    counts, threshold
         Noted as they are.
+    source : Source
+        The input: its fingerprint is noted, and what finds the same rows again, paths as seen from the folder of
+        ``out``.
     sha256 : mapping, optional
         Role -> SHA-256, of the files of which it is known; the others are read.
     """
@@ -131,7 +134,16 @@ def write_manifest(
         "format": format,
         "files": entries,
         "counts": dict(counts),
-        "fingerprint": fingerprint,
+        "fingerprint": source.fingerprint,
+        "input": {
+            "kind": source.kind,
+            "paths": [os.path.relpath(path, home) for path in source.paths],
+            "columns": dict(source.columns),
+            "rows": source.n_rows,
+            "image_root": source.image_root,
+            "explicit_lists": source.explicit_lists,
+            "options": dict(source.options),
+        },
         "threshold": threshold,
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in ("cleanpairs", "pyarrow")}},
     }

@@ -168,7 +168,7 @@ def export_stream(
             files={r: (targets[r], staged[r], written.rows.get(r)) for r in targets if r != "manifest"},
             parts={},
             counts=counts,
-            fingerprint=source.fingerprint,
+            source=source,
             threshold=plan.head.threshold,
             sha256=written.sha256,
         )

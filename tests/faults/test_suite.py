@@ -53,6 +53,10 @@ def test_damaged_files_neither_crash_nor_hang(said: str, kind: str) -> None:
 
 
 def test_bad_inputs_rows_and_memory(said: str) -> None:
-    rows = [line for line in said.splitlines() if line.startswith(("| bad inputs", "| exports", "| commands over"))]
-    assert len(rows) == 3
+    rows = [
+        line
+        for line in said.splitlines()
+        if line.startswith(("| bad", "| exports", "| random", "| single", "| commands over"))
+    ]
+    assert len(rows) == 5
     assert all(int(row.split("|")[-3]) > 0 and int(row.split("|")[-2]) == 0 for row in rows)

@@ -17,12 +17,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork keeps one thread
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.cases import CASES
+from faults.changes import try_changes
 from faults.figures import THRESHOLDS, account, measure_memory
 from faults.forked import warm
 from faults.full_disk import FullDisk, mount_works, try_full_disk
 from faults.injection import FAULTS, Tally, strace_works, try_case
 from faults.inputs import BAD, prepare, try_bad
 from faults.mutation import KINDS, mutate_many
+from faults.tables import try_tables
 
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 
@@ -112,13 +114,19 @@ def table(given: argparse.Namespace, scratch: Path, failures: list[str]) -> list
         account(scratch / "account", ("0.02",) if given.quick else THRESHOLDS),
         measure_memory(scratch / "memory", 64 if given.quick else 600),
     )
-    failures += [*accounted.problems, *memory.problems]
+    tables = try_tables(range(20 if given.quick else 500), scratch / "tables")
+    changes = try_changes(range(40 if given.quick else 1000), scratch / "changes")
+    failures += [*accounted.problems, *memory.problems, *tables.problems, *changes.missed]
     lines += [
         "",
         "| | tried | wrong |",
         "|---|---:|---:|",
         f"| bad inputs: exit code, and a message that names the file | {len(BAD)} | {len(BAD) - handled} |",
         f"| exports whose rows do not add up | {accounted.tried} | {len(accounted.problems)} |",
+        f"| random tables with vectors, lists, dictionaries and nulls, read, exported in four formats, restored and "
+        f"verified: {tables.values:,} values of {tables.outputs:,} outputs | {tables.tried} | {len(tables.problems)} |",
+        f"| single values changed in outputs, and not noticed by `verify`: with the manifest as it was, and with the "
+        f"right hash in it | {2 * changes.tried:,} | {len(changes.missed)} |",
         f"| commands over a memory cap of 1 GiB ({memory.said}) | {memory.tried} | {len(memory.problems)} |",
     ]
     return lines
