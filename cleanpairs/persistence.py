@@ -112,6 +112,15 @@ def parameters_of(config: dict[str, Any]) -> dict[str, Any]:
     return parameters | ({"device": "auto"} if parameters.get("device") == "cuda" else {})
 
 
+def state_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What fitting found, out of a ``config.json``; ValueError where a rate or the threshold is none."""
+    state = {name: config["state"][name] for name in _STATE}
+    for name, other in (("threshold_", False), ("noise_rate_", state["noise_rate_"] is None)):
+        if not (other or (isinstance(state[name], int | float) and 0 <= state[name] <= 1)):
+            raise ValueError(f"its {name.rstrip('_')} is {state[name]!r}, not a number in [0, 1]")
+    return state
+
+
 def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> PairCleaner:
     """The estimator that :func:`save_estimator` wrote. Nothing is fetched: a pretrained model that it names is here.
 
@@ -166,7 +175,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
             build = _builder_of(backbone.pop("name"), estimator)
             members = backbone.get("members")
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
-        state = {name: config["state"][name] for name in _STATE}
+        state = state_of(config)
         file = path / "model.safetensors"
         weights = load_file(file)
         heads = [estimator._head(member) for member in _members(model)]

@@ -16,7 +16,7 @@ from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash
 from cleanpairs.errors import DataError
 from cleanpairs.limits import whole
-from cleanpairs.ops.columns import unsliced
+from cleanpairs.ops.columns import filtered, taken
 from cleanpairs.ops.strings import flatten, string_column
 
 __all__ = ["RowBatch", "Vectors", "convert", "finite_rows", "vector_shape", "vectors_of"]
@@ -82,7 +82,7 @@ def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]], what: st
     Nothing is copied where all rows are good and of the array's type. ``what`` the vector is called in a reason.
     """
     R, D, dtype = shape
-    column, n = unsliced(column), len(column)
+    n = len(column)
     nested = is_list(column.type.value_type)
     outer = R if nested else D
     lengths = _lengths(column)
@@ -117,7 +117,7 @@ def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]], what: st
 
 
 def _only(column: pa.Array, rows: np.ndarray) -> pa.Array:
-    return column if rows.all() else column.filter(pa.array(rows))
+    return column if rows.all() else filtered(column, rows)
 
 
 def finite_rows(array: np.ndarray) -> np.ndarray:
@@ -240,7 +240,7 @@ def _one_a_row(
     if len(flat.data) and not flat.data.all():
         odd |= flat.counts(flat.data == 0) > 0
     asked = np.flatnonzero(odd)
-    for i, text in zip(asked.tolist(), texts.take(pa.array(asked)).to_pylist(), strict=True):
+    for i, text in zip(asked.tolist(), taken(texts, asked).to_pylist(), strict=True):
         if fault := caption_fault(None if missing[i] else text):
             out.faults[i] = fault
     out.faults = dict(sorted((out.faults | faults).items()))

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.limits import whole
+from cleanpairs.ops.columns import taken
 from cleanpairs.ops.strings import BLANK, byte_table, collapse_blanks, flatten, hashes, in_chunks, string_column
 
 __all__ = [
@@ -61,7 +62,7 @@ def _groups(captions: list[str] | pa.Array) -> np.ndarray:
     normal = collapse_blanks(flat, _NORMAL)
     odd = np.flatnonzero(~flat.plain() | (normal.lengths == 0))  # or of nothing but punctuation, which it keeps then
     groups = hashes(normal)
-    groups[odd] = _one_by_one(column.take(pa.array(odd)).to_pylist())
+    groups[odd] = _one_by_one(taken(column, odd).to_pylist())
     return groups
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,9 @@ from cleanpairs.data.columns import score_columns
 from cleanpairs.export.donors import LentColumns
 from cleanpairs.export.formats import OutTable
 from cleanpairs.export.given import along_captions, list_type, of_pairs, replaced_vectors, without
-from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values
+from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values, taken
 
 __all__ = ["IMAGE_ROLES", "NEW_CAPTION", "TEXT_ROLES", "WRITTEN", "Layout", "OutBatch", "acted"]
-
-Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 NEW_CAPTION = ("rematch_text", "recaption")
 REPAIRED = ("rematch_image", *NEW_CAPTION)
@@ -44,14 +42,6 @@ def acted(decided: pa.Table, actions: Sequence[str]) -> np.ndarray:
     """Which pairs have one of these actions: (P,) bool."""
     found = pc.is_in(one_array(decided["action"]), pa.array(list(actions), pa.string()))
     return np.asarray(found.to_numpy(zero_copy_only=False), bool)
-
-
-def taken(table: Rows, rows: np.ndarray) -> Rows:
-    """The ``rows`` (k,) int64, rising, of a table or a batch; itself, where these are all."""
-    whole = len(rows) == len(table) and (
-        not len(rows) or (rows[-1] == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
-    )
-    return table if whole else table.take(pa.array(rows))
 
 
 @dataclass(frozen=True)
@@ -185,7 +175,7 @@ class Layout:
         replaces = acted(pairs, NEW_CAPTION)
         columns[self.text] = self._text_column(columns[self.text], pairs, replaces, counts)
         for name in self.truth:
-            columns[self.schema.get_field_index(name)] = self._truth_column(name, truth[name].take(left), counts)
+            columns[self.schema.get_field_index(name)] = self._truth_column(name, taken(truth[name], left), counts)
         new_image = np.flatnonzero(acted(pairs, ["rematch_image"]))
         for i in self.images if len(new_image) else ():
             columns[i] = replace_values(columns[i], new_image, lent.values(self.schema.names[i], lenders[new_image]))
@@ -215,7 +205,7 @@ class Layout:
         for i in self.score_lists:
             columns[i] = of_pairs(table.column(i), row[gone], _position(row)[gone], np.zeros(len(gone), bool))
         for name in self.truth:
-            values = one_array(truth[name].take(gone))
+            values = one_array(taken(truth[name], gone))
             columns[self.schema.get_field_index(name)] = values.cast(flat_type(self.schema.field(name).type))
         columns += [one_array(pairs[name]) for name in _DROPPED]
         return pa.Table.from_arrays(columns, schema=self.dropped_schema)
@@ -227,7 +217,7 @@ class Layout:
         if self.source.explicit_lists:
             return captions
         where = np.flatnonzero(replaces)
-        return replace_values(column.cast(self._flat), where, captions.take(where))
+        return replace_values(column.cast(self._flat), where, taken(captions, where))
 
     def _fill_scores(
         self,

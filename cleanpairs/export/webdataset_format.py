@@ -96,8 +96,11 @@ class WebDatasetFormat:
 
 
 def sample_key(key: str) -> str:
-    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``; empty where nothing of it is left."""
-    safe = re.sub(r"[^A-Za-z0-9_-]", "_", key)[:MAX_KEY]
+    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``; empty where nothing of it is left.
+
+    It begins with one ``_`` at most: by two, readers know what is no sample but a note of the writer.
+    """
+    safe = re.sub(r"^_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]", "_", key))[:MAX_KEY]
     return safe if safe.strip("_") else ""
 
 

@@ -40,7 +40,17 @@ from cleanpairs.hub import without_hub
 from cleanpairs.methods.given import Given, GivenScorer, given_cosines, no_donors, unit_rows
 from cleanpairs.ops.candidates import Search
 from cleanpairs.parameters import check_number
-from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable, parameters_of
+from cleanpairs.persistence import (
+    _STATE,
+    FORMAT,
+    _bank_arrays,
+    _json,
+    _plain,
+    _side,
+    _storable,
+    parameters_of,
+    state_of,
+)
 from cleanpairs.repair import RepairPlan
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -330,7 +340,7 @@ class ClipScore(PairCleaner):
         try:
             self = cls(**parameters_of(config))
             name, fingerprint = config["pretrained"]["name"], config["pretrained"]["fingerprint"]
-            state = {key: config["state"][key] for key in _STATE}
+            state = state_of(config)
             file = Path(path) / "bank.safetensors"
             arrays = load_file(file)
             groups = arrays["image_group"], arrays["text_group"]

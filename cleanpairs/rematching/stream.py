@@ -34,6 +34,7 @@ from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.methods.given import GivenScorer
 from cleanpairs.ops.candidates import Side
+from cleanpairs.ops.columns import filtered, taken
 from cleanpairs.ops.joint import Typical, sampled
 from cleanpairs.ops.repairs import Corpus, Repairs, decide_repairs
 from cleanpairs.ops.scratch import Scratch
@@ -265,7 +266,7 @@ def _write(
                 *lent.of(donor[at]),
             )
             actions += counted(table["action"])
-            dropped += counted(table.filter(pc.equal(table["action"], "drop"))["reason"])
+            dropped += counted(filtered(table, pc.equal(table["action"], "drop"))["reason"])
             sink.write(table)
             first = s.stop
     return PlanSummary(
@@ -306,12 +307,12 @@ class _Lent:
         first, found = 0, []
         for batch in gathered.texts():
             some = pairs[_within(pairs, slice(first, first + len(batch)))]
-            found.append(batch.take(pa.array(some - first)))
+            found.append(taken(batch, some - first))
             first += len(batch)
         return cls(pairs, pa.Table.from_batches(found, TEXTS).combine_chunks())
 
     def of(self, donor: np.ndarray) -> tuple[pa.Array, pa.Array]:
         """Keys and captions (b,) of ``donor`` (b,), null where it is -1."""
         at = pa.array(np.searchsorted(self.pairs, donor), mask=donor < 0)
-        keys, captions = (self.table[name].take(at).combine_chunks() for name in ("key", "caption"))
+        keys, captions = (taken(self.table[name], at).combine_chunks() for name in ("key", "caption"))
         return keys, captions
