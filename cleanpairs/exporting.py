@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.data import Pairs, load_pairs, load_source, note_named, open_recorded
+from cleanpairs.data import Pairs, load_pairs, load_source, note_named, open_recorded, staged_file
 from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.engine import Progress, make_engine
 from cleanpairs.errors import ConfigError, DataError, RefusedError
@@ -21,8 +21,8 @@ from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.formats import choose_format, make_format
 from cleanpairs.export.pushing import push_model
 from cleanpairs.export.stream import InputWatch, export_stream, streams
-from cleanpairs.plan import RepairPlan
-from cleanpairs.run import Run
+from cleanpairs.plan import RepairPlan, refuse_edited
+from cleanpairs.run import PLAN, Run
 
 __all__ = ["card_facts", "expected_at", "export_plan", "export_run", "plan_run", "push_run", "resolve_threshold"]
 
@@ -251,8 +251,8 @@ def export_run(
 ) -> ExportSummary:
     """Plan the repairs of a run's input and write the result; see :func:`cleanpairs.export.export_pairs`.
 
-    The plan is kept in the run, as ``plan.parquet``; ``settings`` are those of
-    :meth:`cleanpairs.estimators.PairCleaner.rematch`; ``license``, an identifier of the hub such as cc-by-4.0, goes
+    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited; ``settings`` are those
+    of :meth:`cleanpairs.estimators.PairCleaner.rematch`; ``license``, an identifier of the hub such as cc-by-4.0, goes
     into the dataset card; ``engine``, ``workers`` and ``address`` say who writes, as in :func:`export_plan`.
 
     Raises
@@ -260,13 +260,12 @@ def export_run(
     CleanpairsError
         As reading the input, planning and exporting do.
     """
-    name, _ = choose_format(out, format)  # before the planning, which takes its time
+    refuse_edited(run.path / PLAN)  # before the planning, which takes its time
+    name, _ = choose_format(out, format)
     make_format(name, shard_size)
     who: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
     near = Path(out).with_name(Path(out).name + ".search")
     pairs, plan = plan_run(run, threshold=threshold, explode=explode, parts=near, **who, **settings)
-    saved = run.path / "plan.parquet"
-    plan.save(saved)
     written: dict[str, Any] = {
         "dropped": dropped,
         "ledger": ledger,
@@ -275,19 +274,22 @@ def export_run(
         "shard_size": shard_size,
     }
     about = card_facts(run, license)
-    if engine != "local" or workers > 1:
-        del pairs, plan  # it is read again as it is needed
-        return export_plan(
-            saved,
-            out,
-            about=about,
-            trusted=run.trusted,
-            **who,
-            explode=explode,
-            overwrite=overwrite,
-            **written,
-        )
-    return export_pairs(pairs, plan, out, about=about, explode=explode, overwrite=overwrite, **written)
+    with staged_file(run.path / PLAN, overwrite=True) as saved:  # there when the export is
+        refuse_edited(run.path / PLAN)
+        plan.save(saved)
+        if engine != "local" or workers > 1:
+            del pairs, plan  # it is read again as it is needed
+            return export_plan(
+                saved,
+                out,
+                about=about,
+                trusted=run.trusted,
+                **who,
+                explode=explode,
+                overwrite=overwrite,
+                **written,
+            )
+        return export_pairs(pairs, plan, out, about=about, explode=explode, overwrite=overwrite, **written)
 
 
 def push_run(

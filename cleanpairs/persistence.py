@@ -17,12 +17,14 @@ import numpy as np
 
 import cleanpairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.hub import without_hub
 from cleanpairs.registry import BACKBONES, HEADS, METHODS
+from cleanpairs.regular import check_regular, read_json
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
@@ -42,6 +44,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
     # By their absolute paths; a module is none of text.
     parameters |= {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
+    parameters["text_encoder"] = parameters["text_encoder"] or estimator.text_encoder_  # what was taken for these data
     name = getattr(_members(estimator.model_)[0], "registered", estimator.backbone)
     config = {
         "format": FORMAT,
@@ -53,7 +56,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
         "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
     }
-    with staged_directory(path, overwrite=overwrite) as staging:
+    with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
         folder = Path(staging)
         weights = dict(estimator.model_.state_dict())
         for k, head in enumerate(estimator.heads_):
@@ -168,7 +171,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
             f"{path} was fitted with a torch module as image_encoder ({encoders['image_encoder']['name']}), which is "
             f"not saved: give it again, from_pretrained(path, image_encoder=module)"
         )
-    estimator._load_encoders(encoders, path)
+    estimator._load_encoders(estimator.text_encoder, encoders, path)
     try:
         backbone = dict(config["backbone"])
         with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
@@ -177,6 +180,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
         state = state_of(config)
         file = path / "model.safetensors"
+        check_regular(file)
         weights = load_file(file)
         heads = [estimator._head(member) for member in _members(model)]
         for k, head in enumerate(heads):
@@ -186,6 +190,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
         model.load_state_dict(weights)
         model.eval()
         file = path / "bank.safetensors"
+        check_regular(file)
         arrays = load_arrays(file)
         device = estimator._device()
         bank = Bank(
@@ -229,7 +234,7 @@ def _texts(estimator: PairCleaner, model: dict[str, Any], path: Path) -> Any:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except FileNotFoundError as error:
         raise DataError(f"{file.parent} is not a model of cleanpairs: {file.name} is missing") from error
     except (ValueError, OSError) as error:

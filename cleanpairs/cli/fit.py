@@ -12,13 +12,15 @@ import click
 
 from cleanpairs.cli.completion import complete_backbone, complete_image_encoder, complete_method, complete_recipe
 from cleanpairs.cli.options import column_options, pick_columns, trust_option
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["fit"]
 
 
-@click.command(short_help="Train on noisy pairs; leave a run with scores and a model.")
+@click.command(cls=PathsCommand, short_help="Train on noisy pairs; leave a run with scores and a model.")
 @click.argument("data", required=False, type=click.Path())
 @click.option(
     "--method",
@@ -34,7 +36,7 @@ __all__ = ["fit"]
 )
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="One setting; may be repeated.")
 @click.option("--val", metavar="DATA", help="Clean validation pairs: the best epoch on them is kept.")
-@click.option("--out", metavar="DIR", help="Run directory.  [default: runs/<date>-<method>-<data>]")
+@click.option("--out", type=Writes(), metavar="DIR", help="Run directory.  [default: runs/<date>-<method>-<data>]")
 @click.option("--backbone", metavar="NAME", help="Dual encoder.", shell_complete=complete_backbone)
 @click.option("--encoder", metavar="NAME", help="CLIP or SigLIP for both sides: a directory, or a name on the hub.")
 @click.option(
@@ -122,7 +124,7 @@ def fit(**options: Any) -> None:
 
         begun = Run(Path(out or recipe.output.out or ""))
         if (begun.path / "run.json").exists() and not begun.has_checkpoint:
-            click.echo(f"{begun.path} has no checkpoint yet: its training begins anew", err=True)
+            echo(f"{begun.path} has no checkpoint yet: its training begins anew", err=True)
     began = time.time()
     quiet = quiet or rank_by_environment() > 0
     progress = Progress(enabled=not (quiet or as_json), asked=options["progress"])
@@ -135,11 +137,11 @@ def fit(**options: Any) -> None:
         progress.close()
         if progress.run_path is not None:
             command = f"cleanpairs fit --resume --out {shlex.quote(str(progress.run_path))}"
-            click.echo(f"\nInterrupted; the state is saved. Go on with:\n  {command}", err=True)
+            echo(f"\nInterrupted; the state is saved. Go on with:\n  {command}", err=True)
         raise
     finally:
         progress.close()
     if as_json and rank_by_environment() == 0:
         print_json({**result.to_dict(), "seconds": round(time.time() - began, 1)})
     elif not (quiet or recipe.output.quiet):
-        click.echo(result.table())
+        echo(result.table())

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
 
 __all__ = ["ScratchDirectory", "StagedSet", "staged_directory", "staged_file", "staged_set"]
@@ -55,19 +56,15 @@ def _sync_tree(folder: Path) -> None:
         _sync(Path(root))
 
 
-def _same(a: Path, b: Path) -> bool:
-    try:
-        return os.path.samefile(a, b)  # through links and mounts as well
-    except OSError:
-        return False
-
-
-def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Sequence[str | os.PathLike[str]]) -> None:
+def _refuse(
+    target: Path,
+    overwrite: bool,
+    directory: bool,
+    inputs: Sequence[str | os.PathLike[str]],
+    ours: re.Pattern[str] | None,
+) -> None:
     """OutputExistsError where ``target`` must not be written."""
-    if any(Path(os.path.abspath(i)) == target or _same(Path(i), target) for i in inputs):
-        raise OutputExistsError(f"{target} is the input, which is never written; name another output")
-    if directory and overwrite and any(Path(i).resolve().is_relative_to(target.resolve()) for i in inputs):
-        raise OutputExistsError(f"{target} holds the input, which is never written; name another output")
+    refuse_inputs([target], inputs)
     try:
         mode = os.lstat(target).st_mode
     except FileNotFoundError:
@@ -80,6 +77,9 @@ def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Sequence[str
         raise OutputExistsError(f"{target} is no regular {'directory' if directory else 'file'}; it is not replaced")
     if not overwrite:
         raise OutputExistsError(f"{target} exists; --overwrite (overwrite=True) replaces it")
+    refuse_labels(target)
+    if directory and ours is not None:
+        refuse_foreign(target, ours)
 
 
 def _prefix(name: str) -> str:
@@ -151,10 +151,15 @@ class _Output:
     """One target: its staging directory and lock, what is written there, and what became of it."""
 
     def __init__(
-        self, target: Path, overwrite: bool, directory: bool, inputs: Sequence[str | os.PathLike[str]]
+        self,
+        target: Path,
+        overwrite: bool,
+        inputs: Sequence[str | os.PathLike[str]],
+        directory: bool = False,
+        ours: re.Pattern[str] | None = None,
     ) -> None:
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
-        _refuse(self.target, overwrite, directory, inputs)
+        _refuse(self.target, overwrite, directory, inputs, ours)
         self._lock: int | None = None
         self._written: os.stat_result | None = None  # what is to be published, to know it again
         self._final = False
@@ -262,13 +267,18 @@ class StagedSet:
         self, target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
     ) -> Path:
         """A path to write a file to, as of :func:`staged_file`."""
-        return self._add(_Output(Path(target), overwrite, False, inputs))
+        return self._add(_Output(Path(target), overwrite, inputs))
 
     def directory(
-        self, target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
+        self,
+        target: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        inputs: Sequence[str | os.PathLike[str]] = (),
+        ours: re.Pattern[str] | None = None,
     ) -> Path:
         """An empty directory to fill, as of :func:`staged_directory`."""
-        return self._add(_Output(Path(target), overwrite, True, inputs))
+        return self._add(_Output(Path(target), overwrite, inputs, directory=True, ours=ours))
 
     def _add(self, output: _Output) -> Path:
         self._outputs.append(output)
@@ -371,8 +381,16 @@ def staged_file(
 
 @contextmanager
 def staged_directory(
-    target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
+    target: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    inputs: Sequence[str | os.PathLike[str]] = (),
+    ours: re.Pattern[str] | None = None,
 ) -> Iterator[Path]:
-    """An empty directory to fill; it becomes ``target`` when the block ends. As :func:`staged_file` otherwise."""
+    """An empty directory to fill; it becomes ``target`` when the block ends. As :func:`staged_file` otherwise.
+
+    ``ours`` fits the names of the files, relative to it, that such a directory consists of: one that holds others is
+    not replaced.
+    """
     with staged_set() as outputs:
-        yield outputs.directory(target, overwrite=overwrite, inputs=inputs)
+        yield outputs.directory(target, overwrite=overwrite, inputs=inputs, ours=ours)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.data.columns import is_list, score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
-from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash
+from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
 from cleanpairs.errors import DataError
 from cleanpairs.limits import whole
 from cleanpairs.ops.columns import filtered, taken
@@ -46,6 +46,14 @@ class RowBatch:
     true_mismatch: list[bool] | None = None
     true_key: list[str] | None = None
     given_scores: dict[str, np.ndarray] = field(default_factory=dict)  # column -> (k,) float32, NaN where missing
+    captioned: bool = True  # else the captions are empty, and known by their vectors alone
+
+    @property
+    def text_group(self) -> np.ndarray:
+        """(k,) int64: equal = the same text; where there are no captions, the same vector."""
+        if self.captioned or self.text_vectors is None:
+            return text_groups(self.captions)
+        return vector_groups(self.text_vectors)
 
 
 def vector_shape(kind: pa.DataType, column: pa.Array | None) -> tuple[int, int, np.dtype[Any]] | None:
@@ -204,8 +212,10 @@ def convert(
     else:
         out.image_group, row_faults = _image_groups(column(columns["image"]), path, image_root, first_row)
     row_faults |= faults or {}
-    captions, keys = column(columns["text"]), column(columns.get("key"))
-    assert captions is not None
+    captions, keys = column(columns.get("text")), column(columns.get("key"))
+    out.captioned = captions is not None
+    if captions is None:
+        captions = pa.nulls(n, pa.string()).fill_null("")
     if not _one_a_row(out, captions, keys, row_faults, first_row, truth="true_mismatch" in batch.schema.names):
         _row_by_row(out, captions, keys, row_faults, first_row, column("true_mismatch"), column("true_key"))
     texts = column(columns.get("text_features"))
@@ -239,7 +249,7 @@ def _one_a_row(
     odd = (flat.lengths == 0) | (first <= 0x20) | (first >= 0x7F) | (flat.lengths > whole("caption_bytes"))
     if len(flat.data) and not flat.data.all():
         odd |= flat.counts(flat.data == 0) > 0
-    asked = np.flatnonzero(odd)
+    asked = np.flatnonzero(odd) if out.captioned else np.empty(0, np.int64)
     for i, text in zip(asked.tolist(), taken(texts, asked).to_pylist(), strict=True):
         if fault := caption_fault(None if missing[i] else text):
             out.faults[i] = fault
@@ -290,7 +300,8 @@ def _row_by_row(
             texts = [None]
         for position, text in enumerate(texts):
             fault = row_faults.get(i)
-            fault = fault or (NOT_UTF8 if isinstance(text, bytes) else caption_fault(text))
+            if out.captioned:
+                fault = fault or (NOT_UTF8 if isinstance(text, bytes) else caption_fault(text))
             if fault:
                 out.faults[len(made)] = fault
             made.append(_readable(text))

@@ -11,7 +11,6 @@ run, and pickled weights are refused.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import string
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.hub import hub_allowed
+from cleanpairs.regular import read_json, sha256_of
 
 __all__ = ["PretrainedCLIP"]
 
@@ -275,7 +275,7 @@ def _download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except FileNotFoundError as error:
         raise DataError(f"{file.parent} is no pretrained model: {file.name} is missing") from error
     except (ValueError, OSError) as error:
@@ -365,6 +365,5 @@ def _fingerprint(folder: Path) -> str:
     """SHA-256 over names and contents of the model's files."""
     digest = hashlib.sha256()
     for file in sorted({file for pattern in FILES for file in folder.glob(pattern)}):
-        with file.open("rb") as handle:
-            digest.update(f"{file.name}\0{hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+        digest.update(f"{file.name}\0{sha256_of(file)}\n".encode())
     return digest.hexdigest()

@@ -142,7 +142,8 @@ class _Worker:
 
 def serve(number: int) -> None:
     """In a worker: do what comes over the connection of this file descriptor, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    for signal_number in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all: the parent's to handle
+        signal.signal(signal_number, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(number)
     with suppress(EOFError, OSError):
         work, threads = connection.recv()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -17,6 +16,7 @@ from cleanpairs.data import Source, iter_tables, note_named
 from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.export.donors import LentColumns, StoredRows
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
+from cleanpairs.regular import sha256_of
 
 __all__ = ["BATCH_ROWS", "CARD", "DonorParts", "manifest_of", "sha256_of", "write_manifest"]
 
@@ -136,12 +136,6 @@ def write_manifest(
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in ("cleanpairs", "pyarrow")}},
     }
     Path(path).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
-def sha256_of(path: str | Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _version(package: str) -> str | None:

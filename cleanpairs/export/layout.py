@@ -86,9 +86,9 @@ class Layout:
         return fresh_names(self.schema.names, list(_DROPPED))
 
     @cached_property
-    def text(self) -> int:
-        """Place of the column of captions in the input."""
-        return int(self.schema.get_field_index(self.source.columns["text"]))
+    def text(self) -> list[int]:
+        """Place of the column of captions in the input; empty where it has none."""
+        return self._places(["text"])
 
     @cached_property
     def images(self) -> list[int]:
@@ -129,7 +129,7 @@ class Layout:
         root = self.source.image_root or (folders.pop() if len(folders) == 1 else None)
         return OutTable(
             schema=self.out_schema,
-            text=named["text"],
+            text=named.get("text"),
             image=named.get("image"),
             key=named.get("key"),
             features=named.get("features"),
@@ -173,7 +173,8 @@ class Layout:
             rows, counts = np.unique(rows, return_counts=True)
         columns = [one_array(c) for c in taken(table, rows).columns]
         replaces = acted(pairs, NEW_CAPTION)
-        columns[self.text] = self._text_column(columns[self.text], pairs, replaces, counts)
+        for i in self.text:
+            columns[i] = self._text_column(columns[i], pairs, replaces, counts)
         for name in self.truth:
             columns[self.schema.get_field_index(name)] = self._truth_column(name, taken(truth[name], left), counts)
         new_image = np.flatnonzero(acted(pairs, ["rematch_image"]))
@@ -200,8 +201,9 @@ class Layout:
         gone = np.flatnonzero(~acted(decided, WRITTEN))
         pairs = taken(decided, gone)
         columns = [one_array(c) for c in taken(table, row[gone]).columns]
-        text = pairs["original_caption"] if self.source.explicit_lists else columns[self.text]
-        columns[self.text] = one_array(text).cast(self._flat)
+        for i in self.text:
+            text = pairs["original_caption"] if self.source.explicit_lists else columns[i]
+            columns[i] = one_array(text).cast(self._flat)
         for i in self.score_lists:
             columns[i] = of_pairs(table.column(i), row[gone], _position(row)[gone], np.zeros(len(gone), bool))
         for name in self.truth:
@@ -248,14 +250,18 @@ class Layout:
         flat = one_array(values).cast(flat_type(self.schema.field(name).type))
         return flat if self.one_row_a_pair else grouped(flat, counts)
 
+    @property
+    def _text_type(self) -> pa.DataType:
+        return self.schema.field(self.text[0]).type
+
     @cached_property
     def _flat(self) -> pa.DataType:
-        return flat_type(self.schema.field(self.text).type)
+        return flat_type(self._text_type)
 
     @cached_property
     def _list_type(self) -> pa.DataType:
         """A list of any number of captions: one of fixed size would not let any go."""
-        large = pa.types.is_large_list(self.schema.field(self.text).type)
+        large = pa.types.is_large_list(self._text_type)
         return pa.large_list(self._flat) if large else pa.list_(self._flat)
 
     @cached_property
@@ -267,7 +273,8 @@ class Layout:
     def _input_fields(self, renamed: dict[str, str], one_row_a_pair: bool) -> list[pa.Field]:
         """The input's fields under their new names, captions and truth with the type of an output row."""
         fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
-        fields[self.text] = pa.field(fields[self.text].name, self._flat if one_row_a_pair else self._list_type)
+        for i in self.text:
+            fields[i] = pa.field(fields[i].name, self._flat if one_row_a_pair else self._list_type)
         for name in self.truth:
             i = self.schema.get_field_index(name)
             flat = flat_type(self.schema.field(i).type)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of, sha256_of
+from cleanpairs.regular import read_json
 
 __all__ = ["Exported", "open_export"]
 
@@ -76,7 +76,7 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
     if not out.exists():
         raise DataError(f"there is no file {out}; name the cleaned file of `cleanpairs export`")
     try:
-        noted = json.loads(manifest.read_text(encoding="utf-8"))
+        noted = read_json(manifest)
         roles: dict[str, list[Part]] = {}
         for name, entry in noted["files"].items():
             if "role" not in entry:

@@ -149,7 +149,7 @@ class _WebDatasetSink:
     def _add(self, part: pa.Table) -> None:
         out = self._table
         images = image_cells(part[out.image].combine_chunks())
-        captions = part[out.text].to_pylist()
+        captions = [""] * len(part) if out.text is None else part[out.text].to_pylist()
         own = [None] * len(part) if out.key is None else part[out.key].to_pylist()
         keys = [self._fresh_key(key, i) for i, key in enumerate(own)]
         table = part.drop_columns([str(out.image)])

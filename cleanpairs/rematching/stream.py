@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 import cleanpairs
 from cleanpairs.data import ParquetSink, Source, note_named, open_source, staged_file
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.data.text import text_groups
 from cleanpairs.engine import make_engine
+from cleanpairs.engine.job import claim_folder
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.batches import RowScorer
@@ -38,7 +38,7 @@ from cleanpairs.ops.columns import filtered, taken
 from cleanpairs.ops.joint import Typical, sampled
 from cleanpairs.ops.repairs import Corpus, Repairs, decide_repairs
 from cleanpairs.ops.scratch import Scratch
-from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA, PlanSummary, counted
+from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA, WRITTEN_KEY, PlanSummary, counted
 from cleanpairs.plan_editing import donor_use
 from cleanpairs.registry import READERS
 from cleanpairs.rematching.gather import TEXTS, Gathered, gather, gathered_before
@@ -119,7 +119,7 @@ def plan_stream(
     job = json.dumps([cleanpairs.__version__, source.fingerprint, run.hashes(), asdict(chosen)], sort_keys=True)
     job = hashlib.sha256(job.encode()).hexdigest()
     with staged_file(out, overwrite=overwrite, inputs=source.paths) as staged:
-        parts.mkdir(parents=True, exist_ok=True)
+        claim_folder(parts)
         scratch = Scratch(parts)
         known = None
         if source.fingerprint == model.fingerprint_ and source.n_rows == len(model.correspondence_):
@@ -184,7 +184,7 @@ class _Batch:
 
     def __init__(self, batch: RowBatch) -> None:
         self.image_index = np.arange(len(batch.captions))
-        self.image_group, self.text_group = batch.image_group, text_groups(batch.captions)
+        self.image_group, self.text_group = batch.image_group, batch.text_group
 
     def __len__(self) -> int:
         return len(self.image_index)
@@ -249,7 +249,7 @@ def _write(
     faulty = np.array(sorted(pairs.reasons), np.int64)
     schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(note).encode()})
     first = 0
-    with ParquetSink(path, schema) as sink:
+    with ParquetSink(path, schema, note=WRITTEN_KEY) as sink:
         for batch in pairs.texts():
             s = slice(first, first + len(batch))
             at = _within(pairs.orphans, s)

@@ -45,7 +45,7 @@ SCALARS = (
 
 @dataclass
 class Tables:
-    """``tried``: tables; ``outputs``: files and directories compared; ``values``: cells; ``problems``: what differed."""
+    """``tried``: tables; ``outputs``: files compared; ``values``: cells; ``problems``: what differed."""
 
     tried: int = 0
     outputs: int = 0
@@ -147,7 +147,8 @@ def make_table(number: int) -> tuple[pa.Table, int]:
     R, D = int(rng.integers(1, 4)), int(rng.integers(1, 6))
     number_type = [pa.float32(), pa.float16(), pa.float64()][rng.integers(3)]
     nested = [pa.list_(pa.list_(number_type, D), R), pa.list_(pa.list_(number_type), R), pa.list_(number_type, D),
-              pa.list_(number_type), pa.large_list(pa.list_(number_type, D)), pa.list_(pa.list_(number_type))]  # fmt: skip
+              pa.list_(number_type), pa.large_list(pa.list_(number_type, D)),
+              pa.list_(pa.list_(number_type))]  # fmt: skip
     holed = [bool(x) for x in rng.random(8) < 0.4]
     vectors = rng.normal(size=(n, R, D)).astype(np.float16)
     shape = nested[min(rng.integers(9), 5) if rng.random() < 0.5 else 0]  # our own layout more often than the others

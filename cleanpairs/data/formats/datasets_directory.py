@@ -5,7 +5,6 @@ The Arrow files are read memory-mapped. Nothing is fetched unless the name says 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.hub import hub_allowed
+from cleanpairs.regular import read_json
 
 __all__ = ["DatasetsReader"]
 
@@ -99,7 +99,7 @@ class DatasetsReader(TableReader):
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON: {error}") from error
 
