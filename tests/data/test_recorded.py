@@ -110,7 +110,7 @@ def test_a_plan_of_other_data_opens_nothing_more_of_it(bundle: Path, tmp_path: P
     plan = RepairPlan.load(plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {}))
     for fingerprint in (plan.fingerprint, ""):
         wrong = RepairPlan(plan.table, 0.5, 0.5, fingerprint, {"data": str(other), "columns": {}})
-        wrong.save(tmp_path / "wrong.parquet")
+        wrong.save(tmp_path / "wrong.parquet", overwrite=True)
         with pytest.raises(DataError, match="made for other data"):
             export_plan(tmp_path / "wrong.parquet", tmp_path / "out", format="webdataset")
     assert not (tmp_path / "out").exists()

@@ -161,7 +161,7 @@ def _of_plan(work: str, data: str | None, options: dict[str, Any]) -> None:
     plan = RepairPlan.load(Path(work) / "plan.parquet")
     settings = {**plan.settings, "columns": options} | ({} if data is None else {"data": data})
     for name in ("plan.parquet", "plan.csv"):
-        replace(plan, settings=settings).save(Path(work) / name)
+        replace(plan, settings=settings).save(Path(work) / name, overwrite=True)
 
 
 def _of_model(work: str, role: str, name: str) -> None:
@@ -200,7 +200,7 @@ def _values(work: Path, port: int) -> Iterator[tuple[str, str, Callable[..., Non
             for model in ("someone/model", "gpt2", "../private", f"http://127.0.0.1:{port}/model"):
                 yield f"{name} {role} {model}", told, _of_model, (role, model)
     for name, told in MANIFESTS.items():
-        for role in ("out", "ledger", "dropped"):
+        for role in ("out", "ledger", "dropped") if name == "verify" else ("out", "ledger"):  # others do not open it
             for entry in (secret, "../private/data.parquet", "link/data.parquet"):
                 yield f"{name} {role} {entry}", told, _of_manifest, (role, entry)
 
