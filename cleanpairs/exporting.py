@@ -6,7 +6,6 @@ than the export of a hundred thousand rows.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.data import Pairs, load_pairs, load_source, note_named, open_recorded, staged_file
+from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.engine import Progress, make_engine
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
@@ -137,7 +137,7 @@ def plan_run(
     if driver.remote:
         from cleanpairs.engine.queries import EngineSearch
 
-        with tempfile.TemporaryDirectory(prefix="cleanpairs-search-") as folder:
+        with ScratchDirectory("search") as folder:
             look = EngineSearch(Path(parts or folder), driver)
             plan = model.rematch(pairs, threshold=limit, look=look, **settings)
             look.remove()

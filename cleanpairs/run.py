@@ -338,7 +338,8 @@ class Run:
         """The pairs that the run was fitted on, read again; see :meth:`open_input`."""
         from cleanpairs.data import load_source
 
-        if (self.info.get("input") or {}).get("noise"):
+        given = self.info.get("input")
+        if isinstance(given, dict) and given.get("noise"):
             raise DataError(
                 f"the run {self.path.name} was fitted on captions that --noise-file wronged in memory only: write them "
                 "with `cleanpairs corrupt --noise-file`, and fit on that to export or report"

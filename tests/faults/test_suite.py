@@ -52,6 +52,14 @@ def test_damaged_files_neither_crash_nor_hang(said: str, kind: str) -> None:
     assert tried >= 150 and (crashed, hung, other) == (0, 0, 0)
 
 
+def test_what_strangers_lay_is_neither_run_nor_followed_and_no_worker_stays(said: str) -> None:
+    names = ("| modules beside", "| paths, URLs and names", "| addresses that", "| commands killed")
+    rows = [line for line in said.splitlines() if line.startswith(names)]
+    counts = [[int(cell.replace(",", "")) for cell in row.split("|")[-3:-1]] for row in rows]
+    assert len(counts) == 4 and sum(tried for tried, _ in counts) > 250
+    assert all(tried > 0 and wrong == 0 for tried, wrong in counts)
+
+
 def test_bad_inputs_rows_and_memory(said: str) -> None:
     rows = [
         line

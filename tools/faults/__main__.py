@@ -24,6 +24,7 @@ from faults.full_disk import FullDisk, mount_works, try_full_disk
 from faults.injection import FAULTS, Tally, strace_works, try_case
 from faults.inputs import BAD, prepare, try_bad
 from faults.mutation import KINDS, mutate_many
+from faults.strangers import addresses, left_behind, modules, stored
 from faults.tables import try_tables
 
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
@@ -37,6 +38,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--signals", type=int, default=4, help="the same for SIGINT and SIGTERM [%(default)s]")
     parser.add_argument("--mutations", type=int, default=5000, help="damaged files of each kind [%(default)s]")
     parser.add_argument("--only", help="commands, with commas between")
+    parser.add_argument(
+        "--strangers", action="store_true", help="only what strangers may lay beside data and into files"
+    )
     parser.add_argument("--quick", action="store_true", help="two minutes: 2 points, 1 signal, 200 mutations, 60 MB")
     parser.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = parser.parse_args()
@@ -52,7 +56,7 @@ def main() -> int:
     failures: list[str] = []
     try:
         warm()
-        lines = table(given, scratch, failures)
+        lines = of_strangers(given, scratch, failures) if given.strangers else table(given, scratch, failures)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     lines.append(
@@ -128,8 +132,21 @@ def table(given: argparse.Namespace, scratch: Path, failures: list[str]) -> list
         f"| single values changed in outputs, and not noticed by `verify`: with the manifest as it was, and with the "
         f"right hash in it | {2 * changes.tried:,} | {len(changes.missed)} |",
         f"| commands over a memory cap of 1 GiB ({memory.said}) | {memory.tried} | {len(memory.problems)} |",
+        *of_strangers(given, scratch, failures),
     ]
     return lines
+
+
+def of_strangers(given: argparse.Namespace, scratch: Path, failures: list[str]) -> list[str]:
+    """Rows of what a stranger may have laid beside the data, or written into files."""
+    figures = {
+        "modules beside the data that a command runs": modules(scratch / "modules", quick=given.quick),
+        "paths, URLs and names in files of a stranger that are followed": stored(scratch / "stored", quick=given.quick),
+        "addresses that are not of the internet and are taken for it": addresses(2 if given.quick else 40),
+        "commands killed at work, workers of which live on": left_behind(scratch / "left", quick=given.quick),
+    }
+    failures += [problem for figure in figures.values() for problem in figure.problems]
+    return [f"| {name} ({f.said}) | {f.tried:,} | {len(f.problems)} |" for name, f in figures.items()]
 
 
 def _share(good: int, tried: int) -> str:
