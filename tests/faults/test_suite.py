@@ -52,6 +52,13 @@ def test_damaged_files_neither_crash_nor_hang(said: str, kind: str) -> None:
     assert tried >= 150 and (crashed, hung, other) == (0, 0, 0)
 
 
+def test_nothing_is_lost(said: str) -> None:
+    table = said.split("| what must not be lost |")[1].split("\n\n")[0]
+    rows = [line.split("|") for line in table.splitlines()[2:]]
+    assert len(rows) == 5
+    assert all(int(row[-3]) > 0 and int(row[-2]) == 0 for row in rows)
+
+
 def test_bad_inputs_rows_and_memory(said: str) -> None:
     rows = [line for line in said.splitlines() if line.startswith(("| bad inputs", "| exports", "| commands over"))]
     assert len(rows) == 3
