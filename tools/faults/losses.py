@@ -228,6 +228,15 @@ def _switched() -> Iterator[Loss]:
 LOSSES: tuple[Loss, ...] = (*_inputs(), *_foreign(), *_held(), *_switched())
 
 
+def _moved(base: Path, work: Path) -> Path:
+    """A copy of the prepared folder, whose run and plan go back to the data in it."""
+    copy(base, work)
+    for name in ("run/run.json", "run/recipe.yaml", "plan.csv.json"):
+        file = work / name
+        file.write_text(file.read_text().replace(str(base), str(work)))
+    return work
+
+
 def _state(work: Path, apart: Sequence[str]) -> dict[str, str]:
     found = {}
     for path in sorted(work.rglob("*")):
@@ -240,7 +249,7 @@ def _state(work: Path, apart: Sequence[str]) -> dict[str, str]:
 
 def try_loss(loss: Loss, base: Path, work: Path) -> list[str]:
     """What went wrong."""
-    copy(base, work)
+    _moved(base, work)
     loss.make(work)
     before = _state(work, loss.changed)
     go, holder = _hold(work, loss.holds) if loss.holds else (-1, 0)
@@ -293,7 +302,7 @@ def try_races(times: int, base: Path, scratch: Path) -> list[str]:
     """``fit --out same`` by three processes at once, so many times: one wins, the others are told, the run is whole."""
     problems = []
     for attempt in range(times):
-        work = copy(base, scratch / "race")
+        work = _moved(base, scratch / "race")
         children = []
         for k in range(3):
             (work / f"at-{k}").mkdir()
