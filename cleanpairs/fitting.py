@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cleanpairs import distributed
-from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
 from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
 from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
@@ -21,8 +21,9 @@ from cleanpairs.data.npy import read_npy
 from cleanpairs.data.precomp import splits_of
 from cleanpairs.errors import ConfigError, DataError, OutputError
 from cleanpairs.estimators import PairCleaner
+from cleanpairs.estimators.encoders import GIVEN
 from cleanpairs.evaluate import detection
-from cleanpairs.recipe import Recipe
+from cleanpairs.recipe import DataOptions, Recipe
 from cleanpairs.run import Run, default_run_path, is_latest, versions, write_scores
 from cleanpairs.trainer import EpochRecord
 
@@ -52,6 +53,7 @@ class FitProgress(Protocol):
 class FitResult:
     """What a fit found. ``histogram``: pairs in ten equal bins of the correspondence.
 
+    ``text_encoder``: what the captions went through; "features" are the data's vectors, "words" learned ones.
     ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has wronged; None without one.
     """
 
@@ -65,6 +67,7 @@ class FitResult:
     val_rsum: float | None
     epochs: int
     histogram: list[int]
+    text_encoder: str | None = None
     detection: dict[str, float | None] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,6 +82,11 @@ class FitResult:
         lines = [
             f"method          {self.method}",
             f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
+            *(
+                ["vectors         of the data, both sides (--text-encoder words: learned words)"]
+                if self.text_encoder == GIVEN
+                else []
+            ),
             f"noise rate      {noise}",
             f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
         ]
@@ -135,7 +143,7 @@ def fit_run(
     CleanpairsError
         As :meth:`cleanpairs.estimators.PairCleaner.fit`, and OutputExistsError for a run that exists.
     KeyboardInterrupt
-        On SIGINT or SIGTERM, with the state saved.
+        On SIGINT, SIGTERM or SIGHUP, with the state saved.
 
     Notes
     -----
@@ -147,21 +155,41 @@ def fit_run(
         return _fit_run(recipe, estimator, out, resume, latest, noise_file, progress, held)
 
 
+def check_stored(recipe: Recipe, run: str | Path) -> None:
+    """Raise CleanpairsError where the recipe that the directory ``run`` holds would open what nobody has named here."""
+    data, opened = recipe.data, Run.open(run)
+    where = opened.path / "recipe.yaml"
+    source = open_recorded(data.train, _options(data), where)
+    if source.fingerprint != (opened.info.get("input") or {}).get("fingerprint"):
+        raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
+    if data.val is not None:
+        check_recorded(data.val, _val_options(data), where)
+
+
+def _options(data: DataOptions) -> dict[str, Any]:
+    """Of :func:`load_pairs`, as far as they are given."""
+    names = ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
+    values = {name: getattr(data, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def _val_options(data: DataOptions) -> dict[str, Any]:
+    return {name: value for name, value in _options(data).items() if name.endswith(("column", "urls"))}
+
+
 def _fit_run(
     recipe: Recipe, estimator: PairCleaner, out: str | Path | None, resume: bool, latest: bool,
     noise_file: str | Path | None, progress: FitProgress | None, held: ExitStack,
 ) -> FitResult:  # fmt: skip
     data = recipe.data
     assert data.train is not None
-    options = {
-        name: getattr(data, name)
-        for name in ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
-        if getattr(data, name) is not None and getattr(data, name) is not False
-    }
+    options = _options(data)
     pairs = load_pairs(data.train, **options)
+    note_named(data.train, options)
     val = None
     if data.val is not None:
-        val = load_pairs(data.val, **{k: v for k, v in options.items() if k.endswith(("column", "urls"))})
+        val = load_pairs(data.val, **_val_options(data))
+        note_named(data.val, _val_options(data))
     elif pairs.source.kind == "precomp" and data.split in (None, "train"):
         val = _dev_split(data.train, data.text_column)
     path = Path(out or recipe.output.out or default_run_path(recipe.method, data.train))
@@ -291,6 +319,7 @@ def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged
         val_rsum=estimator.best_val_rsum_,
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
+        text_encoder=None if estimator.text_encoder_ is None else str(estimator.text_encoder_),
         detection=_judge(estimator, pairs) if wronged else None,
     )
 

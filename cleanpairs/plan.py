@@ -21,6 +21,7 @@ from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.text import text_groups
 from cleanpairs.errors import DataError, OutputExistsError
 from cleanpairs.plan_editing import followed, read_csv, write_csv
+from cleanpairs.regular import read_json, sha256_of
 
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
     import pandas as pd
@@ -259,7 +260,7 @@ class RepairPlan:
                 write_csv(self.table, staged)
                 _refuse_other(_beside(path))
                 beside = outputs.file(_beside(path), overwrite=overwrite)
-                noted = note | {"sha256": _sha256(staged), "previous": _previous(path)}
+                noted = note | {"sha256": sha256_of(staged), "previous": _previous(path)}
                 beside.write_text(json.dumps(noted, indent=2) + "\n", encoding="utf-8")
             return
         schema = self.table.schema.with_metadata({METADATA_KEY: json.dumps(note).encode()})
@@ -282,19 +283,20 @@ class RepairPlan:
         if path.suffix == ".csv":
             table = read_csv(path, PLAN_SCHEMA)
             try:
-                note = _note_of(path)
+                return cls(followed(table), **_note_of(path))
             except (OSError, ValueError, TypeError) as error:
+                if isinstance(error, DataError) and not isinstance(error, OSError):
+                    raise
                 raise DataError(
                     f"{path} is no repair plan without {_beside(path).name} as it was written: {error}"
                 ) from error
-            return cls(followed(table), **note)
         table = read_table(path)
         metadata = table.schema.metadata or {}
         if METADATA_KEY not in metadata:
             raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}")
         try:
             return cls(followed(table), **json.loads(metadata[METADATA_KEY]))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{path} is a damaged repair plan: its note is not as written: {error}") from error
@@ -333,15 +335,10 @@ def refuse_edited(path: Path) -> None:
         )
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _previous(path: Path) -> dict[str, Any] | None:
     """The note of a plan that is overwritten: killed between two renames, it is still the one of the table there."""
     try:
-        note = dict(json.loads(_beside(path).read_text(encoding="utf-8")))
+        note = dict(read_json(_beside(path)))
     except (OSError, ValueError, TypeError):
         return None
     note.pop("previous", None)
@@ -350,9 +347,9 @@ def _previous(path: Path) -> dict[str, Any] | None:
 
 def _note_of(path: Path) -> dict[str, Any]:
     """The note beside a table, whatever was edited there; of the plan before, where the table is still that one's."""
-    note = dict(json.loads(_beside(path).read_text(encoding="utf-8")))
+    note = dict(read_json(_beside(path)))
     previous, written = note.pop("previous", None), note.pop("sha256", None)
-    if isinstance(previous, dict) and (found := _sha256(path)) != written and found == previous.pop("sha256", None):
+    if isinstance(previous, dict) and (found := sha256_of(path)) != written and found == previous.pop("sha256", None):
         return previous
     return note
 

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -33,8 +32,9 @@ from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.plan import refuse_edited
+from cleanpairs.regular import read_json, read_text, sha256_of
 
-__all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "versions", "write_scores"]
+__all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "mistyped", "versions", "write_scores"]
 
 PLAN = "plan.parquet"
 # What cleanpairs leaves in a run, by its names in the run.
@@ -51,6 +51,29 @@ SCORES_SCHEMA = pa.schema(
         ("reason", pa.string()),
     ]
 )
+
+
+_NUMBER = (int, float)
+# What a value of run.json is, where it is not null.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "status": str, "method": str, "device": str, "seed": int, "versions": dict, "files": dict,
+    "input": dict, "input.data": str, "input.options": dict, "input.columns": dict, "input.fingerprint": str,
+    "input.kind": str, "input.rows": int, "input.pairs": int,
+    "result": dict, "result.threshold": _NUMBER, "result.noise_rate": _NUMBER, "result.flagged": int,
+    "result.pairs": int,
+}  # fmt: skip
+
+
+def mistyped(info: dict[str, Any]) -> list[str]:
+    """The keys of a run.json, such as ``result.threshold``, whose values are of another type than ``fit`` writes."""
+    found = []
+    for key, kind in _KINDS.items():
+        outer, _, inner = key.rpartition(".")
+        within = info.get(outer) if outer else info
+        value = within.get(inner) if isinstance(within, dict) else None
+        if value is not None and not isinstance(value, kind):
+            found.append(key)
+    return found
 
 
 class Scores:
@@ -125,8 +148,8 @@ class Run:
         From :meth:`create`: the directory exists.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
+        self.path, self.trusted = path, trusted
         self._link: _Latest | None = None
 
     @classmethod
@@ -218,8 +241,8 @@ class Run:
                 self._link.undo()
 
     @classmethod
-    def open(cls, path: str | Path | None) -> Run:
-        """The run at ``path``, or ``runs/latest``."""
+    def open(cls, path: str | Path | None, *, trusted: bool = False) -> Run:
+        """The run at ``path``, or ``runs/latest``; ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
         chosen = Path("runs/latest") if path is None else Path(path)
         if not (chosen / "run.json").exists():
             hint = (
@@ -229,7 +252,7 @@ class Run:
             if kept.exists():
                 hint += f"; a fit that was to replace it was killed: the run that it was is {kept}, move it back"
             raise DataError(f"{chosen} is no run directory: {hint}")
-        return cls(chosen.resolve())
+        return cls(chosen.resolve(), trusted=trusted)
 
     @property
     def complete(self) -> bool:
@@ -241,12 +264,15 @@ class Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """run.json."""
+        """run.json; DataError where it cannot be read, or is not as ``fit`` writes it."""
+        file = self.path / "run.json"
         try:
-            data = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.path / 'run.json'} cannot be read: {error}") from error
-        return dict(data)
+            data = dict(read_json(file))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
+        if wrong := mistyped(data):
+            raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} is of another type")
+        return data
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the files that a complete run does not change any more, by their names in the run."""
@@ -254,8 +280,7 @@ class Run:
         files = [p for p in (*names, *sorted((self.path / "model").rglob("*"))) if p.is_file()]
         found = {}
         for file in files:
-            with file.open("rb") as stream:
-                found[file.relative_to(self.path).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+            found[file.relative_to(self.path).as_posix()] = sha256_of(file)
         return found
 
     def write_info(self, info: dict[str, Any]) -> None:
@@ -273,9 +298,12 @@ class Run:
         self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict an epoch."""
+        """One dict an epoch; DataError where the file cannot be read."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+        try:
+            return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
 
     def scores(self) -> Scores:
         """scores.parquet; DataError when the run has none yet or it is damaged."""
@@ -307,19 +335,36 @@ class Run:
         return estimator
 
     def load_input(self) -> Any:
-        """The pairs that the run was fitted on, read again; DataError when they changed since."""
-        from cleanpairs.data import load_pairs
+        """The pairs that the run was fitted on, read again; see :meth:`open_input`."""
+        from cleanpairs.data import load_source
 
-        given = self.info["input"]
-        if given.get("noise"):
+        if (self.info.get("input") or {}).get("noise"):
             raise DataError(
                 f"the run {self.path.name} was fitted on captions that --noise-file wronged in memory only: write them "
                 "with `cleanpairs corrupt --noise-file`, and fit on that to export or report"
             )
-        pairs = load_pairs(given["data"], **given["options"])
-        if pairs.source.fingerprint != given["fingerprint"]:
+        return load_source(self.open_input())
+
+    def open_input(self) -> Any:
+        """The source of what the run was fitted on.
+
+        Raises
+        ------
+        DataError
+            It has changed since.
+        ConfigError
+            It would open what the user has not named: see :func:`cleanpairs.data.open_recorded`.
+        """
+        from cleanpairs.data import open_recorded
+
+        given = self.info.get("input")
+        if not isinstance(given, dict):
+            raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
+        where = self.path / "run.json"
+        source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
+        if source.fingerprint != given.get("fingerprint"):
             raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
-        return pairs
+        return source
 
 
 class _Latest:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.errors import DataError
+from cleanpairs.regular import open_regular, read_bytes
 
 __all__ = ["BenchLog"]
 
@@ -25,7 +26,7 @@ class BenchLog:
     def rows(self) -> list[dict[str, Any]]:
         """All whole lines, in order; DataError for one that is no JSON object."""
         try:
-            raw = self.path.read_bytes()
+            raw = read_bytes(self.path)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -34,7 +35,7 @@ class BenchLog:
         for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), start=1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{self.path}, line {number}, is no JSON: remove the line, or the file") from error
             if not isinstance(row, dict):
                 raise DataError(f"{self.path}, line {number}, is no row of a benchmark: it holds {type(row).__name__}")
@@ -52,7 +53,7 @@ class BenchLog:
 
     def _whole(self) -> int:
         """Bytes up to the last newline; looks back from the end, however long the log has become."""
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             end = file.seek(0, os.SEEK_END)
             while end:
                 start = max(end - 65536, 0)

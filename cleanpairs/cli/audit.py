@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import RUN, existing_run
+from cleanpairs.cli.options import RUN, existing_run, trust_option
 from cleanpairs.cli.paths import Params, PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, plain, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["audit"]
 
@@ -65,6 +66,7 @@ def _probabilities(params: Params) -> Path | None:
 @click.option(
     "--overwrite", is_flag=True, help="Replace the forms, if nobody has given labels in them, or --probabilities."
 )
+@trust_option
 @json_option
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
@@ -78,7 +80,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
         if given and where != mode:
             needs = "goes with --labels" if where == "labels" else f"is for drawing, and not for --{mode}"
             raise click.UsageError(f"--{name} {needs}")
-    chosen = existing_run(run)
+    chosen = existing_run(run, options["trusted"])
     {"draw": _draw, "labels": _judge, "thresholds": _expect}[mode](chosen, options)
 
 
@@ -105,11 +107,11 @@ def _draw(run: Any, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json({"pairs": forms.pairs, "pictures": forms.pictures, "csv": forms.csv, "page": forms.page})
         return
-    click.echo(f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}")
-    click.echo(
+    echo(f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}")
+    echo(
         f"label: open {forms.page} in a browser and save its CSV, or fill the column `matched` of {forms.csv} (1 or 0)"
     )
-    click.echo(f"then:  cleanpairs audit {run.path} --labels {forms.csv}")
+    echo(f"then:  cleanpairs audit {run.path} --labels {forms.csv}")
 
 
 def _judge(run: Any, options: dict[str, Any]) -> None:
@@ -140,7 +142,7 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json(figures)
     else:
-        click.echo(f"{result}\n\nprobabilities: {target}")
+        echo(f"{result}\n\nprobabilities: {target}")
 
 
 def _expect(run: Any, options: dict[str, Any]) -> None:
@@ -150,4 +152,4 @@ def _expect(run: Any, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json(expected.to_dict())
     else:
-        click.echo(str(expected))
+        echo(str(expected))

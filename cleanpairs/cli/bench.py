@@ -11,6 +11,7 @@ from cleanpairs.cli.options import column_options, pick_columns
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import progress_option
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["bench"]
 
@@ -25,7 +26,7 @@ class _Lines:
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
-        click.echo(f"note     {text}", err=True)
+        echo(f"note     {text}", err=True)
 
     def step(self, done: int, total: int, loss: float) -> None:
         """The bar."""
@@ -36,11 +37,11 @@ class _Lines:
         self.bar.close()
         head = f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: "
         if row["status"] != "ok":
-            click.echo(head + str(row["error"]), err=True)
+            echo(head + str(row["error"]), err=True)
             return
         words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in _SHOWN if row.get(key) is not None]
         words.append("was there" if done_before else f"{row['total_seconds']:.0f} s")
-        click.echo(head + ", ".join(words), err=True)
+        echo(head + ", ".join(words), err=True)
 
 
 _SHOWN = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
@@ -111,7 +112,7 @@ def bench(data: str, **options: Any) -> None:
     try:
         result = run_bench(what, progress=lines)
     except KeyboardInterrupt:
-        click.echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
+        echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
         raise
     finally:
         if lines is not None:
@@ -119,5 +120,5 @@ def bench(data: str, **options: Any) -> None:
     if options["as_json"]:
         print_json(result.to_dict())
         return
-    click.echo(result.table())
-    click.echo(f"\n* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")
+    echo(result.table())
+    echo(f"\n* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")

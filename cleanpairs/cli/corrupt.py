@@ -9,6 +9,7 @@ import click
 from cleanpairs.cli.options import column_options, pick_columns
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["corrupt"]
 
@@ -97,4 +98,4 @@ def corrupt(
         print_json({"pairs": n, "mismatched": wrong, **how, "out": out})
         return
     reached = f"{wrong / max(n, 1):.1%}" + (f" of the {noise:.1%} asked for, {kind}" if asked else "")
-    click.echo(f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}")
+    echo(f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}")

@@ -9,6 +9,7 @@ import click
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["demo"]
 
@@ -26,7 +27,7 @@ def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress:
     from cleanpairs.demo import run_demo
 
     bar = Progress(enabled=not (quiet or as_json), asked=progress)
-    say = (lambda line: None) if as_json else click.echo
+    say = (lambda line: None) if as_json else echo
     try:
         result = run_demo(out, noise=noise, seed=seed, images=images, say=say, progress=bar)
     finally:
@@ -35,4 +36,4 @@ def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress:
     if as_json:
         print_json({**result.to_dict(), "peak_mb": round(peak), "out": out})
         return
-    click.echo(f"\n{result.seconds:.0f} s, {peak:,.0f} MB at the peak")
+    echo(f"\n{result.seconds:.0f} s, {peak:,.0f} MB at the peak")

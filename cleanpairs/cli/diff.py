@@ -10,7 +10,7 @@ import click
 
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.terminal import cut, plural, safe
+from cleanpairs.cli.terminal import cut, echo, plural, safe
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
@@ -73,11 +73,11 @@ def diff(
         return
     if csv is not None:
         write_changes(found.changes, csv, overwrite=overwrite)
-        click.echo(f"{plural(len(found.changes), 'change')} -> {csv}")
+        echo(f"{plural(len(found.changes), 'change')} -> {csv}")
         return
     width = shutil.get_terminal_size((100, 24)).columns
     for line, style in _lines(out, found, actions, width):
-        click.echo(line if style is None else click.style(line, fg=style))
+        echo(line, fg=style)
 
 
 def _lines(out: str, found: ExportDiff, actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:

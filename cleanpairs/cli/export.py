@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import engine_options, existing_run
+from cleanpairs.cli.options import engine_options, existing_run, trust_option
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["export"]
 
@@ -52,6 +53,7 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 @click.option("--explode", is_flag=True, help="One row a pair where a row holds a list of captions.")
 @click.option("--overwrite", is_flag=True, help="Replace the outputs.")
 @engine_options
+@trust_option
 @json_option
 @click.pass_context
 def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json: bool, **options: Any) -> None:
@@ -74,12 +76,12 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         if decided:
             names = ", ".join("--" + name.replace("_", "-") for name in decided)
             raise click.UsageError(f"{names}: --plan has decided that already; make another plan by cleanpairs rematch")
-        summary = export_plan(options["plan"], out, **written)
+        summary = export_plan(options["plan"], out, trusted=options["trusted"], **written)
     else:
-        run, threshold = existing_run(options["run"]), chosen_threshold(options["threshold"])
+        run, threshold = existing_run(options["run"], options["trusted"]), chosen_threshold(options["threshold"])
         expected = expected_at(threshold, run)
         if expected is not None and not as_json:
-            click.echo(f"{expected}\n")
+            echo(f"{expected}\n")
         summary = export_run(
             run,
             out,
@@ -88,7 +90,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
             **written,
         )
     if not as_json:
-        click.echo(str(summary))
+        echo(str(summary))
     pushed = None
     if repo is not None:
         pushed = push_export(
@@ -99,7 +101,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         counts = {name: getattr(summary, name) for name in fields}
         print_json(counts if pushed is None else {**counts, "pushed": pushed})
     elif pushed is not None:
-        click.echo(str(pushed))
+        echo(str(pushed))
 
 
 def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:

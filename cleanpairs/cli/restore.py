@@ -6,6 +6,7 @@ import click
 
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["restore"]
 
@@ -31,4 +32,4 @@ def restore(out: str, to: str, ledger: str | None, overwrite: bool, as_json: boo
         fields = ("rows", "columns", "unchanged", "undone", "returned")
         print_json({"path": summary.path} | {name: getattr(summary, name) for name in fields})
     else:
-        click.echo(str(summary))
+        echo(str(summary))

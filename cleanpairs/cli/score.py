@@ -9,6 +9,7 @@ import click
 from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, split_run_and_data
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["score"]
 
@@ -56,7 +57,7 @@ def score(
     if as_json:
         print_json(result.to_dict())
     else:
-        click.echo(
+        echo(
             f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
             f"{result.quarantined:,} quarantined -> {out}"
         )

@@ -154,7 +154,10 @@ class _Output:
             raise CleanpairsError(f"nothing was written for {self.target}")
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(self.staged, (0o777 if self.directory else 0o666) & ~umask)
+        mode = (0o777 if self.directory else 0o666) & ~umask
+        with suppress(OSError):  # what is replaced keeps its permissions: nobody is shown more than before
+            mode = os.lstat(self.target).st_mode & 0o777 | stat.S_IRUSR
+        os.chmod(self.staged, mode)
         for inner in self.staged.rglob("*") if self.directory else ():
             os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & ~umask)
         if self.directory:
@@ -263,11 +266,11 @@ class StagedSet:
             raise output.unwritable(error) from error
 
     def _culprit(self, error: OSError) -> _Output | None:
-        """The output that an error in the block is about: the one whose staging it names, else the last."""
+        """The output that an error in the block is about: the one whose staging it names, the last if it names none."""
         for output in self._outputs:
             if str(error.filename or "").startswith(str(output.folder)):
                 return output
-        return self._outputs[-1] if self._outputs else None
+        return self._outputs[-1] if self._outputs and not error.filename else None
 
     def _publish(self) -> None:
         for output in self._outputs:
@@ -310,6 +313,8 @@ def staged_set() -> Iterator[StagedSet]:
             raise
         except OSError as error:
             output = outputs._culprit(error)
+            if output is None and error.filename:  # a temporary file, and not one of the outputs
+                raise OutputError(f"{os.fsdecode(error.filename)}: {error.strerror or error}") from error
             if error.errno is None or output is None:
                 raise
             raise output.unwritable(error) from error
