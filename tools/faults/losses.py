@@ -143,8 +143,8 @@ def _foreign() -> Iterator[Loss]:
         yield Loss(
             kind, _words("score run data.parquet --out new.parquet --workers 2"), _put(f"new.parquet.parts/{part}")
         )
-        yield Loss(kind, _words("rematch run --out new.parquet --spill always"), _put(f"new.parquet.parts/{part}"))
-        yield Loss(kind, _words(f"{export} new.parquet --workers 2 {again}"), _put(f"new.parquet.parts/{part}"))
+        yield Loss(kind, _words("rematch run --out new.parquet --workers 2"), _put(f"new.parquet.parts/{part}"))
+        yield Loss(kind, _words(f"{export} new.parquet --workers 2 {again}"), _put(f"new.parquet.search/{part}"))
     for text in ("mine", "[]", "{}"):
         yield Loss(kind, _words("rematch run --out new.csv"), _put("new.csv.json", text))
         yield Loss(kind, _words("rematch run --out new.csv --overwrite"), _put("new.csv.json", text))
