@@ -108,6 +108,8 @@ def _inputs() -> Iterator[Loss]:
 
 def _put(name: str, text: str = "mine") -> Make:
     def make(work: Path) -> None:
+        if name.split("/")[0] == "runs":  # the prepared run has made its link
+            shutil.rmtree(work / "runs", ignore_errors=True)
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text(text)
 
@@ -143,7 +145,10 @@ def _foreign() -> Iterator[Loss]:
         yield Loss(
             kind, _words("score run data.parquet --out new.parquet --workers 2"), _put(f"new.parquet.parts/{part}")
         )
-        yield Loss(kind, _words("rematch run --out new.parquet --workers 2"), _put(f"new.parquet.parts/{part}"))
+        parts = _put(f"new.parquet.parts/{part}")
+        yield Loss(
+            kind, _words("rematch run --out new.parquet --workers 2"), parts, (0, EXISTS)
+        )  # 0: nothing to search
         yield Loss(kind, _words(f"{export} new.parquet --workers 2 {again}"), _put(f"new.parquet.search/{part}"))
     for text in ("mine", "[]", "{}"):
         yield Loss(kind, _words("rematch run --out new.csv"), _put("new.csv.json", text))
@@ -194,6 +199,7 @@ def _held() -> Iterator[Loss]:
 
 
 def _old(work: Path) -> None:
+    shutil.rmtree(work / "runs", ignore_errors=True)
     (work / "runs").mkdir()
     (work / "runs" / "latest").symlink_to("../run")
 
