@@ -60,6 +60,13 @@ def test_what_strangers_lay_is_neither_run_nor_followed_and_no_worker_stays(said
     assert all(tried > 0 and wrong == 0 for tried, wrong in counts)
 
 
+def test_nothing_is_lost(said: str) -> None:
+    table = said.split("| what must not be lost |")[1].split("\n\n")[0]
+    rows = [line.split("|") for line in table.splitlines()[2:]]
+    assert len(rows) == 5
+    assert all(int(row[-3]) > 0 and int(row[-2]) == 0 for row in rows)
+
+
 def test_bad_inputs_rows_and_memory(said: str) -> None:
     rows = [
         line

@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork keeps one thread
@@ -23,6 +24,7 @@ from faults.forked import warm
 from faults.full_disk import FullDisk, mount_works, try_full_disk
 from faults.injection import FAULTS, Tally, strace_works, try_case
 from faults.inputs import BAD, prepare, try_bad
+from faults.losses import LOSSES, prepare_losses, try_loss, try_races
 from faults.mutation import KINDS, mutate_many
 from faults.strangers import addresses, left_behind, modules, stored
 from faults.tables import try_tables
@@ -114,6 +116,13 @@ def table(given: argparse.Namespace, scratch: Path, failures: list[str]) -> list
         handled += not refused.problems
         if refused.problems:
             failures.append(f"{refused.name}: {'; '.join(refused.problems)}: {refused.said}")
+    lines += [
+        "",
+        "| what must not be lost | tried | wrong |",
+        "|---|---:|---:|",
+        *losses(given, base, scratch, failures),
+    ]
+    print("\n".join(lines[-5:]), file=sys.stderr, flush=True)
     accounted, memory = (
         account(scratch / "account", ("0.02",) if given.quick else THRESHOLDS),
         measure_memory(scratch / "memory", 64 if given.quick else 600),
@@ -147,6 +156,25 @@ def of_strangers(given: argparse.Namespace, scratch: Path, failures: list[str]) 
     }
     failures += [problem for figure in figures.values() for problem in figure.problems]
     return [f"| {name} ({f.said}) | {f.tried:,} | {len(f.problems)} |" for name, f in figures.items()]
+
+
+def losses(given: argparse.Namespace, base: Path, scratch: Path, failures: list[str]) -> list[str]:
+    """The rows of faults.losses; one trial of six where it has to be quick."""
+    prepare_losses(base)
+    tried: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
+    for loss in LOSSES[:: 6 if given.quick else 1]:
+        problems = try_loss(loss, base, scratch / "loss")
+        tried[loss.kind] += 1
+        wrong[loss.kind] += bool(problems)
+        if problems:
+            failures.append(f"{loss.kind}: {' '.join(loss.argv)}: {'; '.join(problems)}")
+    races = 2 if given.quick else 10
+    kind = "fits of one output by three processes at once"
+    problems = try_races(races, base, scratch)
+    failures += [f"{kind}: {problem}" for problem in problems]
+    rows = [f"| {name} | {tried[name]} | {wrong[name]} |" for name in tried]
+    return [*rows, f"| {kind} | {races} | {len(problems)} |"]
 
 
 def _share(good: int, tried: int) -> str:
