@@ -9,7 +9,8 @@ import errno
 import json
 import os
 import stat
-from typing import Any, BinaryIO
+from io import BufferedReader
+from typing import Any
 
 from cleanpairs.errors import DataError
 
@@ -54,7 +55,7 @@ def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def open_regular(path: AnyPath, *, buffering: int = -1) -> BinaryIO:
+def open_regular(path: AnyPath, *, buffering: int = -1) -> BufferedReader:
     """The file ``path``, to be read as bytes, and looked at again once it is open. Raises as :func:`check_regular`."""
     check_regular(path)  # opening a device may do something, and a FIFO would wait
     file: Any = open(path, "rb", buffering=buffering, opener=_opener)  # noqa: SIM115 - whoever asks closes it
@@ -63,7 +64,7 @@ def open_regular(path: AnyPath, *, buffering: int = -1) -> BinaryIO:
     except BaseException:
         file.close()
         raise
-    found: BinaryIO = file
+    found: BufferedReader = file
     return found
 
 

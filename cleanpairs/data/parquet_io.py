@@ -45,7 +45,8 @@ def parquet_files(folder: Path) -> list[str]:
     for manifest in folder.glob("[!.]*.manifest.json"):
         try:
             files = read_json(manifest)["files"]
-            aside |= {os.path.realpath(folder / name) for name, f in files.items() if f["role"] in ("ledger", "dropped")}
+            told = [name for name, file in files.items() if file["role"] in ("ledger", "dropped")]
+            aside |= {os.path.realpath(folder / name) for name in told}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # of somebody else
     found = sorted(folder.glob("[!.]*.parquet"))  # hidden ones are somebody's staging

@@ -55,4 +55,6 @@ def test_damaged_files_neither_crash_nor_hang(said: str, kind: str) -> None:
 def test_bad_inputs_rows_and_memory(said: str) -> None:
     rows = [line for line in said.splitlines() if line.startswith(("| bad inputs", "| exports", "| commands over"))]
     assert len(rows) == 3
+    rows += [line for line in said.splitlines() if line.startswith(("| FIFOs", "| streams", "| control"))]
+    assert len(rows) == 6
     assert all(int(row.split("|")[-3]) > 0 and int(row.split("|")[-2]) == 0 for row in rows)
