@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from cleanpairs.data import Pairs, ParquetSink, staged_file, staged_set
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.text import text_groups
-from cleanpairs.errors import DataError
+from cleanpairs.errors import DataError, OutputExistsError
 from cleanpairs.plan_editing import followed, read_csv, write_csv
 from cleanpairs.regular import read_json, sha256_of
 
@@ -28,12 +30,14 @@ __all__ = [
     "ACTIONS",
     "METADATA_KEY",
     "PLAN_SCHEMA",
+    "WRITTEN_KEY",
     "PlanSummary",
     "RepairPlan",
     "Truth",
     "check_decisions",
     "counted",
     "part_sources",
+    "refuse_edited",
     "truth_after",
 ]
 
@@ -59,6 +63,7 @@ PLAN_SCHEMA = pa.schema(
 )
 
 METADATA_KEY = b"cleanpairs.plan"
+WRITTEN_KEY = "cleanpairs.written"  # beside the schema's metadata, of the file: no program that rewrites it keeps it
 
 
 def counted(column: pa.ChunkedArray) -> Counter[str]:
@@ -230,7 +235,7 @@ class RepairPlan:
             true_key=None if truth is None else [truth.key[i] for i in left],
         )
 
-    def save(self, path: str | Path, *, overwrite: bool = True) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the plan, whole or not at all; :meth:`load` reads it.
 
         Parquet; or CSV where ``path`` ends in ``.csv``, for editing in a spreadsheet. What a CSV cannot hold goes into
@@ -240,7 +245,7 @@ class RepairPlan:
         Raises
         ------
         OutputExistsError
-            It exists and ``overwrite`` is False.
+            It exists and ``overwrite`` is False; or ``<path>.json`` is something else than a plan's.
         """
         path = Path(path)
         note = {
@@ -253,12 +258,13 @@ class RepairPlan:
             with staged_set() as outputs:
                 staged = outputs.file(path, overwrite=overwrite)
                 write_csv(self.table, staged)
-                beside = outputs.file(_beside(path), overwrite=True)
+                _refuse_other(_beside(path))
+                beside = outputs.file(_beside(path), overwrite=overwrite)
                 noted = note | {"sha256": sha256_of(staged), "previous": _previous(path)}
                 beside.write_text(json.dumps(noted, indent=2) + "\n", encoding="utf-8")
             return
         schema = self.table.schema.with_metadata({METADATA_KEY: json.dumps(note).encode()})
-        with staged_file(path, overwrite=overwrite) as staging, ParquetSink(staging, schema) as sink:
+        with staged_file(path, overwrite=overwrite) as staging, ParquetSink(staging, schema, note=WRITTEN_KEY) as sink:
             sink.write(self.table)
 
     @classmethod
@@ -298,6 +304,35 @@ class RepairPlan:
 
 def _beside(path: Path) -> Path:
     return path.with_name(path.name + ".json")
+
+
+def _refuse_other(beside: Path) -> None:
+    """OutputExistsError where the note's file is there and holds something else: nobody has named that."""
+    if not beside.is_file():
+        return
+    try:
+        known = {"threshold", "fingerprint", "settings"} <= json.loads(beside.read_text(encoding="utf-8")).keys()
+    except (OSError, ValueError, AttributeError):
+        known = False
+    if not known:
+        raise OutputExistsError(
+            f"{beside} exists and is no plan's: it would be replaced by one; move it away, or name another output"
+        )
+
+
+def refuse_edited(path: Path) -> None:
+    """Raise :class:`OutputExistsError` where a plan in Parquet is there, and is not as cleanpairs has written it."""
+    if not os.path.lexists(path):
+        return
+    try:
+        written = WRITTEN_KEY.encode() in (pq.read_metadata(path).metadata or {})
+    except (OSError, pa.ArrowException):
+        written = False
+    if not written:
+        raise OutputExistsError(
+            f"{path} was edited, or not written by this version: it is not replaced; carry it out by "
+            f"`cleanpairs export --plan {path}`, or move it away"
+        )
 
 
 def _previous(path: Path) -> dict[str, Any] | None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.errors import DataError, OutputError, OutputExistsError
-from cleanpairs.regular import check_regular, open_regular, read_bytes
+from cleanpairs.errors import DataError
+from cleanpairs.regular import open_regular, read_bytes
 
 __all__ = ["BenchLog"]
 
@@ -66,27 +63,6 @@ class BenchLog:
                     return start + at + 1
                 end = start
         return 0
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nobody else appends meanwhile; OutputExistsError where somebody does."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.exists():
-                check_regular(self.path)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise OutputError(f"{self.path} cannot be written: {error.strerror or error}") from error
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise OutputExistsError(
-                    f"{self.path} is being written by another benchmark; name another --out"
-                ) from error
-            yield
-        finally:
-            os.close(fd)
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ import click
 
 from cleanpairs.cli.completion import complete_backbone, complete_methods, complete_recipe
 from cleanpairs.cli.options import column_options, pick_columns
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import progress_option
 from cleanpairs.cli.terminal import echo
@@ -53,7 +54,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
         raise click.BadParameter(f"{value!r} is no list of numbers with commas between them") from error
 
 
-@click.command(short_help="Methods against noise: the table that the papers print.")
+@click.command(cls=PathsCommand, short_help="Methods against noise: the table that the papers print.")
 @click.argument("data", type=click.Path())
 @click.option("--methods", metavar="all|A,B", default="all", show_default=True, shell_complete=complete_methods)
 @click.option("--noise", metavar="R,R", default="0.2,0.4,0.6,0.8", show_default=True, callback=_rates)
@@ -82,7 +83,9 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N rows of DATA.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]))
 @column_options
-@click.option("--out", metavar="DIR", help="Where the table goes, and grows.  [default: runs/bench-<data>]")
+@click.option(
+    "--out", type=Writes(), metavar="DIR", help="Where the table goes, and grows.  [default: runs/bench-<data>]"
+)
 @click.option("--quiet", is_flag=True, help="No progress, and no line a cell.")
 @progress_option
 @json_option

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import column_options, pick_columns
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
@@ -15,7 +16,7 @@ __all__ = ["corrupt"]
 _KINDS = ("within", "shift", "collapse", "partial")
 
 
-@click.command(short_help="Wrong some pairs on purpose, and write the truth beside them.")
+@click.command(cls=PathsCommand, short_help="Wrong some pairs on purpose, and write the truth beside them.")
 @click.argument("data", type=click.Path())
 @click.option("--noise", type=float, metavar="RATE", help="Share of pairs to wrong, 0 to 1.")
 @click.option("--per", type=click.Choice(["caption", "image"]), default="caption", show_default=True)
@@ -46,7 +47,9 @@ _KINDS = ("within", "shift", "collapse", "partial")
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--noise-file", metavar="NPY", help="A permutation over captions, in place of --noise.")
-@click.option("--out", required=True, metavar="PATH", help="Parquet file, or a directory in the research layout.")
+@click.option(
+    "--out", type=Writes(), required=True, metavar="PATH", help="Parquet file, or a directory in the research layout."
+)
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option

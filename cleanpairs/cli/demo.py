@@ -6,6 +6,7 @@ import resource
 
 import click
 
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
 from cleanpairs.cli.terminal import echo
@@ -13,8 +14,8 @@ from cleanpairs.cli.terminal import echo
 __all__ = ["demo"]
 
 
-@click.command(short_help="See it work on the clip art that ships with the package.")
-@click.option("--out", default="demo", show_default=True, metavar="DIR", help="Where everything goes.")
+@click.command(cls=PathsCommand, short_help="See it work on the clip art that ships with the package.")
+@click.option("--out", type=Writes(), default="demo", show_default=True, metavar="DIR", help="Where everything goes.")
 @click.option("--noise", type=float, default=0.3, show_default=True, help="Share of pairs to wrong.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--images", is_flag=True, help="Train from the pixels (a small CNN) instead of frozen features.")

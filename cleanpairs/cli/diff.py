@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import cut, echo, plural, safe
 
@@ -27,7 +28,7 @@ NAMES = {
 }
 
 
-@click.command(short_help="Show what an export changed, pair by pair.")
+@click.command(cls=PathsCommand, short_help="Show what an export changed, pair by pair.")
 @click.argument("out", metavar="OUT", type=click.Path())
 @click.option("--ledger", metavar="FILE", help="Where the ledger is, if it is not where it was written.")
 @click.option(
@@ -44,7 +45,7 @@ NAMES = {
     help="Only this kind of change; may be given several times.",
 )
 @json_option
-@click.option("--csv", metavar="FILE", help="Write the changes to FILE, for a spreadsheet.")
+@click.option("--csv", type=Writes(), metavar="FILE", help="Write the changes to FILE, for a spreadsheet.")
 @click.option("--overwrite", is_flag=True, help="Replace --csv.")
 def diff(
     out: str,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import click
 
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
 __all__ = ["restore"]
 
 
-@click.command(short_help="Undo an export: write its input again.")
+@click.command(cls=PathsCommand, short_help="Undo an export: write its input again.")
 @click.argument("out", metavar="OUT", type=click.Path())
-@click.option("--to", required=True, metavar="FILE", help="Parquet to write: the table that was exported.")
+@click.option(
+    "--to", type=Writes(), required=True, metavar="FILE", help="Parquet to write: the table that was exported."
+)
 @click.option("--ledger", metavar="FILE", help="Where the ledger is, if it is not where it was written.")
 @click.option("--overwrite", is_flag=True, help="Replace --to.")
 @json_option

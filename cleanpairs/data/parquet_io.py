@@ -45,8 +45,9 @@ def parquet_files(folder: Path) -> list[str]:
     for manifest in folder.glob("[!.]*.manifest.json"):
         try:
             files = read_json(manifest)["files"]
-            told = [name for name, file in files.items() if file["role"] in ("ledger", "dropped")]
-            aside |= {os.path.realpath(folder / name) for name in told}
+            aside |= {
+                os.path.realpath(folder / name) for name, f in files.items() if f["role"] in ("ledger", "dropped")
+            }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # of somebody else
     found = sorted(folder.glob("[!.]*.parquet"))  # hidden ones are somebody's staging
@@ -230,9 +231,7 @@ def _batches(
     names = [name for name in file.schema_arrow.names if chosen is None or name in chosen]
     plain = plain_columns(file, names)
     if not plain:
-        yield from file.iter_batches(
-            batch_size=rows, columns=None if wanted is None else list(wanted), row_groups=list(groups)
-        )
+        yield from _by_arrow(file, rows, None if wanted is None else list(wanted), groups)
         return
     schema = file.schema_arrow
     schema = pa.schema([schema.field(name) for name in names], schema.metadata)
@@ -247,11 +246,21 @@ def _batches(
         total = sum(sizes[first:])
         parts: Iterator[Any] = (min(rows, total - at) for at in range(0, total, rows))
         if others:
-            parts = file.iter_batches(batch_size=rows, columns=others, row_groups=list(groups))
+            parts = _by_arrow(file, rows, others, groups)
         for part in parts:
             n = part if isinstance(part, int) else len(part)
-            columns = [vectors[name].take(n) if name in vectors else part.column(name) for name in names]
+            columns = [vectors[name].read(n) if name in vectors else part.column(name) for name in names]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _by_arrow(
+    file: pq.ParquetFile, rows: int, columns: list[str] | None, groups: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    """Batches as pyarrow reads them, which of dictionaries inside of lists cannot be over the end of a row group."""
+    kinds = [field.type for field in file.schema_arrow if columns is None or field.name in columns]
+    apart = any("dictionary" in str(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
+    for some in ([group] for group in groups) if apart else [list(groups)]:
+        yield from file.iter_batches(batch_size=rows, columns=columns, row_groups=some)
 
 
 def read_rows(paths: Sequence[str], column: str, wanted: np.ndarray) -> Iterator[tuple[int, Any, str]]:

@@ -138,7 +138,7 @@ class VectorColumn:
         self._file.close()
         self._end_group()
 
-    def take(self, rows: int) -> pa.Array:
+    def read(self, rows: int) -> pa.Array:
         """The next ``rows`` rows, as Arrow would give them, and with its errors; there must be as many."""
         pieces: list[pa.Array] = []
         while rows:

@@ -15,6 +15,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_binary_view(kind):
         return pa.binary()
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
+    if pa.types.is_map(kind):
+        parts = (field.with_type(plain_type(field.type)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(*parts, keys_sorted=kind.keys_sorted)
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     for is_one, made in (
@@ -48,6 +53,9 @@ def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if isinstance(column, pa.ExtensionArray):
         return _plain(column.storage, kind)
-    if "list_view" in str(column.type):  # pyarrow 26 casts those with nulls to lists that are invalid
-        return pa.array(column.to_pylist(), kind)
-    return column.cast(kind)
+    try:
+        if "list_view" not in str(column.type):  # pyarrow 26 casts those with nulls to lists that are invalid
+            return column.cast(kind)
+    except pa.ArrowNotImplementedError:  # inside of maps and dictionaries
+        pass
+    return pa.array(column.to_pylist(), kind)

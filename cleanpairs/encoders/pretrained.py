@@ -14,6 +14,7 @@ import hashlib
 import re
 import string
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from torch import Tensor
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
 from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.hub import hub_allowed
 from cleanpairs.regular import read_json, sha256_of
 
 __all__ = ["PretrainedCLIP"]
@@ -253,8 +255,16 @@ def _download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path
 
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
         raise DataError(f"there is no directory {name}, and it is no name on the hub either: check the path")
+    patterns = [*FILES, *also]
+    if not hub_allowed():
+        with suppress(Exception):  # whatever it is: it is not here
+            return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=True))
+        raise DataError(
+            f"there is no model {name} on this machine, neither as a directory nor in the hub's cache, and what a file "
+            f"names is never fetched: if you trust it, `hf download {name}`, then again"
+        )
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=[*FILES, *also]))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # whatever the HTTP client below raises: there is no model, and the reason is told
         reason = " ".join(str(error).split())[:300]
         raise DataError(

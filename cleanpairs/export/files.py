@@ -13,7 +13,7 @@ from types import TracebackType
 
 import numpy as np
 
-from cleanpairs.data import Source, iter_tables
+from cleanpairs.data import Source, iter_tables, note_named
 from cleanpairs.export.donors import LentColumns, StoredRows
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
 from cleanpairs.regular import sha256_of
@@ -115,6 +115,8 @@ def write_manifest(
     """
     entries, home, known = {}, files["out"][0].parent, sha256 or {}
     for role, (target, where, rows) in files.items():
+        if target.parent != home:
+            note_named(target)  # so that `verify` and `restore` may follow the manifest there
         inside = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
         for file in inside:
             held = rows if file == where else parts.get(file.name)

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.data.text import text_groups
 from cleanpairs.errors import OutputError, RefusedError
 from cleanpairs.ops.scratch import Scratch, release
 from cleanpairs.regular import read_json
@@ -159,7 +158,7 @@ def gather(
                 usable = np.isfinite(values)
                 _refuse_non_finite(usable, z_image, z_text)
                 correspondence[s], image_group[s] = values, batch.image_group
-                text_group[s] = text_groups(batch.captions)
+                text_group[s] = batch.text_group
                 cosine[s] = np.einsum("ij,ij->i", z_image, z_text)
                 below = np.flatnonzero(usable & (np.where(usable, values, 0) < threshold))
                 orphans.append(first + below)

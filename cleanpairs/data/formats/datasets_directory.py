@@ -19,7 +19,8 @@ from cleanpairs.data.formats.stored import StoredImages
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
-from cleanpairs.errors import DataError
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.hub import hub_allowed
 from cleanpairs.regular import read_json
 
 __all__ = ["DatasetsReader"]
@@ -155,6 +156,8 @@ def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
     name = _HUB_NAME.fullmatch(data)
     if name is None:
         raise DataError(f"{data} is no dataset on the hub: write hf://owner/name, or hf://owner/name@revision")
+    if not hub_allowed():
+        raise ConfigError(f"{data} is on the hub, which is not asked for what a file names: name it yourself")
     import datasets
     from huggingface_hub.constants import HF_HUB_CACHE
 

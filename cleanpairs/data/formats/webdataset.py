@@ -28,6 +28,7 @@ from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.data.text import NOT_UTF8
 from cleanpairs.errors import DataError
 from cleanpairs.limits import whole
+from cleanpairs.ops.columns import taken
 from cleanpairs.regular import open_regular
 
 __all__ = ["WebDatasetReader"]
@@ -283,9 +284,9 @@ class _Sidecar:
             if self._table is None:
                 values[field.name] = pa.nulls(len(samples), field.type)
             else:
-                column = self._table[field.name].take(rows)
+                column = taken(self._table[field.name], rows)
                 values[field.name] = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, field.type)
         if self._table is not None and "caption" in self._table.column_names and None in values.get("caption", ()):
             own = pa.array(values["caption"], pa.string())
-            beside = self._table["caption"].cast(pa.string()).take(rows).combine_chunks()
+            beside = taken(self._table["caption"].cast(pa.string()), rows).combine_chunks()
             values["caption"] = pc.coalesce(own, beside)
