@@ -97,7 +97,7 @@ def test_many_columns_take_no_longer_than_few(tmp_path: Path) -> None:
     pq.write_table(wide, tmp_path / "wide.parquet", write_statistics=False)
     names = [Counted(f"c{k}") for k in range(n)]
     (_, batch), *_ = iter_batches([str(tmp_path / "wide.parquet")], names, 10)
-    assert batch.num_columns == n and Counted.compared <= 5 * n
+    assert batch.num_columns == n and Counted.compared <= 20 * n
 
 
 @pytest.mark.parametrize(
