@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.cases import CASES
 from faults.changes import try_changes
+from faults.ends import KINDS as ENDS
+from faults.ends import trials, try_trial
 from faults.figures import THRESHOLDS, account, measure_memory
 from faults.forked import warm
 from faults.full_disk import FullDisk, mount_works, try_full_disk
@@ -123,6 +125,13 @@ def table(given: argparse.Namespace, scratch: Path, failures: list[str]) -> list
         *losses(given, base, scratch, failures),
     ]
     print("\n".join(lines[-5:]), file=sys.stderr, flush=True)
+    ends = [(kind, 0, 0) for kind in ENDS]
+    for number, trial in enumerate(trials()):
+        if given.quick and number % 12:
+            continue
+        wrong = try_trial(trial, base, scratch / "inputs")
+        failures += [f"{trial.kind}: {trial.name!a}: {problem}" for problem in wrong]
+        ends = [(kind, n + (kind == trial.kind), bad + (kind == trial.kind and bool(wrong))) for kind, n, bad in ends]
     accounted, memory = (
         account(scratch / "account", ("0.02",) if given.quick else THRESHOLDS),
         measure_memory(scratch / "memory", 64 if given.quick else 600),
@@ -135,6 +144,7 @@ def table(given: argparse.Namespace, scratch: Path, failures: list[str]) -> list
         "| | tried | wrong |",
         "|---|---:|---:|",
         f"| bad inputs: exit code, and a message that names the file | {len(BAD)} | {len(BAD) - handled} |",
+        *(f"| {ENDS[kind]} | {tried} | {bad} |" for kind, tried, bad in ends),
         f"| exports whose rows do not add up | {accounted.tried} | {len(accounted.problems)} |",
         f"| random tables with vectors, lists, dictionaries and nulls, read, exported in four formats, restored and "
         f"verified: {tables.values:,} values of {tables.outputs:,} outputs | {tables.tried} | {len(tables.problems)} |",
