@@ -26,7 +26,8 @@ from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedErr
 from cleanpairs.estimators.batches import RowScorer, vector_scorer
 from cleanpairs.estimators.cross_fitting import out_of_fold_scores
 from cleanpairs.estimators.cut import Cut, cut_at
-from cleanpairs.estimators.encoders import Encoders
+from cleanpairs.estimators.encoders import Encoders, text_encoder_for
+from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT, evidence_of, refuse_without
 from cleanpairs.estimators.shared import SharedParameters
@@ -57,12 +58,16 @@ class PairCleaner(Plots, SharedParameters):
     - ``threshold_`` float, below which a pair is flagged; ``noise_rate_`` float, estimated share of wrong pairs, and
       ``noise_rate_interval_``, its 95 % interval (low, high); NaN where undetermined, or the method has none;
     - ``quarantined_`` dict, pair_id -> reason; ``history_`` list of dicts, one an epoch;
+    - ``text_encoder_`` what captions go through: the name of an encoder, "features" (the data's vectors) or "words"
+      (learned); None beside an ``encoder`` of both sides;
     - ``model_`` the dual encoder (the mean of two, where the method trains two), ``tokenizer_`` its vocabulary,
       ``bank_`` the trusted pairs that scores refer to.
     """
 
     encoders_ = Encoders()  # none, until a fit or a saved model names some
     calibration_: Calibration | None = None  # of a method whose correspondence is a probability
+    noise_rate_interval_ = (float("nan"), float("nan"))
+    text_encoder_: str | Path | None = None
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
@@ -75,6 +80,8 @@ class PairCleaner(Plots, SharedParameters):
 
     def _default_threshold(self, valley: Valley) -> float:
         return 0.5
+
+    _null_threshold = True  # vectors of one space give the threshold: labels there are on a scale of their own
 
     def _head(self, model: Any) -> Any:
         """What is learned beside ``model`` and kept with it; None when nothing is."""
@@ -168,6 +175,8 @@ class PairCleaner(Plots, SharedParameters):
         self.fingerprint_ = pairs.source.fingerprint
         self.tau_ = self.label_tau or self.tau
         self._set_threshold(self.correspondence_[usable])
+        if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
+            self._set_by_null(matrix.array, data)
         device = self._device()
         self.bank_ = Bank.choose(
             embed_images(self.model_, matrix.array, device=device),
@@ -198,7 +207,7 @@ class PairCleaner(Plots, SharedParameters):
         self, pairs: Pairs, on_encode: Callable[[int, int], None] | None
     ) -> tuple[Pairs, ImageMatrix, np.ndarray, TrainingData]:
         """The pairs with their groups, the images' features, which pairs are usable, and these for a training."""
-        self._load_encoders()
+        self._load_encoders(text_encoder_for(self, pairs))
         matrix = self.encoders_.images(pairs, self.image_encoder, self.image_size, on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
         pairs = self._grouped(pairs)
@@ -221,9 +230,12 @@ class PairCleaner(Plots, SharedParameters):
         )
         return pairs, matrix, usable, data
 
-    def _load_encoders(self, saved: dict[str, Any] | None = None, path: Path | None = None) -> None:
+    def _load_encoders(
+        self, text_encoder: str | Path | None, saved: dict[str, Any] | None = None, path: Path | None = None
+    ) -> None:
         """The pretrained networks that the parameters name; those of a model in ``path``, where it is loaded."""
-        self.encoders_ = Encoders.load(self)
+        self.text_encoder_ = text_encoder
+        self.encoders_ = Encoders.load(self, text_encoder)
         if saved and path is not None:
             self.encoders_.check(saved, path)
 
@@ -298,7 +310,6 @@ class PairCleaner(Plots, SharedParameters):
     def _set_threshold(self, y: np.ndarray) -> None:
         valley = find_valley(y)
         self.separated_ = valley.separated
-        self.noise_rate_interval_ = (float("nan"), float("nan"))
         self.noise_rate_ = valley.noise_rate if valley.separated else float("nan")
         if self.threshold == "auto":
             if not valley.separated and not valley.right:
@@ -311,6 +322,16 @@ class PairCleaner(Plots, SharedParameters):
             self.threshold_ = self._default_threshold(valley) if self.threshold is None else float(self.threshold)
             if self.threshold is None and self.require_evidence and not self._hint():
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
+
+    def _set_by_null(self, images: np.ndarray, data: TrainingData) -> None:
+        """Threshold and noise rate of vectors of one space, where these agree with the method."""
+        texts = data.tokens.vectors
+        assert texts is not None
+        y, rows = self.correspondence_[data.pair_id], data.tokens.ids[data.tokens.offsets[:-1]]
+        vectors = images[data.image_index, 0], texts[rows]
+        found = null_threshold(y, *vectors, data.image_group, data.text_group, seed=self.random_state)
+        if found is not None:
+            self.threshold_, self.noise_rate_ = found
 
     def _hint(self) -> bool:
         """Whether the pairs gave any sign of depending on each other; where they were not asked, they may."""

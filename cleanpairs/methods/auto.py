@@ -294,6 +294,7 @@ class Auto(PairCleaner):
     """
 
     method_name: ClassVar[str] = "auto"
+    _null_threshold = False  # its correspondence is a probability
 
     epochs: int = 12
     horizon: int = 5

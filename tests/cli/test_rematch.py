@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -230,3 +231,43 @@ def test_two_workers_plan_what_one_does(
         assert code == 0, err
     assert (tmp_path / "out1.parquet").read_bytes() == (tmp_path / "out2.parquet").read_bytes()
     assert not list(tmp_path.glob("*.parts"))
+
+
+def test_an_edited_plan_of_a_run_is_never_replaced(command: Callable[..., Any], fitted: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "mine", tmp_path / "out.parquet"
+    shutil.copytree(fitted / "run", run)
+    export = ("export", "--run", run, "--repaired", out, "--threshold", "0.5")
+    assert command(*export)[0] == 0 and command(*export, "--overwrite", "--threshold", "0.4")[0] == 0
+    written = (run / "plan.parquet").read_bytes()
+    assert command(*export)[0] == 5  # an export that is refused leaves the plan of the one before
+    assert (run / "plan.parquet").read_bytes() == written
+    table = pq.read_table(run / "plan.parquet")
+    pq.write_table(table, run / "plan.parquet")  # as a program leaves it that has changed a row
+    edited, old = (run / "plan.parquet").read_bytes(), out.read_bytes()
+    code, _, err = command(*export, "--overwrite")
+    assert code == 5 and f"--plan {run / 'plan.parquet'}" in err
+    code, _, err = command("fit", fitted / "data.parquet", "--out", run, "--overwrite")
+    assert code == 5 and "plan.parquet" in err
+    assert (run / "plan.parquet").read_bytes() == edited and out.read_bytes() == old
+    assert command("export", "--plan", run / "plan.parquet", "--repaired", out, "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize("beside", [".manifest.json", ".ledger.parquet", ".json", ".parts/part-00000.parquet"])
+def test_files_beside_an_output_that_are_somebody_elses_stay(
+    beside: str, command: Callable[..., Any], fitted: Path, tmp_path: Path
+) -> None:
+    plan = beside in (".json", ".parts/part-00000.parquet")
+    out = tmp_path / ("plan.csv" if beside == ".json" else "out.parquet")
+    theirs = Path(f"{out}{beside}")
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text("mine")
+    argv = ["rematch", fitted / "run", "--out", out] if plan else ["export", "--run", fitted / "run", "--repaired", out]
+    spill = ["--spill", "always"] if beside.startswith(".parts") else []
+    for more in ([], ["--overwrite"]):
+        code, _, err = command(*argv, *more, *spill)
+        assert code == 5 and theirs.parent.name in err and "move it away" in err
+    assert theirs.read_text() == "mine" and not out.exists()
+    if not spill:
+        return
+    theirs.unlink()
+    assert command(*argv, *spill)[0] == 0 and not theirs.parent.exists()
