@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.data import Pairs, load_pairs, open_source
+from cleanpairs.data import Pairs, load_pairs, load_source, note_named, open_recorded, staged_file
 from cleanpairs.engine import Progress, make_engine
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
@@ -21,8 +21,8 @@ from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.formats import choose_format, make_format
 from cleanpairs.export.pushing import push_model
 from cleanpairs.export.stream import InputWatch, export_stream, streams
-from cleanpairs.plan import RepairPlan
-from cleanpairs.run import Run
+from cleanpairs.plan import RepairPlan, refuse_edited
+from cleanpairs.run import PLAN, Run
 
 __all__ = ["card_facts", "expected_at", "export_plan", "export_run", "plan_run", "push_run", "resolve_threshold"]
 
@@ -128,6 +128,7 @@ def plan_run(
         read = {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
     else:
         pairs = load_pairs(data, **(columns or {}))
+        note_named(data, columns)
         read = {"data": str(data) if "://" in str(data) else str(Path(data).absolute()), "columns": dict(columns or {})}
     lists = pairs.source.explicit_lists and not explode
     if lists:
@@ -171,6 +172,7 @@ def export_plan(
     workers: int = 1,
     address: str | None = None,
     progress: Progress | None = None,
+    trusted: bool = False,
     **written: Any,
 ) -> ExportSummary:
     """Carry out a plan that was saved, and perhaps edited, on the data that it names.
@@ -190,6 +192,8 @@ def export_plan(
         Who does the work; see :func:`cleanpairs.engine.make_engine`.
     progress : callable, optional
         ``progress(rows done, rows in all)`` now and then, where several work.
+    trusted : bool
+        Follow whatever path or URL the plan names; see :func:`cleanpairs.data.open_recorded`.
     **written
         ``dropped``, ``ledger``, ``card``, ``format``, ``shard_size``, ``explode`` and ``overwrite`` of
         :func:`cleanpairs.export.export_pairs`.
@@ -211,7 +215,9 @@ def export_plan(
     if "data" not in settings:
         raise DataError(f"{path} does not name its data: apply it in Python, by cleanpairs.export.export_pairs")
     begun = time.time()
-    source = open_source(settings["data"], **settings.get("columns", {}))
+    source = open_recorded(settings["data"], settings.get("columns", {}), path, trusted=trusted)
+    if source.fingerprint != head.fingerprint:
+        raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
     reason = streams(plan, source, out, written.get("format"))
     if reason is None and plan is not None:
         taken = {name: written[name] for name in ("dropped", "ledger", "card", "overwrite") if name in written}
@@ -220,8 +226,9 @@ def export_plan(
         return export_stream(plan, watch, out, about=about, engine=driver, progress=progress, **taken)
     if driver.remote:
         raise ConfigError(f"this export cannot be divided among workers: {reason}; leave --engine and --workers out")
-    pairs = load_pairs(settings["data"], **settings.get("columns", {}))
-    return export_pairs(pairs, head if plan is None else RepairPlan.load(path), out, about=about, **written)
+    return export_pairs(
+        load_source(source), head if plan is None else RepairPlan.load(path), out, about=about, **written
+    )
 
 
 def export_run(
@@ -244,8 +251,8 @@ def export_run(
 ) -> ExportSummary:
     """Plan the repairs of a run's input and write the result; see :func:`cleanpairs.export.export_pairs`.
 
-    The plan is kept in the run, as ``plan.parquet``; ``settings`` are those of
-    :meth:`cleanpairs.estimators.PairCleaner.rematch`; ``license``, an identifier of the hub such as cc-by-4.0, goes
+    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited; ``settings`` are those
+    of :meth:`cleanpairs.estimators.PairCleaner.rematch`; ``license``, an identifier of the hub such as cc-by-4.0, goes
     into the dataset card; ``engine``, ``workers`` and ``address`` say who writes, as in :func:`export_plan`.
 
     Raises
@@ -253,13 +260,12 @@ def export_run(
     CleanpairsError
         As reading the input, planning and exporting do.
     """
-    name, _ = choose_format(out, format)  # before the planning, which takes its time
+    refuse_edited(run.path / PLAN)  # before the planning, which takes its time
+    name, _ = choose_format(out, format)
     make_format(name, shard_size)
     who: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
     near = Path(out).with_name(Path(out).name + ".search")
     pairs, plan = plan_run(run, threshold=threshold, explode=explode, parts=near, **who, **settings)
-    saved = run.path / "plan.parquet"
-    plan.save(saved)
     written: dict[str, Any] = {
         "dropped": dropped,
         "ledger": ledger,
@@ -268,18 +274,22 @@ def export_run(
         "shard_size": shard_size,
     }
     about = card_facts(run, license)
-    if engine != "local" or workers > 1:
-        del pairs, plan  # it is read again as it is needed
-        return export_plan(
-            saved,
-            out,
-            about=about,
-            **who,
-            explode=explode,
-            overwrite=overwrite,
-            **written,
-        )
-    return export_pairs(pairs, plan, out, about=about, explode=explode, overwrite=overwrite, **written)
+    with staged_file(run.path / PLAN, overwrite=True) as saved:  # there when the export is
+        refuse_edited(run.path / PLAN)
+        plan.save(saved)
+        if engine != "local" or workers > 1:
+            del pairs, plan  # it is read again as it is needed
+            return export_plan(
+                saved,
+                out,
+                about=about,
+                trusted=run.trusted,
+                **who,
+                explode=explode,
+                overwrite=overwrite,
+                **written,
+            )
+        return export_pairs(pairs, plan, out, about=about, explode=explode, overwrite=overwrite, **written)
 
 
 def push_run(

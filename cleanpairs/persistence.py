@@ -17,11 +17,14 @@ import numpy as np
 
 import cleanpairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.hub import without_hub
 from cleanpairs.registry import BACKBONES, HEADS, METHODS
+from cleanpairs.regular import check_regular, read_json
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
@@ -41,6 +44,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
     # By their absolute paths; a module is none of text.
     parameters |= {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
+    parameters["text_encoder"] = parameters["text_encoder"] or estimator.text_encoder_  # what was taken for these data
     name = getattr(_members(estimator.model_)[0], "registered", estimator.backbone)
     config = {
         "format": FORMAT,
@@ -52,7 +56,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
         "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
     }
-    with staged_directory(path, overwrite=overwrite) as staging:
+    with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
         folder = Path(staging)
         weights = dict(estimator.model_.state_dict())
         for k, head in enumerate(estimator.heads_):
@@ -111,8 +115,17 @@ def parameters_of(config: dict[str, Any]) -> dict[str, Any]:
     return parameters | ({"device": "auto"} if parameters.get("device") == "cuda" else {})
 
 
+def state_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What fitting found, out of a ``config.json``; ValueError where a rate or the threshold is none."""
+    state = {name: config["state"][name] for name in _STATE}
+    for name, other in (("threshold_", False), ("noise_rate_", state["noise_rate_"] is None)):
+        if not (other or (isinstance(state[name], int | float) and 0 <= state[name] <= 1)):
+            raise ValueError(f"its {name.rstrip('_')} is {state[name]!r}, not a number in [0, 1]")
+    return state
+
+
 def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> PairCleaner:
-    """The estimator that :func:`save_estimator` wrote.
+    """The estimator that :func:`save_estimator` wrote. Nothing is fetched: a pretrained model that it names is here.
 
     Parameters
     ----------
@@ -127,6 +140,11 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
     ConfigError
         The module is missing, or another one.
     """
+    with without_hub():
+        return _load(path, image_encoder, image_transform)
+
+
+def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
     import torch
     from safetensors import SafetensorError
     from safetensors.numpy import load_file as load_arrays
@@ -153,15 +171,16 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
             f"{path} was fitted with a torch module as image_encoder ({encoders['image_encoder']['name']}), which is "
             f"not saved: give it again, from_pretrained(path, image_encoder=module)"
         )
-    estimator._load_encoders(encoders, path)
+    estimator._load_encoders(estimator.text_encoder, encoders, path)
     try:
         backbone = dict(config["backbone"])
         with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
             build = _builder_of(backbone.pop("name"), estimator)
             members = backbone.get("members")
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
-        state = {name: config["state"][name] for name in _STATE}
+        state = state_of(config)
         file = path / "model.safetensors"
+        check_regular(file)
         weights = load_file(file)
         heads = [estimator._head(member) for member in _members(model)]
         for k, head in enumerate(heads):
@@ -171,6 +190,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
         model.load_state_dict(weights)
         model.eval()
         file = path / "bank.safetensors"
+        check_regular(file)
         arrays = load_arrays(file)
         device = estimator._device()
         bank = Bank(
@@ -214,7 +234,7 @@ def _texts(estimator: PairCleaner, model: dict[str, Any], path: Path) -> Any:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except FileNotFoundError as error:
         raise DataError(f"{file.parent} is not a model of cleanpairs: {file.name} is missing") from error
     except (ValueError, OSError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +18,12 @@ from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, met
 from cleanpairs.benchmarking.splits import Splits, load_splits
 from cleanpairs.benchmarking.table import Summary, summarise, to_csv, to_markdown, to_text
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.guard import refuse_inputs
+from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import Noise, NoiseKind, inject_noise, load_noise_file, noise_of
 from cleanpairs.data.noise_kinds import category_codes
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import CleanpairsError, ConfigError
+from cleanpairs.errors import CleanpairsError, ConfigError, OutputError, OutputExistsError
 
 __all__ = ["Bench", "BenchProgress", "BenchResult", "run_bench"]
 
@@ -150,7 +153,11 @@ def run_bench(bench: Bench, *, progress: BenchProgress | None = None) -> BenchRe
     notes += [f"no {role} pairs" for role, s in (("validation", splits.val), ("test", splits.test)) if s is None]
     noises = _noises(bench, splits)
     log = BenchLog(bench.directory / "bench.jsonl")
-    with log.held():
+    refuse_inputs(
+        [bench.directory], [given for given in (bench.data, bench.val, bench.test, *bench.noise_files) if given]
+    )
+    with hold([bench.directory]):
+        _check_folder(log)
         for note in notes if progress is not None else ():
             progress.note(note)  # type: ignore[union-attr]
         first_error = _run(bench, log, settings, splits, noises, progress)
@@ -159,6 +166,21 @@ def run_bench(bench: Bench, *, progress: BenchProgress | None = None) -> BenchRe
     if first_error is not None and not any(row["status"] == "ok" for row in rows):
         raise first_error
     return result
+
+
+def _check_folder(log: BenchLog) -> None:
+    """Make the directory of a benchmark; OutputExistsError where it holds tables of somebody else."""
+    folder = log.path.parent
+    foreign = [name for name in ("table.md", "table.csv", "plot.png") if os.path.lexists(folder / name)]
+    if foreign and not log.path.exists():
+        raise OutputExistsError(
+            f"{folder} holds {foreign[0]}, and no {log.path.name}: no benchmark wrote it; name another"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        log.path.open("ab").close()
+    except OSError as error:
+        raise OutputError(f"{log.path} cannot be written: {error.strerror or error}") from error
 
 
 def _run(

@@ -9,7 +9,7 @@ import click
 
 from cleanpairs.registry import ENGINES
 
-__all__ = ["RUN", "column_options", "engine_options", "existing_run", "pick_columns"]
+__all__ = ["RUN", "column_options", "engine_options", "existing_run", "pick_columns", "trust_option"]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -60,11 +60,17 @@ def pick_columns(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in COLUMN_NAMES if options.get(name) is not None}
 
 
-def existing_run(run: str | None) -> Any:
+def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--trust-stored-paths``."""
+    help = "Read whatever path or URL the run or plan names, though nobody has named it here: a stranger's may be bad."
+    return click.option("--trust-stored-paths", "trusted", is_flag=True, help=help)(function)
+
+
+def existing_run(run: str | None, trusted: bool = False) -> Any:
     """The run directory named, or ``runs/latest``; DataError when there is none."""
     from cleanpairs.run import Run
 
-    return Run.open(run)
+    return Run.open(run, trusted=trusted)
 
 
 def split_run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str]:

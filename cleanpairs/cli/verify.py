@@ -7,6 +7,7 @@ import sys
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["verify"]
 
@@ -31,10 +32,10 @@ def verify(path: str, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json(found.to_dict())
     elif not quiet:
-        click.echo(str(found))
+        echo(str(found))
     elif not found.ok:
-        click.echo("\n".join(str(problem) for problem in found.problems))
+        echo("\n".join(str(problem) for problem in found.problems))
     if not found.ok:
         sys.exit(DataError.exit_code)
     if not (as_json or quiet):
-        click.echo(f"{len(found.checked)} checks, nothing wrong")
+        echo(f"{len(found.checked)} checks, nothing wrong")

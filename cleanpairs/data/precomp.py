@@ -26,6 +26,7 @@ from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.text import caption_fault, text_groups
 from cleanpairs.errors import DataError
+from cleanpairs.regular import read_text
 
 __all__ = ["PrecompReader", "splits_of"]
 
@@ -191,7 +192,7 @@ def _arrays(path: str) -> np.ndarray:
 
 def _lines(path: str) -> list[str]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start})") from error
     except OSError as error:

@@ -18,7 +18,7 @@ from cleanpairs.data.source import Source, cache_dir
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.registry import READERS
 
-__all__ = ["iter_tables", "load_pairs", "open_source", "sniff"]
+__all__ = ["iter_tables", "load_pairs", "load_source", "open_source", "sniff"]
 
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -134,6 +134,11 @@ def load_pairs(
         limit=limit,
         allow_urls=allow_urls,
     )
+    return load_source(source)
+
+
+def load_source(source: Source) -> Pairs:
+    """The pairs of an input that was opened by :func:`open_source`."""
     pairs: Pairs = READERS.load(source.kind)().load(source)
     return pairs
 

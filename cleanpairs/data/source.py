@@ -7,7 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cleanpairs.data.digests import digest_of
 from cleanpairs.errors import DataError
@@ -61,7 +63,7 @@ def _digest(path: str | os.PathLike[str]) -> bytes:
     try:
         return digest_of(path, cache_dir() / "digests")
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def settings_text(source: Source) -> str:
@@ -80,4 +82,15 @@ def cache_dir() -> Path:
     own = os.environ.get("CLEANPAIRS_CACHE")
     if own:
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cleanpairs"
+    if found := os.environ.get("XDG_CACHE_HOME"):
+        return Path(found) / "cleanpairs"
+    try:
+        return Path.home() / ".cache" / "cleanpairs"
+    except RuntimeError:  # a user without HOME, whom the system does not know
+        return Path(_own_folder().name)
+
+
+@cache
+def _own_folder() -> TemporaryDirectory[str]:
+    """Of this process, until it ends: a folder of a known name in /tmp may be somebody else's."""
+    return TemporaryDirectory(prefix="cleanpairs-cache-")

@@ -126,6 +126,9 @@ class ParquetSink:
         Note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it is given.
     hashed : bool
         Make :attr:`sha256` of a file with vectors while it is written; else the file is read for it.
+    note : str, optional
+        A key in the metadata of the file, not of its schema: of a file without vectors, gone when another program
+        writes it again.
 
     Attributes
     ----------
@@ -143,7 +146,13 @@ class ParquetSink:
     parts: Mapping[str, int] = {}  # of a directory: this is one file
 
     def __init__(
-        self, path: str | os.PathLike[str], schema: pa.Schema, *, image_feature: bool = True, hashed: bool = False
+        self,
+        path: str | os.PathLike[str],
+        schema: pa.Schema,
+        *,
+        image_feature: bool = True,
+        hashed: bool = False,
+        note: str | None = None,
     ) -> None:
         self.path, self.schema = Path(path), with_image_feature(schema) if image_feature else schema
         self.rows = 0
@@ -158,6 +167,8 @@ class ParquetSink:
                 self._writer = VectorWriter(self.path, self.schema, hashed=hashed, **how)
             else:
                 self._writer = pq.ParquetWriter(self.path, self.schema, **how)
+                if note is not None:
+                    self._writer.add_key_value_metadata({note: ""})
         except OSError as error:
             raise OutputError(f"{self.path} cannot be written: {error}") from error
 

@@ -24,7 +24,7 @@ from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
 from cleanpairs.estimators.batches import RowScorer, vector_scorer
 from cleanpairs.estimators.cross_fitting import out_of_fold_scores
-from cleanpairs.estimators.encoders import Encoders
+from cleanpairs.estimators.encoders import Encoders, text_encoder_for
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT, evidence_of, refuse_without
 from cleanpairs.estimators.shared import SharedParameters
@@ -54,11 +54,14 @@ class PairCleaner(Plots, SharedParameters):
     - ``correspondence_`` (N,) float32 in [0, 1], low = bad, NaN where quarantined;
     - ``threshold_`` float, below which a pair is flagged; ``noise_rate_`` float, estimated share of wrong pairs;
     - ``quarantined_`` dict, pair_id -> reason; ``history_`` list of dicts, one an epoch;
+    - ``text_encoder_`` what captions go through: the name of an encoder, "features" (the data's vectors) or "words"
+      (learned); None beside an ``encoder`` of both sides;
     - ``model_`` the dual encoder (the mean of two, where the method trains two), ``tokenizer_`` its vocabulary,
       ``bank_`` the trusted pairs that scores refer to.
     """
 
     encoders_ = Encoders()  # none, until a fit or a saved model names some
+    text_encoder_: str | Path | None = None
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
@@ -194,7 +197,7 @@ class PairCleaner(Plots, SharedParameters):
         self, pairs: Pairs, on_encode: Callable[[int, int], None] | None
     ) -> tuple[Pairs, ImageMatrix, np.ndarray, TrainingData]:
         """The pairs with their groups, the images' features, which pairs are usable, and these for a training."""
-        self._load_encoders()
+        self._load_encoders(text_encoder_for(self, pairs))
         matrix = self.encoders_.images(pairs, self.image_encoder, self.image_size, on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
         pairs = self._grouped(pairs)
@@ -217,9 +220,12 @@ class PairCleaner(Plots, SharedParameters):
         )
         return pairs, matrix, usable, data
 
-    def _load_encoders(self, saved: dict[str, Any] | None = None, path: Path | None = None) -> None:
+    def _load_encoders(
+        self, text_encoder: str | Path | None, saved: dict[str, Any] | None = None, path: Path | None = None
+    ) -> None:
         """The pretrained networks that the parameters name; those of a model in ``path``, where it is loaded."""
-        self.encoders_ = Encoders.load(self)
+        self.text_encoder_ = text_encoder
+        self.encoders_ = Encoders.load(self, text_encoder)
         if saved and path is not None:
             self.encoders_.check(saved, path)
 

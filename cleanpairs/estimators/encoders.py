@@ -1,7 +1,8 @@
 """The pretrained networks of an estimator: what stands before the trained model, or within it.
 
 By the parameters ``encoder`` (both towers of CLIP or SigLIP), ``text_encoder`` (text alone), ``image_encoder`` (a torch
-module) and ``tune``. Without them an estimator learns its own words, and nothing here is used.
+module) and ``tune``, and by the vectors that the data brings. Without them an estimator learns its own words, and
+nothing here is used.
 """
 
 from __future__ import annotations
@@ -32,9 +33,32 @@ if TYPE_CHECKING:
     from cleanpairs.encoders.sentences import SentenceEncoder
     from cleanpairs.estimators.shared import SharedParameters
 
-__all__ = ["Encoders"]
+__all__ = ["GIVEN", "WORDS", "Encoders", "text_encoder_for"]
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
+WORDS = "words"  # none: words are learned
+
+
+def text_encoder_for(estimator: SharedParameters, pairs: Pairs) -> str | Path | None:
+    """The text encoder of a fit on ``pairs``: the one that is named, else the data's vectors (:data:`GIVEN`).
+
+    These are taken where the data brings them of both sides and no encoder of images is named; else words are learned
+    (:data:`WORDS`). None beside ``encoder``, which reads the captions itself.
+
+    Raises
+    ------
+    DataError
+        There are no captions, and the vectors are not taken.
+    """
+    named = estimator.text_encoder
+    given = pairs.has_both_vectors and estimator.image_encoder in ("auto", GIVEN)
+    found = named if named is not None or estimator.encoder is not None else GIVEN if given else WORDS
+    if found != GIVEN and not pairs.has_captions and len(pairs.reasons) < len(pairs):
+        raise DataError(
+            f"the data has no captions, and {found or estimator.encoder} reads them: leave encoders out, which takes "
+            "the vectors of both sides, or name a column of captions"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -51,8 +75,8 @@ class Encoders:
     image: ModuleEncoder | None = None
 
     @classmethod
-    def load(cls, estimator: SharedParameters) -> Encoders:
-        """Those that the parameters of ``estimator`` name.
+    def load(cls, estimator: SharedParameters, text_encoder: str | Path | None) -> Encoders:
+        """Those that the parameters of ``estimator`` name, and ``text_encoder``, of :func:`text_encoder_for`.
 
         Raises
         ------
@@ -67,12 +91,12 @@ class Encoders:
             from cleanpairs.encoders.pretrained import PretrainedCLIP
 
             both = PretrainedCLIP.load(_resolved(estimator.encoder), device)
-        if estimator.text_encoder == GIVEN:
+        if text_encoder == GIVEN:
             text = GIVEN
-        elif estimator.text_encoder is not None:
+        elif text_encoder not in (None, WORDS):
             from cleanpairs.encoders.sentences import SentenceEncoder
 
-            text = SentenceEncoder.load(_resolved(estimator.text_encoder), device)
+            text = SentenceEncoder.load(_resolved(str(text_encoder)), device)
         if not isinstance(estimator.image_encoder, str):
             from cleanpairs.encoders.module_encoder import ModuleEncoder
 

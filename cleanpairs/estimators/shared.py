@@ -50,7 +50,8 @@ class SharedParameters(BaseEstimator):
         In the towers: more time, less memory.
     text_encoder : str or path, optional
         A frozen text encoder, like a sentence-transformers model, a directory or a name on the hub, in place of learned
-        words; ``features``: the captions' vectors of the data.
+        words; ``features``: the captions' vectors of the data; ``words``: learned words. When None, the data's vectors
+        where it brings those of both sides and ``image_encoder`` is "auto" or "features", else learned words.
     dim, dim_word : int
         Joint embedding and word embedding.
     dim_sim : int

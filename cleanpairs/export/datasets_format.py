@@ -25,6 +25,7 @@ from cleanpairs.export.features import card_features, features_of
 from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import one_array
+from cleanpairs.regular import read_json
 
 __all__ = ["DatasetsFormat", "iter_stored", "with_structs"]
 
@@ -160,7 +161,7 @@ def iter_stored(folder: Path, batch_rows: int = BATCH_ROWS) -> Iterator[pa.Recor
 
 def _stored_files(folder: Path) -> list[str]:
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state = read_json(folder / STATE)
         return [str(folder / Path(str(entry["filename"])).name) for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / STATE} cannot be read as the list of a datasets directory: {error}") from error

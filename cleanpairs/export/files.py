@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -14,9 +13,10 @@ from types import TracebackType
 
 import numpy as np
 
-from cleanpairs.data import Source, iter_tables
+from cleanpairs.data import Source, iter_tables, note_named
 from cleanpairs.export.donors import LentColumns, StoredRows
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
+from cleanpairs.regular import sha256_of
 
 __all__ = ["BATCH_ROWS", "CARD", "DonorParts", "manifest_of", "sha256_of", "write_manifest"]
 
@@ -115,6 +115,8 @@ def write_manifest(
     """
     entries, home, known = {}, files["out"][0].parent, sha256 or {}
     for role, (target, where, rows) in files.items():
+        if target.parent != home:
+            note_named(target)  # so that `verify` and `restore` may follow the manifest there
         inside = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
         for file in inside:
             held = rows if file == where else parts.get(file.name)
@@ -134,12 +136,6 @@ def write_manifest(
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in ("cleanpairs", "pyarrow")}},
     }
     Path(path).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
-def sha256_of(path: str | Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _version(package: str) -> str | None:

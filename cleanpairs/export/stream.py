@@ -6,7 +6,6 @@ through :func:`cleanpairs.export.export_pairs`, whose outputs these are, row for
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -34,6 +33,7 @@ from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import RESTORABLE, input_schema
 from cleanpairs.export.partitions import ExportWork, Written, join_parts
 from cleanpairs.export.summary import ExportSummary
+from cleanpairs.regular import sha256_of
 
 __all__ = ["PARTS", "InputWatch", "export_stream", "streams"]
 
@@ -138,7 +138,7 @@ def export_stream(
             work = ExportWork(source, plan, layout, lent, donors.lent, before, roles)
             if engine.remote and partitions:
                 parts = out.with_name(out.name + PARTS)
-                job = json.dumps([cleanpairs.__version__, source.fingerprint, _digest(plan), roles])
+                job = json.dumps([cleanpairs.__version__, source.fingerprint, sha256_of(plan.path), roles])
                 done = run_partitions(
                     work, partitions, parts, job=job, engine=engine, overwrite=overwrite, progress=progress
                 )
@@ -192,11 +192,6 @@ def _lent(plan: PlanFile, scan: Scan, near: Path | None) -> Iterator[StoredRows 
     """What donors lend, of captions and keys, in a file for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix=".cleanpairs-donors-", dir=near) as folder:
         yield plan.store(Path(folder) / "captions.arrow", np.union1d(scan.text_donors, scan.image_donors))
-
-
-def _digest(plan: PlanFile) -> str:
-    with open(plan.path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_counts(written: Written, counts: Mapping[str, int], out: int, on_disk: Mapping[str, int]) -> None:

@@ -96,8 +96,11 @@ class WebDatasetFormat:
 
 
 def sample_key(key: str) -> str:
-    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``; empty where nothing of it is left."""
-    safe = re.sub(r"[^A-Za-z0-9_-]", "_", key)[:MAX_KEY]
+    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``; empty where nothing of it is left.
+
+    It begins with one ``_`` at most: by two, readers know what is no sample but a note of the writer.
+    """
+    safe = re.sub(r"^_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]", "_", key))[:MAX_KEY]
     return safe if safe.strip("_") else ""
 
 
@@ -146,7 +149,7 @@ class _WebDatasetSink:
     def _add(self, part: pa.Table) -> None:
         out = self._table
         images = image_cells(part[out.image].combine_chunks())
-        captions = part[out.text].to_pylist()
+        captions = [""] * len(part) if out.text is None else part[out.text].to_pylist()
         own = [None] * len(part) if out.key is None else part[out.key].to_pylist()
         keys = [self._fresh_key(key, i) for i, key in enumerate(own)]
         table = part.drop_columns([str(out.image)])

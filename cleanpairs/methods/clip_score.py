@@ -30,6 +30,7 @@ import cleanpairs
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError, RefusedError
@@ -39,6 +40,7 @@ from cleanpairs.estimators.encoders import GIVEN
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.evaluate import Recall, recall
 from cleanpairs.features import FrozenTexts
+from cleanpairs.hub import without_hub
 from cleanpairs.methods.given import (
     Given,
     GivenScorer,
@@ -52,7 +54,18 @@ from cleanpairs.methods.normalised import KINDS, NormalisedScore
 from cleanpairs.ops.candidates import Search
 from cleanpairs.ops.normalised_similarity import Background
 from cleanpairs.parameters import check_choice, check_number
-from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable, parameters_of
+from cleanpairs.persistence import (
+    _STATE,
+    FORMAT,
+    _bank_arrays,
+    _json,
+    _plain,
+    _side,
+    _storable,
+    parameters_of,
+    state_of,
+)
+from cleanpairs.regular import check_regular
 from cleanpairs.repair import RepairPlan
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -314,7 +327,7 @@ class ClipScore(PairCleaner):
             "bank": {"tau": self.bank_.tau, "group_size": self.bank_.group_size},
             "state": {name: _plain(getattr(self, name)) for name in _STATE},
         }
-        with staged_directory(Path(path), overwrite=overwrite) as staging:
+        with staged_directory(Path(path), overwrite=overwrite, ours=MODEL_FILES) as staging:
             scores = {} if self.score_ is None else self.score_.arrays()
             write_tensors({**_bank_arrays(self.bank_), **scores}, Path(staging) / "bank.safetensors")
             (Path(staging) / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -344,8 +357,9 @@ class ClipScore(PairCleaner):
         try:
             self = cls(**parameters_of(config))
             name, fingerprint = config["pretrained"]["name"], config["pretrained"]["fingerprint"]
-            state = {key: config["state"][key] for key in _STATE}
+            state = state_of(config)
             file = Path(path) / "bank.safetensors"
+            check_regular(file)
             arrays = load_file(file)
             groups = arrays["image_group"], arrays["text_group"]
             images, texts = _side(arrays, "images"), _side(arrays, "texts")
@@ -353,7 +367,8 @@ class ClipScore(PairCleaner):
             self.score_ = None if self.score_column is not None else NormalisedScore.from_arrays(arrays, self.normalise)
         except (SafetensorError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
-        model = Given(self.score_column) if fingerprint == Given.fingerprint else self._load(name, name)
+        with without_hub():
+            model = Given(self.score_column) if fingerprint == Given.fingerprint else self._load(name, name)
         if model.fingerprint != fingerprint:
             raise DataError(
                 f"{name} is not the model that {path} was made with (its files have changed): fit again, or name the "

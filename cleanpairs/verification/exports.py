@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.parquet_io import common_schema, read_table
+from cleanpairs.data.recorded import check_inside
 from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of, sha256_of
 from cleanpairs.export.formats import FORMATS, make_format
@@ -46,6 +47,7 @@ def verify_export(out: Path, findings: Findings) -> None:
     )  # the Parquet beside a tar holds the same rows again
     for name, entry in files.items():
         path = Path(out.parent / name)
+        check_inside(path, (out.parent, out), manifest, "bring the files together, and export again")
         role = str(entry.get("role", "out"))
         if role != "out" or path == out:
             roles[role] = path

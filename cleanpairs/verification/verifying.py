@@ -7,6 +7,7 @@ from pathlib import Path
 from cleanpairs.data.parquet_io import open_parquet, parquet_files
 from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of
+from cleanpairs.regular import open_regular
 from cleanpairs.run import SCORES_SCHEMA
 from cleanpairs.verification.exports import verify_export
 from cleanpairs.verification.findings import Findings, Verification
@@ -48,7 +49,7 @@ def kind_of(path: Path) -> str:
 
 def _magic(path: Path) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             return stream.read(4)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error

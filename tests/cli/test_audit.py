@@ -78,6 +78,11 @@ def test_a_draw_never_replaces_labels(command: Command, run: Run) -> None:
     code, _, err = command("audit", run.path, "--n", 10)
     assert code == 5 and "--overwrite" in err
     assert (run.path / "audit" / "labels.csv").read_bytes() == before
+    code, _, err = command("audit", run.path, "--n", 12, "--overwrite")
+    assert code == 5 and "10 labels given by hand" in err
+    assert (run.path / "audit" / "labels.csv").read_bytes() == before
+    (run.path / "audit").rename("labelled")
+    assert command("audit", run.path, "--n", 10)[0] == 0
     code, out, _ = command("audit", run.path, "--n", 12, "--overwrite", "--json")
     assert code == 0 and json.loads(out)["pairs"] == 12
 

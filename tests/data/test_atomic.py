@@ -192,6 +192,26 @@ def test_without_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (tmp_path / "folder" / "a").read_text() == "1" and names(tmp_path) == ["file", "folder"]
 
 
+def test_what_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    file.write_text("old")
+    folder.mkdir()
+    file.chmod(0o600)
+    folder.chmod(0o700)
+    with staged_file(file, overwrite=True) as staged:
+        staged.write_text("new")
+    with staged_directory(folder, overwrite=True) as staged:
+        (staged / "a").write_text("new")
+    assert file.read_text() == "new" and (folder / "a").read_text() == "new"
+    assert (file.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_an_error_about_another_file_is_not_blamed_on_an_output(tmp_path: Path) -> None:
+    with pytest.raises(OutputError) as caught, staged_file(tmp_path / "out"):
+        (tmp_path / "elsewhere" / "temporary").write_text("x")
+    assert "elsewhere/temporary: No such file" in str(caught.value) and str(tmp_path / "out") not in str(caught.value)
+
+
 def test_the_umask_is_honoured(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

@@ -33,7 +33,8 @@ WRITING = (
 class Outcome:
     """How a command ended: its exit code (minus the signal that ended it), what it printed, the traced calls.
 
-    ``hung``: it was killed after ``LIMIT`` seconds; ``peak``: bytes that it held at once, this process's own included.
+    ``hung``: it was killed after ``LIMIT`` seconds; ``peak``: bytes that it held at once, this process's own included;
+    ``seconds``: of CPU.
     """
 
     code: int
@@ -42,6 +43,7 @@ class Outcome:
     trace: str
     hung: bool = False
     peak: int = 0
+    seconds: float = 0.0
 
     @property
     def clean(self) -> bool:
@@ -69,7 +71,13 @@ def warm() -> None:
 
 
 def run_command(
-    argv: Sequence[str], cwd: Path, *, inject: Sequence[str] | None = None, memory: int | None = None
+    argv: Sequence[str],
+    cwd: Path,
+    *,
+    inject: Sequence[str] | None = None,
+    memory: int | None = None,
+    become: Callable[[], None] | None = None,
+    limit: float = LIMIT,
 ) -> Outcome:
     """``cleanpairs ARGV`` in ``cwd``.
 
@@ -79,6 +87,10 @@ def run_command(
         Expressions of ``strace -e inject=``; an empty sequence traces only. None: without strace.
     memory : int, optional
         Bytes of address space at most.
+    become : callable, optional
+        Called in the child just before the command.
+    limit : float
+        Seconds after which it is killed.
     """
     scratch = cwd.parent / f".{cwd.name}-said"
     scratch.mkdir(exist_ok=True)
@@ -88,7 +100,7 @@ def run_command(
     child = os.fork()
     if child == 0:
         os.close(go_write)
-        _become(argv, cwd, out, err, go_read, memory)
+        _become(argv, cwd, out, err, go_read, memory, become)
     os.close(go_read)
     tracer = None
     if inject is not None:
@@ -105,29 +117,38 @@ def run_command(
             raise RuntimeError(f"strace cannot attach: {said.strip()}")
     os.write(go_write, b"x")
     os.close(go_write)
-    status, hung, peak = _wait(child)
+    status, hung, used = _wait(child, limit)
     if tracer is not None:
         tracer.wait()
         assert tracer.stderr is not None
         tracer.stderr.close()
     said_trace = trace.read_text(errors="replace") if trace.exists() else ""
     code = os.waitstatus_to_exitcode(status)
-    return Outcome(code, out.read_text(errors="replace"), err.read_text(errors="replace"), said_trace, hung, peak)
+    texts = (path.read_text(errors="replace") for path in (out, err))
+    return Outcome(code, *texts, said_trace, hung, used.ru_maxrss * 1024, used.ru_utime + used.ru_stime)
 
 
-def _wait(child: int) -> tuple[int, bool, int]:
-    until = time.monotonic() + LIMIT
+def _wait(child: int, limit: float) -> tuple[int, bool, resource.struct_rusage]:
+    until = time.monotonic() + limit
     while True:
         hung = time.monotonic() > until
         if hung:
             os.kill(child, signal.SIGKILL)
         pid, status, used = os.wait4(child, 0 if hung else os.WNOHANG)
         if pid:
-            return status, hung, used.ru_maxrss * 1024
+            return status, hung, used
         time.sleep(0.005)
 
 
-def _become(argv: Sequence[str], cwd: Path, out: Path, err: Path, go: int, memory: int | None) -> None:
+def _become(
+    argv: Sequence[str],
+    cwd: Path,
+    out: Path,
+    err: Path,
+    go: int,
+    memory: int | None,
+    become: Callable[[], None] | None,
+) -> None:
     """The child: waits for the tracer, runs the command, and ends without what the parent would do at its exit."""
     code = 1
     try:
@@ -143,6 +164,8 @@ def _become(argv: Sequence[str], cwd: Path, out: Path, err: Path, go: int, memor
         if memory is not None:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         os.read(go, 1)
+        if become is not None:
+            become()
         sys.argv = ["cleanpairs", *argv]
         from cleanpairs.cli import main
 
@@ -156,7 +179,7 @@ def _become(argv: Sequence[str], cwd: Path, out: Path, err: Path, go: int, memor
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os._exit(code & 0xFF)
 
