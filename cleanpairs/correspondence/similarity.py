@@ -33,6 +33,7 @@ WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)  # of the regression's score
 NEAR_SHARE = 0.2  # of near null pairs in the yardstick
 NEAR_PAIRS = 20_000  # at most
 FEW_WRONG = 0.03  # share within the estimate's error: the near null is asked
+SETTLED = 0.99  # area of right pairs against wrong ones (docs/log.md)
 APART, NEAR_APART = 0.97, 0.8  # areas, of right pairs against null ones, where near noise can be told
 LEAST_NEAR, MOST_NEAR = 0.1, 0.5
 
@@ -48,6 +49,11 @@ class SimilarityEvidence(Agreement):
     separation: float = 1.0
     correction: float = 0.0
     near: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether networks that are trained on these pairs have next to nothing to add."""
+        return self.near or self.separation >= SETTLED
 
 
 def similarity_evidence(
