@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, neighbours_likeness, nothing_known
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import gaussian_split
+from cleanpairs.correspondence.similarity import SimilarityEvidence, similarity_evidence
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.correspondence.witnesses import in_order, joined, ranks
 from cleanpairs.estimators import PairCleaner
@@ -60,7 +61,16 @@ def reduced(x: Any, seed: int) -> np.ndarray:
 
 
 def agreement_of(data: TrainingData, seed: int) -> Agreement:
-    """Neighbours' agreement of a training's pairs: of standardised mean regions, and of rare words or given vectors."""
+    """Evidence of a training's pairs: similarity, where images and captions are vectors of one space; else neighbours'
+    agreement, of standardised mean regions, and of rare words or given vectors.
+    """
+    tokens = data.tokens
+    if tokens.vectors is not None and data.images.ndim == 3 and data.images.shape[1] == 1 and len(tokens):
+        image = normalize(data.images[data.image_index, 0].astype(np.float32))
+        text = normalize(np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]], np.float32))
+        found = similarity_evidence(image, text, data.image_group, data.text_group, seed=seed)
+        if found is not None:
+            return found
     images = reduced(image_vectors(data.images, np.arange(len(data.images))), seed)
     texts = reduced(normalize(caption_vectors(data.tokens)), seed)
     return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
@@ -78,6 +88,7 @@ class _Weighing:
         n = len(data)
         agreement = agreement_of(data, method.random_state) if method.witness else nothing_known(n)
         self.right, self.wrong, self.own = agreement.right, agreement.wrong, agreement.own
+        self.settled = isinstance(agreement, SimilarityEvidence) and agreement.settled
         self.asked = len(agreement.control) > 0  # else there are too few pairs, and all count as right at first
         self.objective = InfoNCEWithRCE(tau=method.tau)
         self.tau, self.networks, self.witness = method.tau, method.networks, method.witness
@@ -121,8 +132,9 @@ class _Weighing:
             self.scores[k] += self.probability(view, k)
         self.counted += 1
         said = self.scores.sum(axis=0)
-        self.w = self.joined([said])
-        if view.epoch == self.horizon and self.likeness:
+        if not self.settled:
+            self.w = self.joined([said])
+        if view.epoch == self.horizon and self.likeness and not self.settled:
             like = self.like(view)
             order = ranks(said) + LIKENESS * like + UNTRAINED * ranks(self.own)
             self.w = in_order(self.joined([said, like]), order, self.rate()).astype(np.float32)
