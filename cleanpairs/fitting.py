@@ -51,7 +51,8 @@ class FitProgress(Protocol):
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit found. ``histogram``: pairs in ten equal bins of the correspondence.
+    """What a fit found. ``noise_rate_interval``: of 95 %, where the method has one; ``histogram``: pairs in ten
+    equal bins of the correspondence.
 
     ``text_encoder``: what the captions went through; "features" are the data's vectors, "words" learned ones.
     ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has wronged; None without one.
@@ -64,6 +65,7 @@ class FitResult:
     flagged: int
     threshold: float
     noise_rate: float | None
+    noise_rate_interval: list[float] | None
     val_rsum: float | None
     epochs: int
     histogram: list[int]
@@ -76,9 +78,12 @@ class FitResult:
 
     def table(self) -> str:
         """For a terminal: the counts, and the histogram of the correspondence."""
-        noise = "undetermined: right and wrong pairs do not separate (train longer, or look at the data)"
+        noise = "undetermined: the scores do not tell how many pairs are wrong (label some: cleanpairs audit)"
         if self.noise_rate is not None:
             noise = f"{self.noise_rate:.1%}  (estimated)"
+            if self.noise_rate_interval is not None:
+                low, high = self.noise_rate_interval
+                noise = f"{self.noise_rate:.1%}  (95 % interval {low:.1%} to {high:.1%})"
         lines = [
             f"method          {self.method}",
             f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
@@ -311,7 +316,7 @@ def _path_of_first() -> str:
 
 def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged: bool) -> FitResult:
     y = estimator.correspondence_
-    known = y[np.isfinite(y)]
+    known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
     return FitResult(
         run=run,
         method=method,
@@ -320,6 +325,7 @@ def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged
         flagged=int((known < estimator.threshold_).sum()),
         threshold=float(estimator.threshold_),
         noise_rate=float(estimator.noise_rate_) if np.isfinite(estimator.noise_rate_) else None,
+        noise_rate_interval=interval if np.isfinite(interval).all() else None,
         val_rsum=estimator.best_val_rsum_,
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),

@@ -20,7 +20,7 @@ import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,9 @@ from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.plan import refuse_edited
 from cleanpairs.regular import read_json, read_text, sha256_of
+
+if TYPE_CHECKING:
+    from cleanpairs.correspondence.calibration import Calibration
 
 __all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "mistyped", "versions", "write_scores"]
 
@@ -325,6 +328,12 @@ class Run:
                 f"go on with `cleanpairs fit --resume --out {self.path}`"
             )
         return load_estimator(self.path / "model")
+
+    def calibration(self) -> Calibration | None:
+        """What gives the scores' probabilities their intervals; None where the method has no such thing."""
+        from cleanpairs.persistence import load_calibration
+
+        return load_calibration(self.path / "model") if (self.path / "model").exists() else None
 
     def estimator(self) -> Any:
         """The fitted estimator, with the correspondence of its training pairs."""
