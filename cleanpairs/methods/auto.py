@@ -168,6 +168,8 @@ class _Weighing:
                 order += LIKENESS * self.similar(view) + UNTRAINED * ranks(self.own)
             self.w = self.calibrated(order, last).astype(np.float32)
         self.weight = self.w.copy()
+        if self.settled and not last:
+            self.weight[self.planted] = 0
         self.mean_probability = float(self.w.mean())
         if last:
             self.caption = np.arange(len(self.w), dtype=np.int64)
