@@ -6,8 +6,9 @@ scores,
     F(t) / F_null(t) = pi + b q^4    over t between the quantiles q = .05 and .9 of the null, by least squares: where
                                      right pairs have no mass, the ratio of the two tails is the share of wrong ones
                                      (Storey, JRSS B 2002), and the fit takes it there
-    P(wrong | s) = pi f_null(s) / f(s)    the ratio of densities by isotonic regression of which scores are null, which
-                                          is its maximum-likelihood estimate among those that fall with s
+    P(wrong | s) = pi f_null(s) / f(s)    the ratio of densities by isotonic regression of which scores are null, the
+                                          maximum-likelihood estimate among those that fall with s; its log odds are
+                                          a mean over bootstrap draws (bagging), which takes off its steps
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ NULLS = 4  # null pairs, for each pair
 MOST_NULLS = 100_000
 LOW, HIGH = 0.05, 0.9  # quantiles of the null between which the tails are compared
 LEAST = 0.003  # no score is surer than this
+KNOTS = 2001
+DRAWS, MOST_DRAWN = 20, 20_000  # of the bootstrap; pairs above which the ratio is smooth without
 ORDER = 0.1  # logits between the lowest and the highest score: what is equally likely keeps its order
 
 
@@ -71,16 +74,14 @@ class Calibration:
             return None
         rate = noise_rate(observed, null) if rate is None else rate
         score = np.concatenate([observed, null])
-        is_null = np.arange(len(score)) >= len(observed)
-        weight = np.where(is_null, 1 / len(null), 1 / len(observed))
-        knots, p = _isotonic(score, is_null, weight)
-        with np.errstate(divide="ignore"):
-            wrong = np.clip(rate * p / np.maximum(1 - p, 1e-12), LEAST, 1 - LEAST)
-        places = np.unique(np.quantile(score, np.linspace(0, 1, 101)))
-        at = np.union1d(knots, places)
-        rank = np.interp(at, places, np.linspace(-0.5, 0.5, len(places)))
-        logits = np.interp(at, knots, -np.log(wrong / (1 - wrong))) + ORDER * rank
-        return cls(rate, at, logits)
+        knots = np.unique(np.quantile(score, np.linspace(0, 1, KNOTS)))
+        rng, logits = np.random.default_rng(0), np.zeros(len(knots))
+        draws = DRAWS if len(observed) <= MOST_DRAWN else 1
+        for _ in range(draws):
+            drawn = (s if draws == 1 else s[rng.integers(0, len(s), len(s))] for s in (observed, null))
+            wrong = np.clip(rate * _ratio(*drawn, knots), LEAST, 1 - LEAST)
+            logits -= np.log(wrong / (1 - wrong)) / draws
+        return cls(rate, knots, logits + ORDER * np.linspace(-0.5, 0.5, len(knots)))
 
     def __call__(self, score: np.ndarray) -> np.ndarray:
         """The probability (n,) float64 of being right, rising with the score (n,)."""
@@ -101,10 +102,13 @@ class Calibration:
         return float(np.interp(0, self.logits[i : i + 2], self.knots[i : i + 2]))
 
 
-def _isotonic(score: np.ndarray, is_null: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rising scores (k,), and the share of null pairs there, which falls."""
-    model = IsotonicRegression(increasing=False).fit(score, is_null.astype(float), sample_weight=weight)
-    return np.asarray(model.X_thresholds_), np.asarray(model.y_thresholds_)
+def _ratio(observed: np.ndarray, null: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """f_null / f_observed (k,) at rising scores, falling."""
+    is_null = np.repeat([0.0, 1.0], [len(observed), len(null)])
+    weight = np.repeat([1 / len(observed), 1 / len(null)], [len(observed), len(null)])
+    model = IsotonicRegression(increasing=False, out_of_bounds="clip")
+    p = model.fit(np.concatenate([observed, null]), is_null, sample_weight=weight).predict(at)
+    return np.asarray(p / np.maximum(1 - p, 1e-12))
 
 
 def noise_rate(observed: np.ndarray, null: np.ndarray) -> float:

@@ -41,8 +41,8 @@ def null_threshold(
     if len(y) < LEAST_PAIRS:
         return None
     sides = (np.asarray(x, dtype=np.float32) for x in (images, texts))
-    units = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in sides)
-    observed, null = scores_and_null(Background(*units, image_group, text_group), "softmax", TAU, seed)
+    image, text = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in sides)
+    observed, null = scores_and_null(Background(image, text, image_group, text_group), "softmax", TAU, seed)
     rate = noise_rate(observed, null)
     threshold = float(np.quantile(y, rate))
     flagged = y < threshold

@@ -37,6 +37,7 @@ from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate,
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import gaussian_split
 from cleanpairs.correspondence.planting import plant
+from cleanpairs.correspondence.similarity import SimilarityEvidence, similarity_evidence
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.refusal import caption_vectors
@@ -67,7 +68,16 @@ def reduced(x: Any, seed: int) -> np.ndarray:
 
 
 def agreement_of(data: TrainingData, seed: int) -> Agreement:
-    """Neighbours' agreement of a training's pairs: of standardised mean regions, and of rare words or given vectors."""
+    """Evidence of a training's pairs: similarity, where images and captions are vectors of one space; else neighbours'
+    agreement, of standardised mean regions, and of rare words or given vectors.
+    """
+    tokens = data.tokens
+    if tokens.vectors is not None and data.images.ndim == 3 and data.images.shape[1] == 1 and len(tokens):
+        image = normalize(data.images[data.image_index, 0].astype(np.float32))
+        text = normalize(np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]], np.float32))
+        found = similarity_evidence(image, text, data.image_group, data.text_group, seed=seed)
+        if found is not None:
+            return found
     images = reduced(image_vectors(data.images, np.arange(len(data.images))), seed)
     texts = reduced(normalize(caption_vectors(data.tokens)), seed)
     return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
@@ -96,18 +106,24 @@ class _Weighing:
         self.rows = np.concatenate([np.arange(n), *[self.planted] * len(unseen)])
         self.texts = np.concatenate([self.caption, *unseen])
         changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
-        agreement = agreement_of(changed, method.random_state) if method.witness else nothing_known(n)
+        as_given = agreement_of(data, method.random_state) if method.witness else nothing_known(n)
+        self.settled = isinstance(as_given, SimilarityEvidence) and as_given.settled
+        self.rate = as_given.wrong
+        agreement = as_given
+        if len(self.planted) and method.witness and not self.settled:
+            agreement = agreement_of(changed, method.random_state)
         self.right, self.control = agreement.right, agreement.control
         # Where nobody was asked, as of random pairs, one value says nothing.
         self.own = np.concatenate([agreement.own, np.resize(self.control, len(self.rows) - n)])
-        if len(self.planted) and len(self.control):
-            at = slice(n, n + len(self.planted))
-            self.own[at] = agreement_of(data, method.random_state).own[self.planted]
+        if len(self.control):
+            self.own[n : n + len(self.planted)] = as_given.own[self.planted]
         self.objective = InfoNCEWithRCE(tau=method.tau)
         self.tau, self.networks, self.seed = method.tau, method.networks, method.random_state
         self.repaired, self.likeness = method.repaired, method.likeness
         self.w = self.right.astype(np.float32)
         self.weight = self.w.copy()
+        if self.settled:
+            self.weight[self.planted] = 0
         self.scores = np.zeros(len(self.rows), dtype=np.float64)  # sums over networks and epochs
         self.calibration: Calibration | None = None
         self.mean_probability: float | None = None
@@ -141,13 +157,19 @@ class _Weighing:
         for k in range(self.networks):
             self.scores += self.probability(view, k)
         last = view.epoch == self.horizon
-        order = ranks(self.scores)
-        if not last:
-            order += ranks(self.own)
-        elif self.likeness:
-            order += LIKENESS * self.similar(view) + UNTRAINED * ranks(self.own)
-        self.w = self.calibrated(order, last).astype(np.float32)
+        if self.settled:
+            if last:
+                self.calibration = calibrate(self.own[: len(self.w)], self.control, seed=self.seed)
+        else:
+            order = ranks(self.scores)
+            if not last:
+                order += ranks(self.own)
+            elif self.likeness:
+                order += LIKENESS * self.similar(view) + UNTRAINED * ranks(self.own)
+            self.w = self.calibrated(order, last).astype(np.float32)
         self.weight = self.w.copy()
+        if self.settled and not last:
+            self.weight[self.planted] = 0
         self.mean_probability = float(self.w.mean())
         if last:
             self.caption = np.arange(len(self.w), dtype=np.int64)
@@ -325,6 +347,9 @@ class Auto(PairCleaner):
         super()._set_threshold(y)
         rate = noise_rate(self._trained.calibration, len(y))
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
+        if self._trained.settled:  # by the evidence itself, which may have asked near null pairs
+            self.noise_rate_ = found = self._trained.rate
+            self.noise_rate_interval_ = (float(np.fmin(rate.low, found)), float(np.fmax(rate.high, found)))
         self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration
         del self._trained
 

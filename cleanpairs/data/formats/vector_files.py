@@ -51,7 +51,7 @@ class VectorFilesReader(ClipRetrievalReader):
         return self.described(
             data,
             [*sides[0], *sides[1], *notes],
-            self._schema(*sides, notes),
+            self._schema(sides[0], sides[1], notes),
             n,
             columns=columns,
             image_root=image_root,
