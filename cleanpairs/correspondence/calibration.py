@@ -82,7 +82,8 @@ class Calibration:
 
     def noise_rate(self, n: int) -> Estimate:
         """pi, of n pairs."""
-        return self.shares(1 - self.mismatched((np.arange(n) + 0.5) / n), [n])[0]
+        rate = self.shares(1 - self.mismatched((np.arange(n) + 0.5) / n), [n])[0]
+        return rate if rate.low * n >= 1 else Estimate(rate.value, 0.0, rate.high)  # less than one pair is none
 
     def shares(self, matched: np.ndarray, counts: Any) -> list[Estimate]:
         """Share of mismatched ones among the best ``counts`` pairs, each; ``matched`` (k,): P(matched) of all."""

@@ -193,9 +193,10 @@ class _Weighing:
         if last:
             self.calibration = found
             own, random = order[n : n + m], order[n + m :]
-            again = calibrate(own, random, draws=0)
-            if again is not None:
-                w[self.planted] = 1 - again.shifted(found.noise_rate(n).value).mismatched(positions(own, own))
+            again, rate = calibrate(own, random, seed=self.seed), found.noise_rate(n).value
+            if again is not None:  # so few that the bootstrap's mean is taken, and no draw for sure
+                at, known_rate = positions(own, own), [Calibration(t, again.draws).shifted(rate) for t in again.draws]
+                w[self.planted] = 1 - np.mean([g.mismatched(at) for g in known_rate], axis=0)
         return w
 
     def mixed(self, order: np.ndarray) -> np.ndarray:
