@@ -6,7 +6,6 @@ than the export of a hundred thousand rows.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.data import Pairs, load_pairs, load_source, note_named, open_recorded, staged_file
+from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.engine import Progress, make_engine
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
@@ -24,7 +24,7 @@ from cleanpairs.export.stream import InputWatch, export_stream, streams
 from cleanpairs.plan import RepairPlan, refuse_edited
 from cleanpairs.run import PLAN, Run
 
-__all__ = ["card_facts", "expected_at", "export_plan", "export_run", "plan_run", "push_run", "resolve_threshold"]
+__all__ = ["card_facts", "chosen_cut", "export_plan", "export_run", "plan_run", "push_run", "resolve_threshold"]
 
 
 def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
@@ -56,21 +56,34 @@ def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
     return float(threshold)
 
 
-def expected_at(threshold: float | str | None, run: Run) -> str | None:
-    """For ``--threshold auto``: what precision and recall to expect there and around it, as a small table.
+def chosen_cut(
+    threshold: float | str | None, max_wrong: float | None, keep: float | None, run: Run
+) -> tuple[float | None, str | None]:
+    """The threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, and what to tell of it.
 
     Raises
     ------
+    ConfigError
+        More than one of them, or one that is out of range.
     RefusedError
-        The scores of the run do not separate.
+        As :func:`resolve_threshold` and :meth:`cleanpairs.estimators.PairCleaner.threshold_for`.
     """
-    if threshold != "auto":
-        return None
-    if resolve_threshold(threshold, run) == 0:
-        return "The scores are one heap of right pairs: --threshold auto takes none of them for wrong."
+    if sum(given is not None for given in (threshold, max_wrong, keep)) > 1:
+        raise ConfigError("--threshold, --max-wrong and --keep exclude each other: each of them chooses the threshold")
+    limit = resolve_threshold(threshold, run)
+    y = run.scores().correspondence
+    y = y[y == y]
+    if max_wrong is not None or keep is not None:
+        from cleanpairs.estimators.cut import cut_at
+
+        cut = cut_at(y, run.calibration(), str(run.info["method"]), max_wrong=max_wrong, keep=keep)
+        return cut.threshold, str(cut)
+    if threshold != "auto" or (calibration := run.calibration()) is None:
+        return limit, None
     from cleanpairs.audit import expected_quality
 
-    return str(expected_quality(run.scores().correspondence, threshold=resolve_threshold(threshold, run)))
+    assert limit is not None
+    return limit, str(expected_quality(y, calibration, threshold=limit))
 
 
 def plan_run(
@@ -137,7 +150,7 @@ def plan_run(
     if driver.remote:
         from cleanpairs.engine.queries import EngineSearch
 
-        with tempfile.TemporaryDirectory(prefix="cleanpairs-search-") as folder:
+        with ScratchDirectory("search") as folder:
             look = EngineSearch(Path(parts or folder), driver)
             plan = model.rematch(pairs, threshold=limit, look=look, **settings)
             look.remove()

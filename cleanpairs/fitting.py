@@ -6,7 +6,7 @@ import hashlib
 import shlex
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,7 +51,8 @@ class FitProgress(Protocol):
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit found. ``histogram``: pairs in ten equal bins of the correspondence.
+    """What a fit found. ``noise_rate_interval``: of 95 %, where the method has one; ``histogram``: pairs in ten
+    equal bins of the correspondence.
 
     ``text_encoder``: what the captions went through; "features" are the data's vectors, "words" learned ones.
     ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has wronged; None without one.
@@ -64,6 +65,7 @@ class FitResult:
     flagged: int
     threshold: float
     noise_rate: float | None
+    noise_rate_interval: list[float] | None
     val_rsum: float | None
     epochs: int
     histogram: list[int]
@@ -76,9 +78,12 @@ class FitResult:
 
     def table(self) -> str:
         """For a terminal: the counts, and the histogram of the correspondence."""
-        noise = "undetermined: right and wrong pairs do not separate (train longer, or look at the data)"
+        noise = "undetermined: the scores do not tell how many pairs are wrong (label some: cleanpairs audit)"
         if self.noise_rate is not None:
             noise = f"{self.noise_rate:.1%}  (estimated)"
+            if self.noise_rate_interval is not None:
+                low, high = self.noise_rate_interval
+                noise = f"{self.noise_rate:.1%}  (95 % interval {low:.1%} to {high:.1%})"
         lines = [
             f"method          {self.method}",
             f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
@@ -168,13 +173,17 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
 
 def _options(data: DataOptions) -> dict[str, Any]:
     """Of :func:`load_pairs`, as far as they are given."""
-    names = ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
-    values = {name: getattr(data, name) for name in names}
+    values = {f.name: getattr(data, f.name) for f in fields(data) if f.name not in ("train", "val")}
+    for name in ("text_vectors", "captions"):  # files by paths that are good in any folder; else a column
+        if str(values[name]).endswith((".npy", ".txt", ".parquet")) and "://" not in values[name]:
+            values[name] = str(Path(values[name]).absolute())
     return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def _val_options(data: DataOptions) -> dict[str, Any]:
-    return {name: value for name, value in _options(data).items() if name.endswith(("column", "urls"))}
+    """Those that concern other data of the same columns, too; arrays lie beside the one alone."""
+    kept = ("column", "urls") if str(data.text_vectors).endswith(".npy") else ("column", "urls", "text_vectors")
+    return {name: value for name, value in _options(data).items() if name.endswith(kept)}
 
 
 def _fit_run(
@@ -307,7 +316,7 @@ def _path_of_first() -> str:
 
 def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged: bool) -> FitResult:
     y = estimator.correspondence_
-    known = y[np.isfinite(y)]
+    known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
     return FitResult(
         run=run,
         method=method,
@@ -316,6 +325,7 @@ def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged
         flagged=int((known < estimator.threshold_).sum()),
         threshold=float(estimator.threshold_),
         noise_rate=float(estimator.noise_rate_) if np.isfinite(estimator.noise_rate_) else None,
+        noise_rate_interval=interval if np.isfinite(interval).all() else None,
         val_rsum=estimator.best_val_rsum_,
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import cleanpairs
+from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
@@ -30,7 +31,7 @@ from cleanpairs.scoring import Bank, Embeddings
 if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
     from cleanpairs.estimators import PairCleaner
 
-__all__ = ["FORMAT", "load_estimator", "save_estimator"]
+__all__ = ["FORMAT", "load_calibration", "load_estimator", "save_estimator"]
 
 FORMAT = 1
 _SIDES = ("images", "texts")  # of the bank
@@ -55,6 +56,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         "encoders": encoders,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
         "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
+        "calibration": None if estimator.calibration_ is None else estimator.calibration_.to_dict(),
     }
     with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
         folder = Path(staging)
@@ -179,6 +181,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
             members = backbone.get("members")
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
         state = state_of(config)
+        calibration = load_calibration(path)
         file = path / "model.safetensors"
         check_regular(file)
         weights = load_file(file)
@@ -205,10 +208,26 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
     for name in _STATE:
         value = state[name]
         setattr(estimator, name, float("nan") if name == "noise_rate_" and value is None else value)
+    estimator.calibration_ = calibration
     estimator.correspondence_ = np.empty(0, dtype=np.float32)
     estimator.quarantined_ = {}
     estimator.history_ = []
     return estimator
+
+
+def load_calibration(path: Path) -> Calibration | None:
+    """That of the model in ``path``, without the model; None where its method has none.
+
+    Raises
+    ------
+    DataError
+        Not such a directory, or damaged.
+    """
+    stored = _json(path / "config.json").get("calibration")
+    try:
+        return None if stored is None else Calibration.from_dict(stored)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path / 'config.json'} does not hold a calibration: {error}") from error
 
 
 def _builder_of(name: str, estimator: PairCleaner) -> Any:

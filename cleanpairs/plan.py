@@ -311,7 +311,7 @@ def _refuse_other(beside: Path) -> None:
     if not beside.is_file():
         return
     try:
-        known = {"threshold", "fingerprint", "settings"} <= json.loads(beside.read_text(encoding="utf-8")).keys()
+        known = {"threshold", "fingerprint", "settings"} <= read_json(beside).keys()
     except (OSError, ValueError, AttributeError):
         known = False
     if not known:

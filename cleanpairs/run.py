@@ -20,7 +20,7 @@ import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,9 @@ from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.plan import refuse_edited
 from cleanpairs.regular import read_json, read_text, sha256_of
+
+if TYPE_CHECKING:
+    from cleanpairs.correspondence.calibration import Calibration
 
 __all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "mistyped", "versions", "write_scores"]
 
@@ -326,6 +329,12 @@ class Run:
             )
         return load_estimator(self.path / "model")
 
+    def calibration(self) -> Calibration | None:
+        """What gives the scores' probabilities their intervals; None where the method has no such thing."""
+        from cleanpairs.persistence import load_calibration
+
+        return load_calibration(self.path / "model") if (self.path / "model").exists() else None
+
     def estimator(self) -> Any:
         """The fitted estimator, with the correspondence of its training pairs."""
         estimator = self.model()
@@ -338,7 +347,8 @@ class Run:
         """The pairs that the run was fitted on, read again; see :meth:`open_input`."""
         from cleanpairs.data import load_source
 
-        if (self.info.get("input") or {}).get("noise"):
+        given = self.info.get("input")
+        if isinstance(given, dict) and given.get("noise"):
             raise DataError(
                 f"the run {self.path.name} was fitted on captions that --noise-file wronged in memory only: write them "
                 "with `cleanpairs corrupt --noise-file`, and fit on that to export or report"
@@ -432,7 +442,7 @@ def _refuse_precious(folder: Path) -> None:
 
 def default_run_path(method: str, data: str | Path) -> Path:
     """``runs/<date>-<method>-<data name>``, with a number behind it when that is taken."""
-    name = Path(str(data).rstrip("/*")).stem or "data"
+    name = Path(str(data).rstrip("/*")).stem.partition("{")[0].rstrip("_-*") or "data"  # of a pattern what is fixed
     base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{name}"
     path, k = base, 2
     while path.exists() or lock_of(path).exists():  # another fit of this second may be about to make it

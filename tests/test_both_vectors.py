@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from cleanpairs.benchmarking import Bench, run_bench
 from cleanpairs.cli import cli
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import apply_noise, corrupt, inject_noise
-from cleanpairs.errors import DataError
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.methods.clip_score import ClipScore
 from cleanpairs.methods.infonce import InfoNCE
 
 N, D = 120, 8
@@ -156,3 +158,80 @@ def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkey
     run("export", "--repaired", "ids.npy")
     kept = {tuple(int(p["key"][k : k + 16], 16) for k in (0, 16)) for p in plan if p["action"] == "keep"}
     assert {tuple(map(int, uid)) for uid in np.load("ids.npy")} == kept
+
+
+def arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Loose arrays, whole and in parts that are cut in different places."""
+    image, text = vectors()
+    np.save(folder / "image.npy", image)
+    np.save(folder / "text.npy", text.astype(np.float16))
+    for part, (first, last) in enumerate([(0, 20), (20, 30), (30, N)]):
+        np.save(folder / f"image_{part + 9}.npy", image[first:last])  # 9, 10, 11: not in the order of their letters
+    np.save(folder / "text_0.npy", text[:70])
+    np.save(folder / "text_1.npy", text[70:])
+    return image, text
+
+
+def test_loose_arrays(tmp_path: Path) -> None:
+    image, text = arrays(tmp_path)
+    (tmp_path / "captions.txt").write_text("".join(f"caption {i}\n" for i in range(N)), encoding="utf-8")
+    pq.write_table(pa.table({"uid": table()["uid"], "caption": ["a b"] * N}), tmp_path / "rows.parquet")
+    whole = load_pairs(tmp_path / "image.npy", text_vectors=tmp_path / "text.npy")
+    np.testing.assert_array_equal(whole.text_vectors, text.astype(np.float16))
+    assert whole.keys == [str(i) for i in range(N)] and not whole.has_captions and not whole.reasons
+    parts = load_pairs(tmp_path / "image_*.npy", text_vectors=tmp_path / "{text_0,text_1}.npy")
+    lines = load_pairs(tmp_path / "image.npy", captions=tmp_path / "captions.txt")
+    rows = load_pairs(
+        tmp_path / "image_*.npy", text_vectors=tmp_path / "text_*.npy", captions=tmp_path / "rows.parquet"
+    )
+    for pairs in (whole, parts, lines, rows):
+        np.testing.assert_array_equal(np.asarray(pairs.images.array())[:, 0], image)
+    for pairs in (parts, rows):
+        np.testing.assert_array_equal(pairs.text_vectors, text)
+    assert lines.captions == [f"caption {i}" for i in range(N)] and lines.text_vectors is None
+    assert rows.keys == table()["uid"].to_pylist() and set(rows.captions) == {"a b"}
+
+
+def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
+    arrays(tmp_path)
+    image = tmp_path / "image.npy"
+    with pytest.raises(DataError, match=r"image\.npy has 120, .*text_1\.npy has 50"):
+        load_pairs(image, text_vectors=tmp_path / "text_1.npy")
+    with pytest.raises(DataError, match="--text-vectors"):
+        load_pairs(image)
+    with pytest.raises(DataError, match="one a line"):
+        load_pairs(image, text_vectors=tmp_path / "text.npy", captions=tmp_path / "captions.docx")
+    with pytest.raises(DataError, match="no splits"):
+        load_pairs(image, text_vectors=tmp_path / "text.npy", split="test")
+    pq.write_table(table(), tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match=r"go with arrays of vectors \(\.npy\)"):
+        load_pairs(tmp_path / "a.parquet", captions=tmp_path / "captions.txt")
+    with pytest.raises(DataError, match="no column 'txt_emb'"):
+        load_pairs(tmp_path / "a.parquet", text_vectors="txt_emb")
+
+
+def test_several_arrays_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays(tmp_path)
+    pq.write_table(table().select(["uid"]), tmp_path / "rows.parquet")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    images = [word for k in (9, 10, 11) for word in ("--image-vectors", f"image_{k}.npy")]
+    texts = ["--text-vectors", "text_0.npy", "--text-vectors", "text_1.npy"]
+    run(
+        "fit", *images, *texts, "--captions", "rows.parquet", "--method", "infonce", "--set", "epochs=1", "--out", "run"
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run("export", "--run", "../run", "--repaired", "out.parquet")
+    assert set(pq.read_table("out.parquet")["uid"].to_pylist()) <= set(table()["uid"].to_pylist())
+
+
+def test_bench_compares_with_the_plain_scores_and_needs_no_model(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    what = Bench(str(tmp_path / "a.parquet"), methods="clip-score", noise=(0.4,), seeds=1, out=str(tmp_path / "b"))
+    rows = {row["method"]: row for row in run_bench(what).rows}
+    assert set(rows) == {"clip-score", "cosine", "negCLIPLoss"}
+    assert all(row["status"] == "ok" and row["auroc"] > 0.95 for row in rows.values())
+    assert "negCLIPLoss" in (tmp_path / "b" / "table.md").read_text(encoding="utf-8")
+    image, _ = vectors()
+    with pytest.raises(ConfigError, match="vectors of both sides"):
+        ClipScore().fit(Pairs.from_arrays([f"caption {i}" for i in range(N)], image_vectors=image))

@@ -140,12 +140,12 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
             signal.signal(number, _terminate)
-    with steady_streams():
-        _run("--debug" in sys.argv, _color())
+    with steady_streams() as written:
+        _run("--debug" in sys.argv, _color(), written)
 
 
-def _run(debug: bool, color: bool | None) -> None:
-    """The command, and the exit code of whatever becomes of it."""
+def _run(debug: bool, color: bool | None, written: Any) -> None:
+    """The command, with the exit code of whatever becomes of it."""
     if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
@@ -154,6 +154,7 @@ def _run(debug: bool, color: bool | None) -> None:
         code = cli.main(prog_name="cleanpairs", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
         if isinstance(code, int) and code:  # click returns the code of ctx.exit, and does not raise it
             sys.exit(code)
+        written.check()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -148,7 +148,7 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
 def _expect(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.audit import expected_quality
 
-    expected = expected_quality(run.scores().correspondence, threshold=_threshold(run, options))
+    expected = expected_quality(run.scores().correspondence, run.calibration(), threshold=_threshold(run, options))
     if options["as_json"]:
         print_json(expected.to_dict())
     else:

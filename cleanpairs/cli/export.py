@@ -63,7 +63,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
     """
     from cleanpairs.export import push_export
-    from cleanpairs.exporting import expected_at, export_plan, export_run
+    from cleanpairs.exporting import chosen_cut, export_plan, export_run
 
     written = {name: options[name] for name in WRITTEN}
     written |= {"engine": options["engine"], "workers": options["workers"], "address": options["ray_address"]}
@@ -72,14 +72,19 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
     if repo is not None:
         written["card"] = card_to_push(out, repo, options)
     if options["plan"] is not None:
-        decided = [n for n in ("run", "threshold", *REPAIR_NAMES) if ctx.get_parameter_source(n) is COMMANDLINE]
+        decided = [
+            n
+            for n in ("run", "threshold", "max_wrong", "keep", *REPAIR_NAMES)
+            if ctx.get_parameter_source(n) is COMMANDLINE
+        ]
         if decided:
             names = ", ".join("--" + name.replace("_", "-") for name in decided)
             raise click.UsageError(f"{names}: --plan has decided that already; make another plan by cleanpairs rematch")
         summary = export_plan(options["plan"], out, trusted=options["trusted"], **written)
     else:
-        run, threshold = existing_run(options["run"], options["trusted"]), chosen_threshold(options["threshold"])
-        expected = expected_at(threshold, run)
+        run = existing_run(options["run"], options["trusted"])
+        asked = chosen_threshold(options["threshold"])
+        threshold, expected = chosen_cut(asked, options["max_wrong"], options["keep"], run)
         if expected is not None and not as_json:
             echo(f"{expected}\n")
         summary = export_run(

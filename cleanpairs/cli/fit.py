@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cleanpairs.cli.completion import complete_backbone, complete_image_encoder, complete_method, complete_recipe
-from cleanpairs.cli.options import column_options, pick_columns, trust_option
+from cleanpairs.cli.options import array_files, column_options, pick_columns, trust_option
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
@@ -22,6 +22,13 @@ __all__ = ["fit"]
 
 @click.command(cls=PathsCommand, short_help="Train on noisy pairs; leave a run with scores and a model.")
 @click.argument("data", required=False, type=click.Path())
+@click.option(
+    "--image-vectors",
+    metavar="NPY",
+    multiple=True,
+    callback=array_files,
+    help="In place of DATA: .npy files of images' vectors; may be repeated. Beside it --text-vectors, --captions.",
+)
 @click.option(
     "--method",
     metavar="NAME",
@@ -92,6 +99,9 @@ def fit(**options: Any) -> None:
     from cleanpairs.recipe import Recipe
 
     resume, as_json, quiet = options["resume"], options["as_json"], options["quiet"]
+    if options["image_vectors"] is not None and options["data"] is not None:
+        raise click.UsageError("give either DATA or --image-vectors")
+    options["data"] = options["data"] or options["image_vectors"]
     given = {
         "method": options["method"], "backbone": options["backbone"], "train": options["data"], "val": options["val"],
         "out": options["out"], "epochs": options["epochs"], "batch_size": options["batch_size"],

@@ -19,7 +19,13 @@ __all__ = ["inspect"]
 
 FILES = 3  # that are named
 REASONS = 10  # kinds of reasons that are shown
-ROLES = {"text": "captions", "image": "images", "key": "keys", "features": "vectors"}
+ROLES = {
+    "text": "captions",
+    "image": "images",
+    "key": "keys",
+    "features": "vectors",
+    "text_features": "captions' vectors",
+}
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 

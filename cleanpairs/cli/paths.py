@@ -7,7 +7,6 @@ reads goes back to, and it holds a lock on what it writes for as long as it runs
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Any
 import click
 
 from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
+from cleanpairs.regular import read_json
 
 __all__ = ["Params", "PathsCommand", "Writes", "reads_a_path", "written_and_read"]
 
@@ -161,7 +161,7 @@ def _plan_settings(path: str) -> dict[str, Any]:
 def _json(path: Path) -> dict[str, Any]:
     """The object in a file; an empty one where there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = read_json(path)
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

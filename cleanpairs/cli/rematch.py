@@ -62,16 +62,18 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     many rows (--spill), for inputs that `cleanpairs score` streams: memory then grows much more slowly.
     """
     from cleanpairs.errors import ConfigError, OutputExistsError
-    from cleanpairs.exporting import expected_at, resolve_threshold
+    from cleanpairs.exporting import chosen_cut
     from cleanpairs.ops.search import SearchNote
     from cleanpairs.rematching import STREAMED_ROWS, plan_stream
 
+    run, data = _run_and_data(paths)
+    if data is not None and options["max_wrong"] is not None:
+        raise click.UsageError("--max-wrong goes by the scores of the data that RUN was fitted on: leave DATA out")
     if Path(out).exists() and not overwrite:  # before the work, not after it
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
-    run, data = _run_and_data(paths)
     settings = {name: options[name] for name in (*REPAIR_NAMES, "targets")}
-    opened, threshold = existing_run(run, options["trusted"]), chosen_threshold(options["threshold"])
-    expected = expected_at(threshold, opened)
+    opened, asked = existing_run(run, options["trusted"]), chosen_threshold(options["threshold"])
+    threshold, expected = chosen_cut(asked, options["max_wrong"], options["keep"], opened)
     how = {"engine": options["engine"], "workers": options["workers"], "address": options["ray_address"]}
     spill = "never" if options["recaption"] else options["spill"]
     planned = None
@@ -81,7 +83,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
             data,
             out,
             columns=pick_columns(options),
-            threshold=resolve_threshold(threshold, opened),
+            threshold=threshold,
             overwrite=overwrite,
             least_rows=0 if spill == "always" else STREAMED_ROWS,
             **how,
@@ -114,7 +116,7 @@ def _in_memory(
     data: str | None,
     out: str,
     options: dict[str, Any],
-    threshold: float | str | None,
+    threshold: float | None,
     overwrite: bool,
     how: dict[str, Any],
     settings: dict[str, Any],

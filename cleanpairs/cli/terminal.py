@@ -71,12 +71,14 @@ def echo(
 class _Steady:
     """A standard stream that may end before the work does: what is written after its end goes nowhere.
 
-    Standard error is never worth the work; standard output that nobody reads any more is no error, and a full disk is.
+    Standard error is never worth the work. Of standard output, a full disk is an error, once the work is done; that
+    nobody reads it any more is none.
     """
 
     def __init__(self, stream: Any, name: str) -> None:
         self._stream, self._name = stream, name
         self._terminal = stream.isatty()
+        self._failure: OSError | None = None
 
     def write(self, text: str) -> int:
         try:
@@ -96,15 +98,20 @@ class _Steady:
         os.dup2(null, self._stream.fileno())  # what is buffered is written at the exit of the process
         os.close(null)
         if self._name == "stdout" and error.errno != errno.EPIPE and not self._terminal:
-            raise OutputError(f"standard output cannot be written: {error.strerror or error}") from error
+            self._failure = error
+
+    def check(self) -> None:
+        """OutputError where something that was written is lost."""
+        if self._failure is not None:
+            raise OutputError(f"standard output cannot be written: {self._failure.strerror}") from self._failure
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 @contextmanager
-def steady_streams() -> Iterator[None]:
-    """Standard output and error that may be closed, or end, without an end of the command."""
+def steady_streams() -> Iterator[Any]:
+    """Standard output and error that may be closed, or end, without an end of the command; given is the output."""
     for number in range(3):  # else the next file that is opened is standard error to every library
         try:
             os.fstat(number)
@@ -115,8 +122,9 @@ def steady_streams() -> Iterator[None]:
         stream = getattr(sys, name)
         stream = open(os.devnull, "w", encoding="utf-8") if stream is None else stream  # noqa: SIM115 - until the exit
         setattr(sys, name, _Steady(stream, name))
+    written: Any = sys.stdout
     try:
-        yield
+        yield written
     finally:
         sys.stdout, sys.stderr = before
 

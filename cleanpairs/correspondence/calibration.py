@@ -33,7 +33,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from scipy.stats import norm
 
-__all__ = ["Calibration", "Estimate", "calibrate", "positions"]
+__all__ = ["DRAWS", "Calibration", "Estimate", "calibrate", "noise_rate", "positions"]
 
 BINS = 1000
 PRIOR, RIDGE = np.array([0.0, 1.0, 1.0]), 0.02
@@ -44,6 +44,7 @@ LEVEL = 0.95
 LEAST = 30  # null pairs
 WIDE = 0.3  # an interval of the noise rate that is wider says that nothing is known
 MOMENTS = 3
+SLACK = 1.5
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class Estimate:
         if not np.isfinite(self.value):
             return "-"
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+UNDETERMINED = Estimate(float("nan"), float("nan"), float("nan"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +87,53 @@ class Calibration:
     def shares(self, matched: np.ndarray, counts: Any) -> list[Estimate]:
         """Share of mismatched ones among the best ``counts`` pairs, each; ``matched`` (k,): P(matched) of all."""
         q = -np.sort(-self.quantile(1 - np.asarray(matched, dtype=np.float64)))
-        at, rng = np.asarray(counts, dtype=np.int64), np.random.default_rng(0)
-        luck = norm.ppf((rng.permutation(len(self.draws)) + 0.5) / len(self.draws))
-        drawn = np.stack([_lucky(self.mismatched(q, t), at, z) for t, z in zip(self.draws, luck, strict=True)])
+        at = np.asarray(counts, dtype=np.int64)
+        drawn = [_lucky(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
         value = np.cumsum(self.mismatched(q))[at - 1] / at
-        low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-        return [
-            Estimate(float(v), float(min(a, v)), float(max(b, v))) for v, a, b in zip(value, low, high, strict=True)
-        ]
+        return [_estimate(v, d) for v, d in zip(value, np.transpose(drawn), strict=True)]
+
+    def below(self, matched: np.ndarray, flagged: np.ndarray) -> tuple[Estimate, Estimate]:
+        """Precision and recall of flagging some pairs (k,) bool; ``matched`` (k,): P(matched) of all."""
+        q, drawn = self.quantile(1 - np.asarray(matched, dtype=np.float64)), []
+        last = np.array([int(flagged.sum()), int((~flagged).sum())])
+        for theta, z in self._drawn():
+            p = self.mismatched(q, theta)
+            hit, missed = (
+                float(_lucky(p[some], n[None], z)[0]) if n else 0.0
+                for some, n in zip((flagged, ~flagged), last, strict=True)
+            )
+            drawn.append((hit / max(last[0], 1), hit / max(hit + missed, 1e-12)))
+        p = self.mismatched(q)
+        hit, total = float(p[flagged].sum()), float(p.sum())
+        precision, recall = zip(*drawn, strict=True)
+        return _estimate(hit / max(last[0], 1), precision), _estimate(hit / max(total, 1e-12), recall)
+
+    def _drawn(self) -> list[tuple[np.ndarray, float]]:
+        """The bootstrap's parameters, each with a normal deviate of its own."""
+        order = np.random.default_rng(0).permutation(len(self.draws))
+        return list(zip(self.draws, norm.ppf((order + 0.5) / max(len(order), 1)).tolist(), strict=True))
+
+    def purest(self, matched: np.ndarray, most: float) -> tuple[int, Estimate]:
+        """How many of the best pairs may be kept, and what share of them is mismatched; 0 where nothing can be.
+
+        The largest number whose expected share is at most ``most``, and whose interval's upper end at most 1.5 times
+        that; ``matched`` (k,): P(matched) of all.
+        """
+        n = len(matched)
+        counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
+        for count, share in zip(counts[::-1].tolist(), self.shares(matched, counts)[::-1], strict=True):
+            if share.value <= most and share.high <= SLACK * most:
+                return count, share
+        return 0, UNDETERMINED
+
+    def shifted(self, rate: float) -> Calibration:
+        """With another a, for which the mean of g is ``rate``; without intervals."""
+        low, high = -40.0, 40.0
+        for _ in range(60):
+            a = (low + high) / 2
+            theta = np.array([a, *self.theta[1:]])
+            low, high = (a, high) if expit(_GRID @ theta).mean() < rate else (low, a)
+        return Calibration(theta, np.empty((0, 3)))
 
     def to_dict(self) -> dict[str, Any]:
         """Lists of numbers."""
@@ -102,10 +145,15 @@ class Calibration:
         return cls(*(np.asarray(stored[name], dtype=np.float64) for name in ("theta", "draws")))
 
 
+def _estimate(value: float, drawn: Any) -> Estimate:
+    low, high = np.quantile(list(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(value), float(min(low, value)), float(max(high, value)))
+
+
 def _lucky(p: np.ndarray, at: np.ndarray, z: float) -> np.ndarray:
-    """Shares among the first ``at`` pairs at the normal quantile ``z`` of their number; skew as a Poisson number's."""
+    """How many of the first ``at`` pairs are mismatched, at a normal deviate ``z``; skew as a Poisson number's."""
     mean, variance = np.cumsum(p)[at - 1], np.cumsum(p * (1 - p))[at - 1]
-    return np.asarray(np.clip(mean + z * np.sqrt(variance) + (z * z - 1) / 6, 0, at) / at)
+    return np.asarray(np.clip(mean + z * np.sqrt(variance) + (z * z - 1) / 6, 0, at))
 
 
 def _features(q: np.ndarray) -> np.ndarray:
@@ -125,7 +173,7 @@ def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 
 def calibrate(
-    observed: np.ndarray, null: np.ndarray, *, known: np.ndarray | None = None, seed: int = 0
+    observed: np.ndarray, null: np.ndarray, *, known: np.ndarray | None = None, draws: int = DRAWS, seed: int = 0
 ) -> Calibration | None:
     """Fit g to N observed scores and m null ones; the higher the better matched.
 
@@ -136,24 +184,32 @@ def calibrate(
         Of pairs that are known to be mismatched.
     known : (m,) float in (0, 1), optional
         Of the null pairs: the quantile of another figure in its null distribution, which is known exactly.
+    draws : int
+        Of the bootstrap; 0: no intervals.
 
     Returns
     -------
     Calibration or None
-        None where there are fewer than 30 of either, or the noise rate's interval is wider than .3: undetermined.
+        None where there are fewer than 30 of either.
     """
     if min(len(observed), len(null)) < LEAST:
         return None
     rng = np.random.default_rng(seed)
     theta = _fit(positions(null, observed), _raked(known, len(null)), PRIOR)
-    draws = np.empty((DRAWS, 3))
-    for b in range(DRAWS):
+    found = np.empty((draws, 3))
+    for b in range(draws):
         rows, seen = rng.integers(0, len(null), len(null)), rng.integers(0, len(observed), len(observed))
         drawn = None if known is None else known[rows]
-        draws[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta)
-    found = Calibration(theta, draws)
-    rate = found.noise_rate(len(observed))
-    return found if rate.high - rate.low <= WIDE else None
+        found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta)
+    return Calibration(theta, found)
+
+
+def noise_rate(found: Calibration | None, n: int) -> Estimate:
+    """The noise rate of n pairs; NaN where nothing was calibrated, or the interval is wider than .3: undetermined."""
+    if found is None:
+        return UNDETERMINED
+    rate = found.noise_rate(n)
+    return rate if rate.high - rate.low <= WIDE else UNDETERMINED
 
 
 def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray) -> np.ndarray:

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
-__all__ = ["LEAST_PAIRS", "Calibration", "null_pairs"]
+from cleanpairs.ops.normalised_similarity import Background, cosines
+
+__all__ = ["LEAST_PAIRS", "Calibration", "noise_rate", "null_pairs", "scores_and_null"]
 
 LEAST_PAIRS = 80  # of fewer nothing is known
 NULLS = 4  # null pairs, for each pair
@@ -37,6 +39,18 @@ def null_pairs(image_group: np.ndarray, text_group: np.ndarray, seed: int = 0) -
     image, text = np.concatenate(orders), np.concatenate([np.roll(order, 1) for order in orders])
     different = (image_group[image] != image_group[text]) & (text_group[image] != text_group[text])
     return image[different][:MOST_NULLS], text[different][:MOST_NULLS]
+
+
+def scores_and_null(pairs: Background, kind: str, tau: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Similarities (N,) of the pairs among themselves, and of null pairs (K,); cosines where ``kind`` is empty."""
+    image, text = null_pairs(pairs.image_group, pairs.text_group, seed)
+    observed = cosines(pairs.images, pairs.texts).astype(np.float64)
+    null = cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)
+    if kind:
+        of_image, of_text = pairs.shared(pairs, kind=kind, tau=tau)
+        observed -= (of_image + of_text) / 2
+        null -= (of_image[image] + of_text[text]) / 2
+    return observed, null
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pathlib import Path
 from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
 
-__all__ = ["StagedSet", "staged_directory", "staged_file", "staged_set"]
+__all__ = ["ScratchDirectory", "StagedSet", "staged_directory", "staged_file", "staged_set"]
 
 _AT_FDCWD = -100
 _LOCKED_WITHIN = 600  # seconds: a living writer locks its staging directory at once
@@ -113,6 +113,40 @@ def _collect_unlocked(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _hold(lock: int, folder: Path) -> None:
+    """Lock the open file ``.locking`` of ``folder``, and show it as ``.lock``."""
+    with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    os.rename(folder / ".locking", folder / ".lock")  # seen only when it is held
+
+
+class ScratchDirectory:
+    """A directory ``path`` for files of a while; those that a kill has left go when the next of its name is made.
+
+    A context manager. ``near``: where it is made; the system's folder for temporary files when None.
+    """
+
+    def __init__(self, name: str, near: str | os.PathLike[str] | None = None) -> None:
+        parent = Path(near or tempfile.gettempdir())
+        _collect_stale(parent, name)
+        self.path = Path(tempfile.mkdtemp(prefix=_prefix(name), dir=parent))
+        self._lock: int | None = os.open(self.path / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
+        _hold(self._lock, self.path)
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 class _Output:
     """One target: its staging directory and lock, what is written there, and what became of it."""
 
@@ -142,9 +176,7 @@ class _Output:
 
     def begin(self) -> None:
         self._lock = os.open(self.folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
-        with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.rename(self.folder / ".locking", self.folder / ".lock")  # seen only when it is held
+        _hold(self._lock, self.folder)
         if self.directory:
             self.staged.mkdir()
 

@@ -126,7 +126,7 @@ def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str)
     if "text" not in found and not {"features", "text_features"} <= found.keys():
         raise DataError(
             f"{where} has no column of captions; name one with --text-column, or bring vectors of both sides, in "
-            f"columns like image_emb and text_emb (columns: {listed})"
+            f"columns like image_emb and text_emb or by --text-vectors (columns: {listed})"
         )
     if "image" not in found and "features" not in found:
         raise DataError(f"{where} has no column of images or vectors; name one with --image-column (columns: {listed})")

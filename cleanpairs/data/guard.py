@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
+from cleanpairs.data.formats.file_names import expand_braces
 from cleanpairs.errors import OutputExistsError
 
 __all__ = ["AUDIT_FILES", "MODEL_FILES", "Input", "data_inputs", "refuse_foreign", "refuse_inputs", "refuse_labels"]
@@ -27,6 +28,7 @@ _Output = tuple[Path, set[Path]]  # as it was named, and as it may be spelled
 
 _IMAGES = {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 _BRACES = re.compile(r"\{[^{}/]*\}")  # 00000..00012 and a,b
+_FOLDERS = re.compile(r"\{[^{}]*/[^{}]*\}")  # files of several folders
 # The files that a saved model and an audit consist of.
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
 AUDIT_FILES = re.compile(r"labels\.csv|label\.html|images/\d+\.jpg|result\.json|probabilities\.parquet")
@@ -60,10 +62,12 @@ def data_inputs(
     Nothing of what is no local path. Of the folders that images are looked for in, images that are there are inputs.
     """
     root = (options or {}).get("image_root")
-    if isinstance(data, str | os.PathLike) and "://" not in os.fspath(data):
-        yield Input(data)
-        if root is None and os.path.isfile(data):
-            root = os.path.dirname(os.path.abspath(data))
+    beside = [(options or {}).get(name) for name in ("text_vectors", "captions")]  # a column's name is no path
+    for given in (data, *beside):
+        if isinstance(given, str | os.PathLike) and "://" not in os.fspath(given):
+            yield from map(Input, expand_braces(os.fspath(given)) if _FOLDERS.search(os.fspath(given)) else [given])
+    if root is None and isinstance(data, str | os.PathLike) and "://" not in os.fspath(data) and os.path.isfile(data):
+        root = os.path.dirname(os.path.abspath(data))
     if isinstance(root, str | os.PathLike):
         yield Input(root, keeps=partial(_is_image, os.fspath(root)), deep=False)
     if isinstance(noise, Mapping) and isinstance(noise.get("file"), str):

@@ -23,7 +23,8 @@ from cleanpairs.errors import CleanpairsError, ConfigError, DataError
 __all__ = ["TRUST", "check_inside", "check_recorded", "note_named", "open_recorded"]
 
 TRUST = "--trust-stored-paths"
-_TEXTS = ("split", "image_column", "text_column", "key_column", "image_root")
+_FILES = ("text_vectors", "captions")  # beside the data
+_TEXTS = ("split", "image_column", "text_column", "key_column", "image_root", *_FILES)
 
 
 def note_named(data: str | Path, options: Mapping[str, Any] | None = None) -> None:
@@ -44,6 +45,7 @@ def _note(data: str, options: Mapping[str, Any]) -> Path:
         data if "://" in data else os.path.abspath(data),
         None if root is None else os.path.abspath(root),
         bool(options.get("allow_urls")),
+        *(str(options[name]) for name in _FILES if options.get(name) is not None),
     ]
     return cache_dir() / "named" / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
@@ -69,10 +71,10 @@ def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool 
         raise DataError(f"{where} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
     if trusted or _note(data, options).exists():
         return True
-    if "://" in data:
+    if urls := [name for name in (data, *map(options.get, _FILES)) if name is not None and "://" in name]:
         raise ConfigError(
-            f"{where} names the data {data!r:.200}, which would be fetched, and nobody has named it here: a stranger's "
-            f"file may name anything. Fetch it yourself, or give {TRUST} if you know who made the file"
+            f"{where} names the data {urls[0]!r:.200}, which would be fetched, and nobody has named it here: a "
+            f"stranger's file may name anything. Fetch it yourself, or give {TRUST} if you know who made the file"
         )
     return False
 

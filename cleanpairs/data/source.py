@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from cleanpairs.data.digests import digest_of
 from cleanpairs.errors import DataError
@@ -87,10 +89,12 @@ def cache_dir() -> Path:
     try:
         return Path.home() / ".cache" / "cleanpairs"
     except RuntimeError:  # a user without HOME, whom the system does not know
-        return Path(_own_folder().name)
+        return _own_folder()
 
 
 @cache
-def _own_folder() -> TemporaryDirectory[str]:
+def _own_folder() -> Path:
     """Of this process, until it ends: a folder of a known name in /tmp may be somebody else's."""
-    return TemporaryDirectory(prefix="cleanpairs-cache-")
+    folder = tempfile.mkdtemp(prefix="cleanpairs-cache-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

@@ -19,11 +19,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.source import cache_dir
 from cleanpairs.data.vector_writer import VectorWriter
 from cleanpairs.errors import OutputError
-from cleanpairs.ops.columns import is_list
+from cleanpairs.ops.columns import as_schema, is_list
 
-__all__ = ["ParquetSink", "with_image_feature"]
+__all__ = ["ParquetSink", "cached_table", "with_image_feature"]
 
 GROUP_BYTES = 64 * 2**20
 GROUP_ROWS = 65_536
@@ -175,8 +177,7 @@ class ParquetSink:
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows; a row group is written when 64 MiB or 65,536 rows have come together."""
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        table = table.cast(self.schema) if not table.schema.equals(self.schema) else table
-        table = table.replace_schema_metadata(self.schema.metadata)
+        table = as_schema(table, self.schema)
         self.rows += len(table)
         step = max(1, min(GROUP_ROWS, int(GROUP_BYTES * len(table) / max(table.nbytes, 1))))
         for start in range(0, len(table), step):
@@ -223,3 +224,18 @@ class ParquetSink:
         else:
             with suppress(OSError, pa.ArrowException):  # the staging around it throws the file away
                 self._writer.close()
+
+
+def cached_table(table: pa.Table) -> Path:
+    """The table as a Parquet file in the cache directory, named by its content."""
+    digest = hashlib.sha256(str(table.schema).encode())
+    for batch in table.combine_chunks().to_batches():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        digest.update(sink.getvalue())
+    path = cache_dir() / "tables" / f"{digest.hexdigest()[:32]}.parquet"
+    if not path.exists():
+        with staged_file(path, overwrite=True) as staged, ParquetSink(staged, table.schema) as out:
+            out.write(table)
+    return path

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cleanpairs.encoders.sentences import SentenceEncoder
     from cleanpairs.estimators.shared import SharedParameters
 
-__all__ = ["GIVEN", "WORDS", "Encoders", "text_encoder_for"]
+__all__ = ["GIVEN", "WORDS", "Encoders", "refuse_without_captions", "text_encoder_for"]
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
 WORDS = "words"  # none: words are learned
@@ -53,12 +53,18 @@ def text_encoder_for(estimator: SharedParameters, pairs: Pairs) -> str | Path | 
     named = estimator.text_encoder
     given = pairs.has_both_vectors and estimator.image_encoder in ("auto", GIVEN)
     found = named if named is not None or estimator.encoder is not None else GIVEN if given else WORDS
-    if found != GIVEN and not pairs.has_captions and len(pairs.reasons) < len(pairs):
-        raise DataError(
-            f"the data has no captions, and {found or estimator.encoder} reads them: leave encoders out, which takes "
-            "the vectors of both sides, or name a column of captions"
-        )
+    if found != GIVEN:
+        refuse_without_captions(pairs, found or estimator.encoder)
     return found
+
+
+def refuse_without_captions(pairs: Pairs, reader: Any) -> None:
+    """DataError where ``reader``, a text encoder, would find no captions to read."""
+    if not pairs.has_captions and len(pairs.reasons) < len(pairs):
+        raise DataError(
+            f"the data has no captions, and {reader} reads them: leave encoders out, which takes the vectors of both "
+            "sides, or name a column of captions"
+        )
 
 
 @dataclass(frozen=True)
@@ -152,6 +158,12 @@ class Encoders:
 
     # -- the model --------------------------------------------------------------------------------------------------
 
+    def in_one_space(self, matrix: ImageMatrix, tokens: TokenTable) -> bool:
+        """Whether both sides are single vectors of one length: of one model, or of the data."""
+        if self.tuned or tokens.vectors is None or matrix.array.shape[1:] != (1, tokens.vectors.shape[1]):
+            return False
+        return self.both is not None or (self.text == GIVEN and matrix.encoder == GIVEN)
+
     def builder(self, estimator: SharedParameters, matrix: ImageMatrix, tokens: TokenTable) -> Callable[[], Any] | None:
         """A maker of fresh models on these inputs; None: the estimator's backbone is the model."""
         if self.both is not None and self.tuned:
@@ -164,10 +176,8 @@ class Encoders:
         from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 
         assert tokens.vectors is not None
-        regions, dim_image = matrix.array.shape[1:]
-        dim_text = int(tokens.vectors.shape[1])
-        given = self.text == GIVEN and matrix.encoder == GIVEN
-        if self.both is not None or (given and regions == 1 and dim_image == dim_text):
+        dim_image, dim_text = int(matrix.array.shape[-1]), int(tokens.vectors.shape[1])
+        if self.in_one_space(matrix, tokens):
             return lambda: JointHead(dim_image)
         images = _moments(matrix.array.reshape(-1, dim_image))
         texts = _moments(tokens.vectors)

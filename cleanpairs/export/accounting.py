@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExi
 from cleanpairs.export.files import CARD, manifest_of
 from cleanpairs.export.formats import ExportFormat
 from cleanpairs.export.layout import WRITTEN, acted
+from cleanpairs.regular import read_json
 
 __all__ = [
     "check_counts",
@@ -166,9 +166,9 @@ def _refuse_others(manifest: Path, ledger: Path | None) -> None:
     theirs = []
     if manifest.is_file():
         try:
-            if not {"files", "counts"} <= json.loads(manifest.read_text(encoding="utf-8")).keys():
+            if not {"files", "counts"} <= read_json(manifest).keys():
                 theirs.append(manifest)
-        except (OSError, ValueError, AttributeError, RecursionError):
+        except (OSError, ValueError, AttributeError):
             theirs.append(manifest)
     if ledger is not None and ledger.is_file():
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.data import Source, iter_tables, staged_set
+from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.engine import Engine, Progress, plan_partitions, remove_job, run_partitions
 from cleanpairs.errors import CleanpairsError, DataError
@@ -168,7 +168,7 @@ def export_stream(
             files={r: (targets[r], staged[r], written.rows.get(r)) for r in targets if r != "manifest"},
             parts={},
             counts=counts,
-            fingerprint=source.fingerprint,
+            source=source,
             threshold=plan.head.threshold,
             sha256=written.sha256,
         )
@@ -190,8 +190,8 @@ def _check_for(plan: PlanFile, source: Source) -> None:
 @contextmanager
 def _lent(plan: PlanFile, scan: Scan, near: Path | None) -> Iterator[StoredRows | None]:
     """What donors lend, of captions and keys, in a file for as long as it is needed."""
-    with tempfile.TemporaryDirectory(prefix=".cleanpairs-donors-", dir=near) as folder:
-        yield plan.store(Path(folder) / "captions.arrow", np.union1d(scan.text_donors, scan.image_donors))
+    with ScratchDirectory("donors", near) as folder:
+        yield plan.store(folder / "captions.arrow", np.union1d(scan.text_donors, scan.image_donors))
 
 
 def _check_counts(written: Written, counts: Mapping[str, int], out: int, on_disk: Mapping[str, int]) -> None:

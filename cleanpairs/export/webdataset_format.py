@@ -26,9 +26,9 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputError
 from cleanpairs.export.formats import OutTable, Sink
-from cleanpairs.ops.columns import fresh_names
+from cleanpairs.ops.columns import as_schema, fresh_names
 
-__all__ = ["SHARD_ROWS", "WebDatasetFormat", "image_suffix", "sample_key"]
+__all__ = ["SHARD_ROWS", "WebDatasetFormat", "image_suffix", "json_lines", "sample_key"]
 
 SHARD_ROWS = 10_000  # as img2dataset has it
 KEY = "key"
@@ -155,12 +155,12 @@ class _WebDatasetSink:
         table = part.drop_columns([str(out.image)])
         table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
         table = table.add_column(0, KEY, pa.array(keys, pa.string()))
-        self._sidecar.write(table.cast(self._schema.remove_metadata()))
+        self._sidecar.write(as_schema(table, self._schema))
         told = table if out.features is None else table.drop_columns([self._renamed.get(out.features, out.features)])
-        for key, image, caption, line in zip(keys, images, captions, _lines(told), strict=True):
+        for key, image, caption, line in zip(keys, images, captions, json_lines(told), strict=True):
             encoded = self._encoded(image, key)
             self._member(f"{key}.{image_suffix(encoded)}", encoded)
-            self._member(f"{key}.json", json.dumps(_plain(line), ensure_ascii=False, allow_nan=False).encode())
+            self._member(f"{key}.json", line)
             self._member(f"{key}.txt", (caption or "").encode())
         self._in_shard += len(part)
         self.rows += len(part)
@@ -222,6 +222,11 @@ class _WebDatasetSink:
             if self._tar is None:
                 self._next()  # no rows: an empty tar tells so, no file would look like a mistake
             self._stack.close()
+
+
+def json_lines(table: pa.Table) -> list[bytes]:
+    """What the .json of each row holds."""
+    return [json.dumps(_plain(line), ensure_ascii=False, allow_nan=False).encode() for line in _lines(table)]
 
 
 def _lines(table: pa.Table) -> list[dict[str, Any]]:

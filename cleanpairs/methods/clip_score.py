@@ -36,7 +36,7 @@ from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.encoders import GIVEN
+from cleanpairs.estimators.encoders import GIVEN, refuse_without_captions
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.evaluate import Recall, recall
 from cleanpairs.features import FrozenTexts
@@ -87,7 +87,7 @@ class ClipScore(PairCleaner):
     model : str or path
         A CLIP or SigLIP model: a directory, or a name on the Hugging Face hub; see
         :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. Or ``encoder``, which says the same; or one of the next
-        two. One must be given.
+        two. One must be given, unless the data brings vectors of both sides.
     text_encoder : {"features"}
         No model: the data brings vectors of both sides, of one space.
     score_column : str
@@ -131,17 +131,19 @@ class ClipScore(PairCleaner):
         if self.text_encoder is not None:
             check_choice("clip-score", "text_encoder", self.text_encoder, (GIVEN,))
         given = self.score_column is not None or self.text_encoder == GIVEN
-        if self.model is None and given and self.encoder is None:
+        if self.model is None and self.encoder is None:
             return
         name = self.encoder if self.model is None else self.model
         if not isinstance(name, (str, Path)) or not str(name):
-            raise ConfigError(
-                f"model of clip-score must be a directory or a name on the hub, like openai/clip-vit-large-patch14, "
-                f"found {self.model!r}; none is needed where the data brings vectors of both sides "
-                f"(text_encoder='features') or scores (score_column=NAME)"
-            )
+            raise self._no_model()
         if given:
             raise ConfigError("clip-score takes a model, text_encoder='features' or score_column, and found several")
+
+    def _no_model(self) -> ConfigError:
+        return ConfigError(
+            f"model of clip-score must be a directory or a name on the hub, like openai/clip-vit-large-patch14, found "
+            f"{self.model!r}; none is needed where the data brings vectors of both sides, or scores (score_column=NAME)"
+        )
 
     def _default_threshold(self, valley: Valley) -> float:
         if self.quantile is None and self.score_ is not None:
@@ -188,6 +190,12 @@ class ClipScore(PairCleaner):
             delattr(self, name)
         pairs = load_pairs(pairs)
         source = self.encoder if self.model is None else self.model
+        if source is None and self.text_encoder is None and self.score_column is None and not pairs.has_both_vectors:
+            raise self._no_model()
+        if source is None and pairs.has_both_vectors:
+            self.text_encoder_ = GIVEN
+        elif source is not None:
+            refuse_without_captions(pairs, source)
         model = Given(self.score_column) if source is None else self._load(str(Path(source).resolve()), str(source))
         images, texts, self.quarantined_ = self._encode(model, pairs, on_encode)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)

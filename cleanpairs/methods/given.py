@@ -10,7 +10,6 @@ import torch
 
 from cleanpairs.data import Pairs
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.data.text import text_groups
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.estimators.batches import _filled
@@ -78,7 +77,7 @@ class GivenScorer:
         """Correspondence (k,) float32; a caption whose vector is zero is a fault, as in :meth:`Given.vectors`."""
         images, texts = self.embedded(batch, data)
         n = len(images)
-        groups = (batch.image_group[batch.row], text_groups(batch.captions)) if self.hashes else (np.arange(n),) * 2
+        groups = (batch.image_group[batch.row], batch.text_group) if self.hashes else (np.arange(n),) * 2
         scores = self.score(Background(*(_filled(x) if n else x for x in (images, texts, *groups))))[:n]
         scores[list(batch.faults)] = np.nan
         return scores

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from cleanpairs.correspondence.null import Calibration, null_pairs
+from cleanpairs.correspondence.null import Calibration, null_pairs, scores_and_null
 from cleanpairs.ops.normalised_similarity import Background, cosines, normalised_similarity
 
 __all__ = ["KINDS", "NormalisedScore"]
@@ -95,8 +95,8 @@ def _scores(
 
     Against a ``background`` some of both, as of pairs of which it holds nothing.
     """
-    image, text = null_pairs(pairs.image_group, pairs.text_group, seed)
     if background is not None:
+        image, text = null_pairs(pairs.image_group, pairs.text_group, seed)
         rng = np.random.default_rng(seed)
         some, also = rng.permutation(len(pairs))[: len(background)], rng.permutation(len(image))[: 2 * len(background)]
         mixed = Background(
@@ -109,10 +109,4 @@ def _scores(
             )
             for p in (pairs.take(some), mixed)
         )
-    observed = cosines(pairs.images, pairs.texts).astype(np.float64)
-    null = cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)
-    if kind != "none":
-        of_image, of_text = pairs.shared(pairs, kind=KINDS[kind], tau=tau)
-        observed -= (of_image + of_text) / 2
-        null -= (of_image[image] + of_text[text]) / 2
-    return observed, null
+    return scores_and_null(pairs, KINDS[kind], tau, seed)

@@ -7,7 +7,17 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["filtered", "flat_type", "fresh_names", "grouped", "is_list", "one_array", "replace_values", "taken"]
+__all__ = [
+    "as_schema",
+    "filtered",
+    "flat_type",
+    "fresh_names",
+    "grouped",
+    "is_list",
+    "one_array",
+    "replace_values",
+    "taken",
+]
 
 Data = TypeVar("Data", pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
 
@@ -59,6 +69,17 @@ def _nested(kind: pa.DataType) -> bool:
     if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
         return True
     return any(map(_nested, parts))
+
+
+def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``table`` with the types and metadata of ``schema``, whose columns it has.
+
+    Columns that have their type already are left alone: pyarrow 26 casts some lists of structs to lists that are
+    invalid, even where the types are equal.
+    """
+    found = [table[field.name] for field in schema]
+    cast = [c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(found, schema, strict=True)]
+    return pa.Table.from_arrays(cast, schema=schema)
 
 
 def is_list(kind: pa.DataType) -> bool:

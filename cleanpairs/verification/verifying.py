@@ -55,7 +55,7 @@ def _magic(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def verify_path(path: str | Path) -> Verification:
+def verify_path(path: str | Path, data: str | Path | None = None) -> Verification:
     """Check an export, a run, a model or Parquet, by what it says of itself.
 
     Parameters
@@ -64,6 +64,8 @@ def verify_path(path: str | Path) -> Verification:
         The cleaned data of an export, or its manifest: hashes, sizes, pages, counts, ledger. A run directory: its
         files, hashes where they were noted, scores, the model. A model directory. A Parquet file, or a directory of
         such: every page.
+    data : path, optional
+        The input of an export, to compare every value with; found by itself in the export's folder or below.
 
     Returns
     -------
@@ -80,7 +82,7 @@ def verify_path(path: str | Path) -> Verification:
     if kind == "export":
         out = path.with_name(path.name.removesuffix(_MANIFEST)) if path.name.endswith(_MANIFEST) else path
         with findings.section(f"{out.name}{_MANIFEST}: a manifest", manifest_of(out)):
-            verify_export(out, findings)
+            verify_export(out, findings, data)
     elif kind == "run":
         verify_run(path.resolve(), findings)  # runs/latest is a link
     elif kind == "model":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,23 @@ def test_the_data_of_a_run_is_kept_by_what_reads_the_run(here: Path, in_process:
     assert state(here) == before
 
 
+def test_one_writer_at_a_time_in_every_command(here: Path, in_process: Command) -> None:
+    outputs = sorted({(name, out) for name, out, _ in PAIRS})
+    code = "import sys\nfrom cleanpairs.data.locks import hold\nwith hold(sys.argv[1:]):\n print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "held", "run/audit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "\n"
+        before = state(here)
+        for name, out in outputs:
+            ended, _, err = in_process(*argv(name, out, "", "held", ""))
+            assert ended == 5 and f"written by process {other.pid} on " in err, (name, out, err)
+        ended, _, err = in_process("audit", "run")
+        assert ended == 5 and f"written by process {other.pid} on " in err
+        assert state(here) == before
+        other.communicate("\n")
+
+
 def test_images_beside_a_table_are_kept(here: Path, in_process: Command) -> None:
     (here / "a.jpg").write_bytes(b"picture")
     for words in (
@@ -205,9 +223,9 @@ def test_images_beside_a_table_are_kept(here: Path, in_process: Command) -> None
     assert (here / "a.jpg").read_bytes() == b"picture"
 
 
-def test_an_output_without_a_name_is_a_usage_error(here: Path, in_process: Command) -> None:
+@pytest.mark.usefixtures("here")
+def test_an_output_without_a_name_is_a_usage_error(in_process: Command) -> None:
     assert in_process("report", "run", "--out", "")[0] == 2
-    shutil.rmtree(here / "run")
 
 
 def test_guard_of_the_library() -> None:

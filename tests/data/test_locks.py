@@ -63,21 +63,19 @@ def test_folders_that_were_made_for_the_lock_go_if_nothing_came_into_them(tmp_pa
         raise AssertionError
 
 
-@pytest.mark.parametrize(
-    "said", ["", "{", "[]", '{"pid": "x"}', '{"pid": 3, "host": "a\\u001b[2J", "since": ""}', "x" * 5000]
-)
-def test_whatever_a_lock_says_is_read_with_care(tmp_path: Path, said: str) -> None:
+def test_whatever_a_lock_says_is_read_with_care(tmp_path: Path) -> None:
     with held_by_another(tmp_path / "out"):
-        lock_of(tmp_path / "out").write_text(said)
-        with pytest.raises(OutputExistsError) as caught:
-            hold([tmp_path / "out"]).__enter__()
-    assert str(caught.value).isprintable() and "process" in str(caught.value)
+        for said in ("", "{", "[]", '{"pid": "x"}', '{"pid": 3, "host": "a\\u001b[2J", "since": ""}', "x" * 5000):
+            lock_of(tmp_path / "out").write_text(said)
+            with pytest.raises(OutputExistsError) as caught:
+                hold([tmp_path / "out"]).__enter__()
+            assert str(caught.value).isprintable() and "process" in str(caught.value)
 
 
 def test_one_of_many_gets_it(tmp_path: Path) -> None:
     code = (
         "import sys, time\nfrom cleanpairs.data.locks import hold\nfrom cleanpairs.errors import OutputExistsError\n"
-        "for i in range(60):\n"
+        "for i in range(40):\n"
         " try:\n"
         "  with hold([sys.argv[1]]):\n"
         "   f = open(sys.argv[2], 'x'); f.close()\n"  # fails where somebody else is in here

@@ -135,7 +135,7 @@ def test_what_the_data_must_bring() -> None:
 )
 def test_settings_that_do_not_go_together(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ClipScore(**settings).fit(None)  # type: ignore[arg-type]
+        ClipScore(**settings).fit(Pairs.from_arrays(CAPTIONS, features=np.ones((60, 4), np.float32)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])

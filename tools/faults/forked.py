@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "in_child", "run_command", "warm"]
+__all__ = ["Outcome", "begin_command", "in_child", "run_command", "warm"]
 
 _PR_SET_PTRACER = 0x59616D61  # any process of ours may trace the child, also where that is restricted to parents
 _ANY = ctypes.c_ulong(-1)
@@ -92,16 +92,10 @@ def run_command(
     limit : float
         Seconds after which it is killed.
     """
-    scratch = cwd.parent / f".{cwd.name}-said"
-    scratch.mkdir(exist_ok=True)
-    out, err, trace = (scratch / name for name in ("out", "err", "trace"))
+    trace = _said(cwd, "trace")
     trace.unlink(missing_ok=True)
     go_read, go_write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(go_write)
-        _become(argv, cwd, out, err, go_read, memory, become)
-    os.close(go_read)
+    child = _fork(argv, cwd, go_read, go_write, memory, become)
     tracer = None
     if inject is not None:
         # -D is not used: strace is our child, and ends with the last of the traced processes.
@@ -124,8 +118,40 @@ def run_command(
         tracer.stderr.close()
     said_trace = trace.read_text(errors="replace") if trace.exists() else ""
     code = os.waitstatus_to_exitcode(status)
-    texts = (path.read_text(errors="replace") for path in (out, err))
-    return Outcome(code, *texts, said_trace, hung, used.ru_maxrss * 1024, used.ru_utime + used.ru_stime)
+    out, err = (_said(cwd, name).read_text(errors="replace") for name in ("out", "err"))
+    return Outcome(code, out, err, said_trace, hung, used.ru_maxrss * 1024, used.ru_utime + used.ru_stime)
+
+
+def begin_command(argv: Sequence[str], cwd: Path) -> int:
+    """``cleanpairs ARGV`` in ``cwd``: the number of its process, for the caller to end and to wait for."""
+    go_read, go_write = os.pipe()
+    child = _fork(argv, cwd, go_read, go_write)
+    os.write(go_write, b"x")
+    os.close(go_write)
+    return child
+
+
+def _said(cwd: Path, name: str) -> Path:
+    scratch = cwd.parent / f".{cwd.name}-said"
+    scratch.mkdir(exist_ok=True)
+    return scratch / name
+
+
+def _fork(
+    argv: Sequence[str],
+    cwd: Path,
+    go_read: int,
+    go_write: int,
+    memory: int | None = None,
+    become: Callable[[], None] | None = None,
+) -> int:
+    out, err = _said(cwd, "out"), _said(cwd, "err")
+    child = os.fork()
+    if child == 0:
+        os.close(go_write)
+        _become(argv, cwd, out, err, go_read, memory, become)
+    os.close(go_read)
+    return child
 
 
 def _wait(child: int, limit: float) -> tuple[int, bool, resource.struct_rusage]:

@@ -31,7 +31,7 @@ from cleanpairs.exporting import export_plan
 from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.verification import verify_path
 
-__all__ = ["FORMATS", "Tables", "make_plan", "make_table", "try_table", "try_tables"]
+__all__ = ["FORMATS", "Tables", "make_plan", "make_table", "png", "try_table", "try_tables"]
 
 FORMATS = {"parquet": "out.parquet", "webdataset": "tars", "datasets": "stored", "uids": "uids.npy"}
 WRITTEN = ("keep", "rematch_text", "rematch_image", "recaption")
@@ -45,7 +45,7 @@ SCALARS = (
 
 @dataclass
 class Tables:
-    """``tried``: tables; ``outputs``: files compared; ``values``: cells; ``problems``: what differed."""
+    """``tried``: tables; ``outputs``: files compared; ``values``: cells of them; ``problems``: what differed."""
 
     tried: int = 0
     outputs: int = 0
@@ -132,7 +132,8 @@ def _value(rng: np.random.Generator, kind: pa.DataType, nulls: bool) -> Any:
 
 
 @cache
-def _png(number: int) -> bytes:
+def png(number: int) -> bytes:
+    """A small image of its own."""
     from PIL import Image
 
     stream = io.BytesIO()
@@ -145,10 +146,9 @@ def make_table(number: int) -> tuple[pa.Table, int]:
     rng = np.random.default_rng([17, number])
     n = int(rng.choice([1, 2, *rng.integers(3, 60, 4), *rng.integers(128, 420, 3)]))
     R, D = int(rng.integers(1, 4)), int(rng.integers(1, 6))
-    number_type = [pa.float32(), pa.float16(), pa.float64()][rng.integers(3)]
-    nested = [pa.list_(pa.list_(number_type, D), R), pa.list_(pa.list_(number_type), R), pa.list_(number_type, D),
-              pa.list_(number_type), pa.large_list(pa.list_(number_type, D)),
-              pa.list_(pa.list_(number_type))]  # fmt: skip
+    real = [pa.float32(), pa.float16(), pa.float64()][rng.integers(3)]
+    nested = [pa.list_(pa.list_(real, D), R), pa.list_(pa.list_(real), R), pa.list_(real, D),
+              pa.list_(real), pa.large_list(pa.list_(real, D)), pa.list_(pa.list_(real))]  # fmt: skip
     holed = [bool(x) for x in rng.random(8) < 0.4]
     vectors = rng.normal(size=(n, R, D)).astype(np.float16)
     shape = nested[min(rng.integers(9), 5) if rng.random() < 0.5 else 0]  # our own layout more often than the others
@@ -159,7 +159,7 @@ def make_table(number: int) -> tuple[pa.Table, int]:
         cells = [None if holed[0] and rng.random() < 0.1 else cell for cell in cells]
         columns["image_features"] = pa.array(cells, shape)
     if rng.random() < 0.6 or not columns:
-        images: list[Any] = [None if holed[1] and rng.random() < 0.1 else _png(i) for i in range(n)]
+        images: list[Any] = [None if holed[1] and rng.random() < 0.1 else png(i) for i in range(n)]
         kinds = [pa.binary(), pa.large_binary(), pa.binary_view()]
         which = rng.integers(4)
         if which < 3:
@@ -382,7 +382,7 @@ def try_table(number: int, folder: Path, tally: Tables) -> None:
             said += [f"restored: {w}" for w in _wrong_restored(folder / f"{format}.back.parquet", table, tally)]
         tally.outputs += 2
         found = verify_path(out)
-        said += [f"verify: {problem}" for problem in found.problems]
+        said += [f"verify: {what}" for what in (*map(str, found.problems), *found.notes)]
         tally.problems += [f"table {number}, {format}: {what}" for what in said]
     if not pairs.source.explicit_lists:
         plan.save(folder / "plan.parquet")

@@ -26,7 +26,7 @@ from cleanpairs.data.text import NOT_FINITE_TEXT
 from cleanpairs.errors import DataError
 from cleanpairs.ops.scratch import release
 
-__all__ = ["ClipRetrievalReader"]
+__all__ = ["ClipRetrievalReader", "by_number", "vectors_in"]
 
 VECTORS = ("image_features", "text_features")
 NOT_FINITE = ("its vector is not finite", NOT_FINITE_TEXT)  # what cleanpairs.data.rows says
@@ -54,9 +54,9 @@ class ClipRetrievalReader(TableReader):
         images, notes = _parts(folder, "img_emb", ".npy"), _parts(folder, "metadata", ".parquet")
         texts = _parts(folder, "text_emb", ".npy") if (folder / "text_emb").is_dir() else []
         rows = count_rows(notes)
-        _check(images, [len(_vectors(p)) for p in images], notes, rows)
+        _check(images, [len(vectors_in(p)) for p in images], notes, rows)
         if texts:
-            _check(texts, [len(_vectors(p)) for p in texts], notes, rows)
+            _check(texts, [len(vectors_in(p)) for p in texts], notes, rows)
         schema = self._schema(images, texts, notes)
         source = self.described(
             data, [*images, *texts, *notes], schema, sum(rows), columns=columns, image_root=image_root, limit=limit
@@ -67,7 +67,7 @@ class ClipRetrievalReader(TableReader):
 
     def schema(self, source: Source) -> pa.Schema:
         """That of the metadata, and ``image_features``, ``text_features``."""
-        return self._schema(*_sorted(source))
+        return self._schema(*self._files(source))
 
     @staticmethod
     def _schema(images: Sequence[str], texts: Sequence[str], notes: Sequence[str]) -> pa.Schema:
@@ -75,7 +75,7 @@ class ClipRetrievalReader(TableReader):
         for name, parts in zip(VECTORS, (images, texts), strict=True):
             if not parts:
                 continue
-            kinds = {(*_vectors(p).shape[1:], _vectors(p).dtype.newbyteorder("=")) for p in parts}
+            kinds = {(*vectors_in(p).shape[1:], vectors_in(p).dtype.newbyteorder("=")) for p in parts}
             if len(kinds) > 1:
                 found = ", ".join(sorted(map(str, kinds)))
                 raise DataError(f"the parts of {Path(parts[0]).parent} differ: {found}")
@@ -93,11 +93,11 @@ class ClipRetrievalReader(TableReader):
         self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int, rows: int
     ) -> Iterator[Rows]:
         """The rows from ``first`` on, with their vectors."""
-        *sides, notes = _sorted(source)
+        *sides, notes = self._files(source)
         schema = self.schema(source)
         names = schema.names if columns is None else list(columns)
         chosen = pa.schema([schema.field(n) for n in names], schema.metadata)
-        arrays = {name: [_vectors(p) for p in parts] for name, parts in zip(VECTORS, sides, strict=True)}
+        arrays = {name: [vectors_in(p) for p in parts] for name, parts in zip(VECTORS, sides, strict=True)}
         for path, batch in iter_batches(notes, [n for n in names if n not in VECTORS], batch_rows, rows, first):
             values = {name: batch.column(name) for name in batch.schema.names}
             for name in set(VECTORS) & set(names):
@@ -120,20 +120,28 @@ class ClipRetrievalReader(TableReader):
 
     def row_groups(self, source: Source) -> list[int]:
         """Rows of each row group of the metadata, in order over all parts."""
-        return row_groups(_sorted(source)[2])
+        return row_groups(self._files(source)[2])
 
     def encoded(self, source: Source) -> ImageSource | None:
         """The images that the metadata names, where an image root says where they are: for thumbnails."""
         if "image" not in source.columns or source.image_root is None:
             return None
-        return ParquetImages(_sorted(source)[2], source.columns["image"], source.n_rows, source.image_root)
+        return ParquetImages(self._files(source)[2], source.columns["image"], source.n_rows, source.image_root)
+
+    def _files(self, source: Source) -> tuple[list[str], list[str], list[str]]:
+        """The files with vectors of images, with vectors of captions, and with rows."""
+        of = {
+            name: [p for p in source.paths if Path(p).parent.name == name]
+            for name in ("img_emb", "text_emb", "metadata")
+        }
+        return of["img_emb"], of["text_emb"], of["metadata"]
 
     def load(self, source: Source) -> Pairs:
         """All pairs; vectors in one part stay memory-mapped where they are."""
-        images, texts, _ = _sorted(source)
+        images, texts, _ = self._files(source)
         parts = [*images, *texts]
-        if len(images) == 1 and len(texts) < 2 and all(_vectors(p).dtype in (np.float16, np.float32) for p in parts):
-            array, *side = (_vectors(p)[: source.n_rows] for p in parts)
+        if len(images) == 1 and len(texts) < 2 and all(vectors_in(p).dtype in (np.float16, np.float32) for p in parts):
+            array, *side = (vectors_in(p)[: source.n_rows] for p in parts)
             pairs = load_rows(self.iter_rows(source), source, self.encoded(source), array[:, None, :], *side)
             if not set(NOT_FINITE) & set(pairs.reasons.values()):  # such rows become zeros, which takes a copy
                 return pairs
@@ -145,23 +153,16 @@ def _parts(folder: Path, name: str, ending: str) -> list[str]:
     found = [p for p in (folder / name).glob(f"[!.]*{ending}") if p.is_file()]
     if not found:
         raise DataError(f"{folder / name} has no *{ending}: it is not a whole embedding folder of clip-retrieval")
-    return [str(p) for p in sorted(found, key=_number)]
+    return [str(p) for p in sorted(found, key=by_number)]
 
 
-def _number(path: Path) -> tuple[int, str]:
+def by_number(path: Path) -> tuple[int, str]:
+    """What files are sorted by: the number at the end of the name, then the name."""
     match = _NUMBER.search(path.stem)
     return (int(match[1]) if match else -1, path.name)
 
 
-def _sorted(source: Source) -> tuple[list[str], list[str], list[str]]:
-    """The files with vectors of images, with vectors of captions, and with rows."""
-    of = {
-        name: [p for p in source.paths if Path(p).parent.name == name] for name in ("img_emb", "text_emb", "metadata")
-    }
-    return of["img_emb"], of["text_emb"], of["metadata"]
-
-
-def _vectors(path: str) -> np.ndarray:
+def vectors_in(path: str) -> np.ndarray:
     """(n, D), memory-mapped."""
     array = read_npy(path)
     if array.ndim != 2 or array.dtype not in _FLOATS or not array.shape[1]:
@@ -187,5 +188,5 @@ def _check(paths: Sequence[str], counts: Sequence[int], notes: Sequence[str], ro
     if len(paths) != len(notes):
         raise DataError(f"{Path(paths[0]).parent} has {len(paths)} parts, {Path(notes[0]).parent} has {len(notes)}")
     for path, count, note, n in zip(paths, counts, notes, rows, strict=True):
-        if _number(Path(path))[0] != _number(Path(note))[0] or count != n:
+        if by_number(Path(path))[0] != by_number(Path(note))[0] or count != n:
             raise DataError(f"{path} with {count} vectors does not go with {note} with {n} rows")
