@@ -65,8 +65,9 @@ class PairCleaner(Plots, SharedParameters):
     """
 
     encoders_ = Encoders()  # none, until a fit or a saved model names some
-    text_encoder_: str | Path | None = None
     calibration_: Calibration | None = None  # of a method whose correspondence is a probability
+    noise_rate_interval_ = (float("nan"), float("nan"))
+    text_encoder_: str | Path | None = None
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
@@ -309,7 +310,6 @@ class PairCleaner(Plots, SharedParameters):
     def _set_threshold(self, y: np.ndarray) -> None:
         valley = find_valley(y)
         self.separated_ = valley.separated
-        self.noise_rate_interval_ = (float("nan"), float("nan"))
         self.noise_rate_ = valley.noise_rate if valley.separated else float("nan")
         if self.threshold == "auto":
             if not valley.separated and not valley.right:

@@ -186,7 +186,10 @@ class _Weighing:
         found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.seed)
         if found is None:
             return self.mixed(order[:n])
-        w = 1 - found.mismatched(positions(order[:n], observed))
+        at = positions(order[:n], observed)
+        w = 1 - found.mismatched(at)
+        if last and np.isnan(noise_rate(found, n).value):  # what is not known makes no pair sure
+            w = 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
         if last:
             self.calibration = found
             own, random = order[n : n + m], order[n + m :]
@@ -264,7 +267,7 @@ class _Weighing:
 
     def state(self) -> dict[str, Any]:
         """What the epochs have changed; the agreement and the planted pairs are computed again."""
-        known = {} if self.calibration is None else self.calibration.to_dict()
+        known = {} if self.calibration is None else vars(self.calibration)
         return {"w": self.w, "weight": self.weight, "caption": self.caption, "scores": self.scores, **known}
 
     def load_state(self, state: dict[str, Any]) -> None:
