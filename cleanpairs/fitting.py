@@ -165,7 +165,8 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
     data, opened = recipe.data, Run.open(run)
     where = opened.path / "recipe.yaml"
     source = open_recorded(data.train, _options(data), where)
-    if source.fingerprint != (opened.info.get("input") or {}).get("fingerprint"):
+    known = opened.info.get("input") or {}
+    if source.fingerprint != (known.get("noise") or known).get("fingerprint"):
         raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
     if data.val is not None:
         check_recorded(data.val, _val_options(data), where)
@@ -354,6 +355,7 @@ def _wronged(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
     about = {
         "file": str(Path(file).absolute()),
         "sha256": hashlib.sha256(permutation.tobytes()).hexdigest(),
+        "fingerprint": pairs.source.fingerprint,  # of the clean data
         "mismatched": int(noise.mismatched.sum()),
         "mismatched_pairs": np.flatnonzero(noise.mismatched).tolist(),
     }
