@@ -34,6 +34,9 @@ class FitProgress(Protocol):
     def encode(self, done: int, total: int) -> None:
         """Images have become features."""
 
+    def encode_texts(self, done: int, total: int) -> None:
+        """Captions have become vectors."""
+
     def step(self, done: int, total: int, loss: float) -> None:
         """Pairs have been trained on."""
 
@@ -216,6 +219,7 @@ def _fit_run(
             on_epoch=on_epoch,
             on_step=progress.step if progress is not None else None,
             on_encode=progress.encode if progress is not None else None,
+            on_encode_texts=progress.encode_texts if progress is not None else None,
         )
     except KeyboardInterrupt:
         run.write_info({**info, "status": "interrupted"})

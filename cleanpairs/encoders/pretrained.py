@@ -355,6 +355,10 @@ def _fingerprint(folder: Path) -> str:
     """SHA-256 over names and contents of the model's files."""
     digest = hashlib.sha256()
     for file in sorted({file for pattern in FILES for file in folder.glob(pattern)}):
-        with file.open("rb") as handle:
-            digest.update(f"{file.name}\0{hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+        digest.update(f"{file.name}\0{_sha256(file)}\n".encode())
     return digest.hexdigest()
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -6,6 +6,8 @@ module) and ``tune``. Without them an estimator learns its own words, and nothin
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from cleanpairs.features import (
     image_matrix,
     pixel_matrix,
 )
+from cleanpairs.registry import BACKBONES
 
 if TYPE_CHECKING:
     from cleanpairs.encoders.module_encoder import ModuleEncoder
@@ -32,9 +35,10 @@ if TYPE_CHECKING:
     from cleanpairs.encoders.sentences import SentenceEncoder
     from cleanpairs.estimators.shared import SharedParameters
 
-__all__ = ["Encoders"]
+__all__ = ["AUTO", "WORDS", "Encoders", "takes_sentences", "vector_moments"]
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
+AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions; learned words alone
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,15 @@ class Encoders:
             both = PretrainedCLIP.load(_resolved(estimator.encoder), device)
         if estimator.text_encoder == GIVEN:
             text = GIVEN
-        elif estimator.text_encoder is not None:
-            from cleanpairs.encoders.sentences import SentenceEncoder
+        elif estimator.text_encoder == AUTO:
+            if estimator.encoder is None and takes_sentences(estimator.backbone):
+                text = _shipped(device)
+        elif estimator.text_encoder not in (None, WORDS):
+            from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder
 
-            text = SentenceEncoder.load(_resolved(estimator.text_encoder), device)
+            name = estimator.text_encoder
+            text = _shipped(device) if name == SHIPPED else None
+            text = text or SentenceEncoder.load(_resolved(name), device)
         if not isinstance(estimator.image_encoder, str):
             from cleanpairs.encoders.module_encoder import ModuleEncoder
 
@@ -135,7 +144,7 @@ class Encoders:
 
             both, settings = self.both, _tuning(estimator)
             return lambda: TunedCLIP(both, **settings)
-        if self.both is None and self.text is None:
+        if self.both is None and (self.text is None or tokens.sentences is not None):
             return None
         from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 
@@ -145,8 +154,8 @@ class Encoders:
         given = self.text == GIVEN and matrix.encoder == GIVEN
         if self.both is not None or (given and regions == 1 and dim_image == dim_text):
             return lambda: JointHead(dim_image)
-        images = _moments(matrix.array.reshape(-1, dim_image))
-        texts = _moments(tokens.vectors)
+        images = vector_moments(matrix.array.reshape(-1, dim_image))
+        texts = vector_moments(tokens.vectors)
 
         def build() -> Any:
             model = VectorTowers(dim_image, dim_text, dim=estimator.dim, image_drop=estimator.image_drop)
@@ -193,6 +202,19 @@ class Encoders:
             )
 
 
+def takes_sentences(backbone: str) -> bool:
+    """Whether a backbone takes sentence vectors beside its words."""
+    return "dim_sentence" in inspect.signature(BACKBONES.load(backbone)).parameters
+
+
+@functools.lru_cache(maxsize=2)
+def _shipped(device: str) -> SentenceEncoder | None:
+    """The sentence encoder that is installed with the package; None where it is not."""
+    from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder, shipped
+
+    return None if shipped() is None else SentenceEncoder.load(SHIPPED, device)
+
+
 def _resolved(name: str | Path) -> str:
     """A directory by its absolute path, for a model that is loaded elsewhere; a name of the hub as it is."""
     return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
@@ -205,7 +227,7 @@ def _tuning(estimator: SharedParameters) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _moments(vectors: np.ndarray, sample: int = 16_384) -> tuple[Any, Any]:
+def vector_moments(vectors: np.ndarray, sample: int = 16_384) -> tuple[Any, Any]:
     """Mean and standard deviation (D,) of vectors (n, D), of so many at even distances."""
     import torch
 

@@ -34,10 +34,9 @@ HINT = 1.0  # z
 
 
 def caption_vectors(tokens: TokenTable) -> Any:
-    """(N, V) float32 of N captions: the words of each by their rarity (sparse), or its given vector, standardised."""
-    if tokens.vectors is None:
-        return bag_of_tokens(tokens.ids, tokens.offsets)
-    return standardised(tokens.vectors[tokens.ids[tokens.offsets[:-1]]])
+    """(N, V) float32 of N captions: the words of each by their rarity (sparse), or its frozen vector, standardised."""
+    vectors = tokens.frozen()
+    return bag_of_tokens(tokens.ids, tokens.offsets) if vectors is None else standardised(vectors)
 
 
 def evidence_of(

@@ -19,6 +19,7 @@ views, as in NCR and REPAIR).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -245,6 +246,7 @@ class Auto(PairCleaner):
 
     method_name: ClassVar[str] = "auto"
 
+    text_encoder: str | Path | None = "auto"
     epochs: int = 12
     horizon: int = 5
     repaired: float = 0.5
