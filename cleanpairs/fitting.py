@@ -49,7 +49,7 @@ class FitProgress(Protocol):
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit found. ``histogram``: pairs in ten equal bins of the correspondence.
+    """What a fit found. ``histogram``: pairs in ten equal bins of the correspondence; ``captions``: what they became.
 
     ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has wronged; None without one.
     """
@@ -65,6 +65,7 @@ class FitResult:
     epochs: int
     histogram: list[int]
     detection: dict[str, float | None] | None = None
+    captions: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -81,6 +82,8 @@ class FitResult:
             f"noise rate      {noise}",
             f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
         ]
+        if self.captions is not None:
+            lines.append(f"captions        {self.captions}")
         if self.val_rsum is not None:
             lines.append(f"validation      rSum {self.val_rsum:.1f} at the best epoch")
         if self.detection is not None:
@@ -280,6 +283,7 @@ def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
         detection=_judge(estimator, pairs) if wronged else None,
+        captions=getattr(estimator, "captions_", None),
     )
 
 

@@ -73,10 +73,14 @@ class SentenceEncoder:
         self._states, self.tokens, self._device = states, tokens, torch.device(device)
 
     @classmethod
-    def load(cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> Self:
+    def load(
+        cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None,
+        precision: torch.dtype | None = None,
+    ) -> Self:  # fmt: skip
         """Load a model from a directory, from the Hugging Face hub by its name, or the one that is :data:`SHIPPED`.
 
-        A BERT with a ``tokenizer.json`` needs no further package, other encoders need transformers.
+        A BERT with a ``tokenizer.json`` needs no further package, and computes in ``precision`` (None: in bfloat16
+        where the processor is made for it); other encoders need transformers, and compute in float32.
 
         Raises
         ------
@@ -106,13 +110,14 @@ class SentenceEncoder:
             and config.get("position_embedding_type", "absolute") == "absolute"
         )  # fmt: skip
         files = [folder / "tokenizer.json", folder / "model.safetensors"]
-        precision, states, tokens, size = torch.float32, None, None, 0
+        states: Callable[[Tensor], Tensor]
         if plain and all(file.exists() for file in files):
-            precision = fast_precision(device)
+            precision = precision or fast_precision(device)
             states = Bert(folder, config, device, precision)
             tokens, size = _fast_tokens(files[0], limit)
         else:
             _require_extra()
+            precision = torch.float32
             tokens, size = _slow_tokens(_tokenizer(folder, ("vocab.txt",)), limit)
             states = _states_of(_model(folder, "AutoModel", optional=("pooler.",)).to(device))
         if size > int(config.get("vocab_size", size)):
@@ -173,7 +178,9 @@ def _slow_tokens(tokenizer: Any, limit: int) -> tuple[Callable[[list[str]], list
     pad = tokenizer.pad_token_id or 0
 
     def tokens(texts: list[str]) -> list[list[int]]:
-        return [row or [pad] for row in tokenizer(texts, truncation=True, max_length=limit)["input_ids"]] if texts else []
+        return (
+            [row or [pad] for row in tokenizer(texts, truncation=True, max_length=limit)["input_ids"]] if texts else []
+        )
 
     return tokens, len(tokenizer)
 

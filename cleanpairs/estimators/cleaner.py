@@ -54,6 +54,7 @@ class PairCleaner(Plots, SharedParameters):
     - ``correspondence_`` (N,) float32 in [0, 1], low = bad, NaN where quarantined;
     - ``threshold_`` float, below which a pair is flagged; ``noise_rate_`` float, estimated share of wrong pairs;
     - ``quarantined_`` dict, pair_id -> reason; ``history_`` list of dicts, one an epoch;
+    - ``captions_`` str, what the captions became (learned words, vectors of which encoder), and why;
     - ``model_`` the dual encoder (the mean of two, where the method trains two), ``tokenizer_`` its vocabulary,
       ``bank_`` the trusted pairs that scores refer to.
     """
@@ -220,17 +221,14 @@ class PairCleaner(Plots, SharedParameters):
         return pairs, matrix, usable, data
 
     def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Any:
-        """What makes a table of captions: learned words, a frozen encoder, or both."""
+        """What makes a table of captions: learned words, a frozen encoder, or both; ``captions_`` says which."""
+        captions = [pairs.captions[i] for i in usable]
+        self.encoders_, self.captions_ = self.encoders_.suiting(captions, self)
         frozen = self.encoders_.texts(pairs)
         both = isinstance(frozen, FrozenTexts) and self.encoders_.both is None and takes_sentences(self.backbone)
         if frozen is not None and not both:
             return frozen
-        words = Tokenizer.fit(
-            [pairs.captions[i] for i in usable],
-            kind=self.tokenizer,
-            min_count=self.min_count,
-            max_length=self.max_length,
-        )
+        words = Tokenizer.fit(captions, kind=self.tokenizer, min_count=self.min_count, max_length=self.max_length)
         return words if frozen is None else WordsAndSentences(words, frozen)
 
     def _load_encoders(self, saved: dict[str, Any] | None = None, path: Path | None = None) -> None:

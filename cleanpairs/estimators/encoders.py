@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +134,33 @@ class Encoders:
                 dim = int(given_text_vectors(pairs).shape[1])
             return GivenTexts(dim)
         return None if self.text is None else FrozenTexts(self.text)
+
+    def suiting(self, captions: Sequence[str], estimator: SharedParameters) -> tuple[Encoders, str]:
+        """These, without the text encoder where ``text_encoder="auto"`` and it does not know the captions' language;
+        and what the captions become, in words.
+        """
+        if self.both is not None:
+            return self, f"vectors of {self.both.name}"
+        if self.text is None:
+            if estimator.text_encoder != AUTO:
+                return self, "learned words"
+            if not takes_sentences(estimator.backbone):
+                return self, f"learned words (backbone {estimator.backbone} takes nothing else)"
+            from cleanpairs.encoders.sentences import INSTALL, SHIPPED
+
+            return self, f"learned words ({SHIPPED} is not installed; for captions in English: {INSTALL})"
+        if isinstance(self.text, str):
+            return self, "vectors of the data"
+        beside = "learned words and " if takes_sentences(estimator.backbone) else ""
+        if estimator.text_encoder != AUTO:
+            return self, f"{beside}vectors of {self.text.name}"
+        from cleanpairs.estimators.languages import MOST_PIECES, MOST_UNKNOWN, knows
+
+        known, why = knows(self.text, captions)
+        if known:
+            return self, f"{beside}vectors of {self.text.name} ({why})"
+        limits = f"{MOST_PIECES:g} and {MOST_UNKNOWN:.0%} at most"
+        return replace(self, text=None), f"learned words ({why}, where it knows a language {limits})"
 
     # -- the model --------------------------------------------------------------------------------------------------
 

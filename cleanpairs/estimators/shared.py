@@ -50,8 +50,8 @@ class SharedParameters(BaseEstimator):
     gradient_checkpointing : bool
         In the towers: more time, less memory.
     text_encoder : str or path, optional
-        ``words`` (or None): learned from the captions. ``auto``: beside them the vectors of the sentence encoder that is
-        installed with the package, where it knows the captions' language. A directory or a name on the hub: those of
+        ``words`` (or None): learned from the captions. ``auto``: beside them vectors of the sentence encoder that comes
+        with the installation, where it knows the captions' language. A directory or a name on the hub: those of
         another frozen encoder, like a sentence-transformers model; the backbones ``mlp`` and ``vse_inf`` take both,
         others these alone. ``features``: the captions' vectors of the data.
     dim, dim_word : int
@@ -220,8 +220,10 @@ class SharedParameters(BaseEstimator):
             if self.text_encoder not in (None, AUTO, WORDS):
                 raise ConfigError(f"encoder of {owner} reads the captions itself: leave text_encoder out")
         pixels = isinstance(self.image_encoder, str) and self.image_encoder == "cnn"
-        if pixels and self.text_encoder not in (None, AUTO, WORDS) and (
-            self.text_encoder == "features" or not takes_sentences(self.backbone)
+        if (
+            pixels
+            and self.text_encoder not in (None, AUTO, WORDS)
+            and (self.text_encoder == "features" or not takes_sentences(self.backbone))
         ):
             raise ConfigError(f"text_encoder of {owner} goes with vectors or a frozen image encoder, not with 'cnn'")
 

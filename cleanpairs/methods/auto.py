@@ -33,7 +33,7 @@ from cleanpairs.correspondence.mixture import gaussian_split
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.correspondence.witnesses import in_order, joined, ranks
 from cleanpairs.estimators import PairCleaner
-from cleanpairs.estimators.refusal import caption_vectors
+from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.ops.joint import SHARPNESS, STAY
 from cleanpairs.ops.matching import matching_probability
@@ -61,9 +61,12 @@ def reduced(x: Any, seed: int) -> np.ndarray:
 
 
 def agreement_of(data: TrainingData, seed: int) -> Agreement:
-    """Neighbours' agreement of a training's pairs: of standardised mean regions, and of rare words or given vectors."""
+    """Neighbours' agreement of a training's pairs: of standardised mean regions, and of rare words, frozen vectors or
+    both, where they stand side by side.
+    """
     images = reduced(image_vectors(data.images, np.arange(len(data.images))), seed)
-    texts = reduced(normalize(caption_vectors(data.tokens)), seed)
+    spaces = [reduced(normalize(space), seed) for space in caption_spaces(data.tokens)]
+    texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
     return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
 
 
