@@ -179,11 +179,6 @@ class Tokenizer:
 
         By words and by characters it knows the tokens seen at least ``min_count`` times, the most frequent first, ties
         by spelling, at most ``max_size``. A subword tokenizer is :meth:`SubwordTokenizer.learn`'s.
-
-        Raises
-        ------
-        ConfigError
-            ``kind="subword"`` without the package ``tokenizers``.
         """
         if kind == "subword":
             from cleanpairs.encoders.subword import SubwordTokenizer
