@@ -18,6 +18,7 @@ from cleanpairs.encoders.tokenizer import Tokenizer, pack
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.estimators.languages import knows
 
+SENTENCES = True  # see conftest.py
 _FILE = Path(__file__).parent / "nouns.tsv"
 NOUNS = list(csv.DictReader(_FILE.read_text(encoding="utf-8").splitlines(), delimiter="\t"))
 
