@@ -35,7 +35,7 @@ NEAR_PAIRS = 20_000  # at most
 FEW_WRONG = 0.03  # share within the estimate's error: the near null is asked
 SETTLED = 0.98  # area of right pairs against wrong ones (docs/log.md)
 APART, NEAR_APART = 0.97, 0.8  # areas, of right pairs against null ones, where near noise can be told
-LEAST_NEAR, MOST_NEAR = 0.1, 0.5
+LEAST_NEAR, MOST_NEAR = 0.13, 0.5
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ views, as in NCR and REPAIR).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +41,7 @@ from cleanpairs.correspondence.planting import plant
 from cleanpairs.correspondence.similarity import SimilarityEvidence, similarity_evidence
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.estimators import PairCleaner
-from cleanpairs.estimators.refusal import caption_vectors
+from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.ops.joint import SHARPNESS, STAY
 from cleanpairs.ops.matching import matching_probability
@@ -69,7 +70,7 @@ def reduced(x: Any, seed: int) -> np.ndarray:
 
 def agreement_of(data: TrainingData, seed: int) -> Agreement:
     """Evidence of a training's pairs: similarity, where images and captions are vectors of one space; else neighbours'
-    agreement, of standardised mean regions, and of rare words or given vectors.
+    agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand side by side.
     """
     tokens = data.tokens
     if tokens.vectors is not None and data.images.ndim == 3 and data.images.shape[1] == 1 and len(tokens):
@@ -79,7 +80,8 @@ def agreement_of(data: TrainingData, seed: int) -> Agreement:
         if found is not None:
             return found
     images = reduced(image_vectors(data.images, np.arange(len(data.images))), seed)
-    texts = reduced(normalize(caption_vectors(data.tokens)), seed)
+    spaces = [reduced(normalize(space), seed) for space in caption_spaces(data.tokens)]
+    texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
     return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
 
 
@@ -322,6 +324,7 @@ class Auto(PairCleaner):
     method_name: ClassVar[str] = "auto"
     _null_threshold = False  # its correspondence is a probability
 
+    text_encoder: str | Path | None = "auto"
     epochs: int = 12
     horizon: int = 5
     repaired: float = 0.5
