@@ -9,7 +9,13 @@
 Names are imported when they are first used: ``import cleanpairs`` alone loads neither torch nor pyarrow.
 """
 
-from __future__ import annotations
+import sys
+
+if sys.argv[:1] == ["-m"] and any(arg.endswith("cleanpairs") for arg in sys.orig_argv) and not sys.flags.safe_path:
+    # `python -m cleanpairs`: Python has put the working directory first, where a stranger's data may lie, and his
+    # json.py beside it. Where the package itself is imported from there, it stays, as the last.
+    _working_directory = sys.path.pop(0)
+    sys.path += [_working_directory] if __path__[0] == f"{_working_directory}/cleanpairs" else []
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,18 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data import Pairs, load_pairs, staged_file
 from cleanpairs.data.noise import corrupt
 from cleanpairs.datasets import clipart_path
+from cleanpairs.errors import OutputExistsError
 from cleanpairs.evaluate import Detection, detection
 from cleanpairs.export import ExportSummary, export_pairs
 from cleanpairs.fitting import FitProgress, fit_run
 from cleanpairs.methods.infonce import InfoNCE
 from cleanpairs.recipe import Recipe
 from cleanpairs.report import before_after_figure, write_report
-from cleanpairs.run import Run
+from cleanpairs.run import PLAN, Run
 
 __all__ = ["DemoResult", "run_demo"]
+
+RESULT = "result.json"
+FILES = (
+    *("noisy.parquet", "run", "cleaned.parquet", "cleaned.parquet.manifest.json", "ledger.parquet", "dropped.parquet"),
+    *("report.html", "before_after.png", RESULT),
+)
 
 Say = Callable[[str], None]
 
@@ -73,6 +81,7 @@ def run_demo(
     began = time.perf_counter()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
+    _begin(out / RESULT)
     noisy = out / "noisy.parquet"
     column: dict[str, Any] = {"image_column": "image"} if images else {}
     truth = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=overwrite, **column)
@@ -103,7 +112,7 @@ def run_demo(
     )
 
     plan = model.rematch(pairs)
-    plan.save(run.path / "plan.parquet")
+    plan.save(run.path / PLAN, overwrite=True)
     summary = export_pairs(
         pairs,
         plan,
@@ -149,6 +158,24 @@ def run_demo(
     return result
 
 
+def _begin(result: Path) -> None:
+    """Mark the directory as the demonstration's; OutputExistsError where its files would replace somebody else's."""
+    try:
+        ours = "demo" in json.loads(result.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        ours = False
+    theirs = [name for name in FILES if os.path.lexists(result.parent / name)]
+    if theirs and not ours:
+        raise OutputExistsError(f"{result.parent} holds {theirs[0]}, which no demonstration wrote: name another --out")
+    if not ours:
+        _write_result(result, {"demo": "running"})
+
+
+def _write_result(path: Path, values: dict[str, Any]) -> None:
+    with staged_file(path, overwrite=True) as staged:
+        staged.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
 def _right(pairs: Pairs, table: Any) -> tuple[int, int]:
     """Repaired pairs, and those of them whose image and caption truly belong together."""
     assert pairs.true_key is not None
@@ -184,4 +211,4 @@ def _write_pages(
     )
     if result.repaired:
         before_after_figure(pairs, plan, out / "before_after.png", overwrite=overwrite)
-    (out / "result.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+    _write_result(out / RESULT, {"demo": "complete", **result.to_dict()})

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cleanpairs
+from cleanpairs.children import start
 from cleanpairs.data.source import cache_dir
 
 __all__ = ["Check", "Diagnosis", "diagnose"]
@@ -30,13 +31,12 @@ _TIMEOUT = 120  # seconds for the imports: a cold disk takes its time
 # Each import is announced before it is tried, so that the one that ended the process is known.
 _PROBE = """
 import importlib, json, os, sys
-sys.path[:0] = [p for p in (sys.argv[1],) if p]
 from cleanpairs.ops import search
 search._choose_openblas_kernel()
 def say(**what):
     sys.__stdout__.write(json.dumps(what) + "\\n")
     sys.__stdout__.flush()
-for name in sys.argv[2:]:
+for name in sys.argv[1:]:
     say(begun=name)
     try:
         importlib.import_module(name)
@@ -121,19 +121,20 @@ def diagnose() -> Diagnosis:
 
 def _probe(modules: list[str]) -> dict[str, Any]:
     """{"failed": {module: error}, facts...} of importing ``modules`` in another process."""
-    root = str(Path(cleanpairs.__file__).resolve().parents[1])
     found: dict[str, Any] = {"failed": {}}
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE, root, *modules],
-            capture_output=True, text=True, timeout=_TIMEOUT, check=False,
-        )  # fmt: skip
-        out, code = done.stdout, done.returncode
-    except subprocess.TimeoutExpired as error:
-        out = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else (error.stdout or "")
-        code = -1
+        with start(_PROBE, *modules, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+            try:
+                out, _ = child.communicate(timeout=_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                out, _ = child.communicate()
+        code = child.returncode
+    except OSError as error:
+        found["failed"] = dict.fromkeys(modules, f"no process can be started: {error}")
+        return found
     begun: str | None = None
-    for line in out.splitlines():
+    for line in out.decode(errors="replace").splitlines():
         try:
             said = json.loads(line)
         except ValueError:

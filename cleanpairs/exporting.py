@@ -6,14 +6,14 @@ than the export of a hundred thousand rows.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.data import Pairs, load_pairs, open_source
+from cleanpairs.data import Pairs, load_pairs, load_source, note_named, open_recorded, staged_file
+from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.engine import Progress, make_engine
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
@@ -21,10 +21,10 @@ from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.formats import choose_format, make_format
 from cleanpairs.export.pushing import push_model
 from cleanpairs.export.stream import InputWatch, export_stream, streams
-from cleanpairs.plan import RepairPlan
-from cleanpairs.run import Run
+from cleanpairs.plan import RepairPlan, refuse_edited
+from cleanpairs.run import PLAN, Run
 
-__all__ = ["card_facts", "expected_at", "export_plan", "export_run", "plan_run", "push_run", "resolve_threshold"]
+__all__ = ["card_facts", "chosen_cut", "export_plan", "export_run", "plan_run", "push_run", "resolve_threshold"]
 
 
 def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
@@ -56,21 +56,34 @@ def resolve_threshold(threshold: float | str | None, run: Run) -> float | None:
     return float(threshold)
 
 
-def expected_at(threshold: float | str | None, run: Run) -> str | None:
-    """For ``--threshold auto``: what precision and recall to expect there and around it, as a small table.
+def chosen_cut(
+    threshold: float | str | None, max_wrong: float | None, keep: float | None, run: Run
+) -> tuple[float | None, str | None]:
+    """The threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, and what to tell of it.
 
     Raises
     ------
+    ConfigError
+        More than one of them, or one that is out of range.
     RefusedError
-        The scores of the run do not separate.
+        As :func:`resolve_threshold` and :meth:`cleanpairs.estimators.PairCleaner.threshold_for`.
     """
-    if threshold != "auto":
-        return None
-    if resolve_threshold(threshold, run) == 0:
-        return "The scores are one heap of right pairs: --threshold auto takes none of them for wrong."
+    if sum(given is not None for given in (threshold, max_wrong, keep)) > 1:
+        raise ConfigError("--threshold, --max-wrong and --keep exclude each other: each of them chooses the threshold")
+    limit = resolve_threshold(threshold, run)
+    y = run.scores().correspondence
+    y = y[y == y]
+    if max_wrong is not None or keep is not None:
+        from cleanpairs.estimators.cut import cut_at
+
+        cut = cut_at(y, run.calibration(), str(run.info["method"]), max_wrong=max_wrong, keep=keep)
+        return cut.threshold, str(cut)
+    if threshold != "auto" or (calibration := run.calibration()) is None:
+        return limit, None
     from cleanpairs.audit import expected_quality
 
-    return str(expected_quality(run.scores().correspondence, threshold=resolve_threshold(threshold, run)))
+    assert limit is not None
+    return limit, str(expected_quality(y, calibration, threshold=limit))
 
 
 def plan_run(
@@ -128,6 +141,7 @@ def plan_run(
         read = {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
     else:
         pairs = load_pairs(data, **(columns or {}))
+        note_named(data, columns)
         read = {"data": str(data) if "://" in str(data) else str(Path(data).absolute()), "columns": dict(columns or {})}
     lists = pairs.source.explicit_lists and not explode
     if lists:
@@ -136,7 +150,7 @@ def plan_run(
     if driver.remote:
         from cleanpairs.engine.queries import EngineSearch
 
-        with tempfile.TemporaryDirectory(prefix="cleanpairs-search-") as folder:
+        with ScratchDirectory("search") as folder:
             look = EngineSearch(Path(parts or folder), driver)
             plan = model.rematch(pairs, threshold=limit, look=look, **settings)
             look.remove()
@@ -171,6 +185,7 @@ def export_plan(
     workers: int = 1,
     address: str | None = None,
     progress: Progress | None = None,
+    trusted: bool = False,
     **written: Any,
 ) -> ExportSummary:
     """Carry out a plan that was saved, and perhaps edited, on the data that it names.
@@ -190,6 +205,8 @@ def export_plan(
         Who does the work; see :func:`cleanpairs.engine.make_engine`.
     progress : callable, optional
         ``progress(rows done, rows in all)`` now and then, where several work.
+    trusted : bool
+        Follow whatever path or URL the plan names; see :func:`cleanpairs.data.open_recorded`.
     **written
         ``dropped``, ``ledger``, ``card``, ``format``, ``shard_size``, ``explode`` and ``overwrite`` of
         :func:`cleanpairs.export.export_pairs`.
@@ -211,7 +228,9 @@ def export_plan(
     if "data" not in settings:
         raise DataError(f"{path} does not name its data: apply it in Python, by cleanpairs.export.export_pairs")
     begun = time.time()
-    source = open_source(settings["data"], **settings.get("columns", {}))
+    source = open_recorded(settings["data"], settings.get("columns", {}), path, trusted=trusted)
+    if source.fingerprint != head.fingerprint:
+        raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
     reason = streams(plan, source, out, written.get("format"))
     if reason is None and plan is not None:
         taken = {name: written[name] for name in ("dropped", "ledger", "card", "overwrite") if name in written}
@@ -220,8 +239,9 @@ def export_plan(
         return export_stream(plan, watch, out, about=about, engine=driver, progress=progress, **taken)
     if driver.remote:
         raise ConfigError(f"this export cannot be divided among workers: {reason}; leave --engine and --workers out")
-    pairs = load_pairs(settings["data"], **settings.get("columns", {}))
-    return export_pairs(pairs, head if plan is None else RepairPlan.load(path), out, about=about, **written)
+    return export_pairs(
+        load_source(source), head if plan is None else RepairPlan.load(path), out, about=about, **written
+    )
 
 
 def export_run(
@@ -244,8 +264,8 @@ def export_run(
 ) -> ExportSummary:
     """Plan the repairs of a run's input and write the result; see :func:`cleanpairs.export.export_pairs`.
 
-    The plan is kept in the run, as ``plan.parquet``; ``settings`` are those of
-    :meth:`cleanpairs.estimators.PairCleaner.rematch`; ``license``, an identifier of the hub such as cc-by-4.0, goes
+    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited; ``settings`` are those
+    of :meth:`cleanpairs.estimators.PairCleaner.rematch`; ``license``, an identifier of the hub such as cc-by-4.0, goes
     into the dataset card; ``engine``, ``workers`` and ``address`` say who writes, as in :func:`export_plan`.
 
     Raises
@@ -253,13 +273,12 @@ def export_run(
     CleanpairsError
         As reading the input, planning and exporting do.
     """
-    name, _ = choose_format(out, format)  # before the planning, which takes its time
+    refuse_edited(run.path / PLAN)  # before the planning, which takes its time
+    name, _ = choose_format(out, format)
     make_format(name, shard_size)
     who: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
     near = Path(out).with_name(Path(out).name + ".search")
     pairs, plan = plan_run(run, threshold=threshold, explode=explode, parts=near, **who, **settings)
-    saved = run.path / "plan.parquet"
-    plan.save(saved)
     written: dict[str, Any] = {
         "dropped": dropped,
         "ledger": ledger,
@@ -268,18 +287,22 @@ def export_run(
         "shard_size": shard_size,
     }
     about = card_facts(run, license)
-    if engine != "local" or workers > 1:
-        del pairs, plan  # it is read again as it is needed
-        return export_plan(
-            saved,
-            out,
-            about=about,
-            **who,
-            explode=explode,
-            overwrite=overwrite,
-            **written,
-        )
-    return export_pairs(pairs, plan, out, about=about, explode=explode, overwrite=overwrite, **written)
+    with staged_file(run.path / PLAN, overwrite=True) as saved:  # there when the export is
+        refuse_edited(run.path / PLAN)
+        plan.save(saved)
+        if engine != "local" or workers > 1:
+            del pairs, plan  # it is read again as it is needed
+            return export_plan(
+                saved,
+                out,
+                about=about,
+                trusted=run.trusted,
+                **who,
+                explode=explode,
+                overwrite=overwrite,
+                **written,
+            )
+        return export_pairs(pairs, plan, out, about=about, explode=explode, overwrite=overwrite, **written)
 
 
 def push_run(

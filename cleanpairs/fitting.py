@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import time
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from cleanpairs import distributed
-from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
+from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
+from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.precomp import splits_of
 from cleanpairs.errors import ConfigError, DataError, OutputError
 from cleanpairs.estimators import PairCleaner
+from cleanpairs.estimators.encoders import GIVEN
 from cleanpairs.evaluate import detection
-from cleanpairs.recipe import Recipe
-from cleanpairs.run import Run, default_run_path, versions, write_scores
+from cleanpairs.recipe import DataOptions, Recipe
+from cleanpairs.run import Run, default_run_path, is_latest, versions, write_scores
 from cleanpairs.trainer import EpochRecord
 
 __all__ = ["FitProgress", "FitResult", "fit_run"]
@@ -49,8 +54,10 @@ class FitProgress(Protocol):
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit found. ``histogram``: pairs in ten equal bins of the correspondence; ``captions``: what they became.
+    """What a fit found. ``noise_rate_interval``: of 95 %, where the method has one; ``histogram``: pairs in ten
+    equal bins of the correspondence; ``captions``: what they became.
 
+    ``text_encoder``: what the captions went through; "features" are the data's vectors, "words" learned ones.
     ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has wronged; None without one.
     """
 
@@ -61,9 +68,11 @@ class FitResult:
     flagged: int
     threshold: float
     noise_rate: float | None
+    noise_rate_interval: list[float] | None
     val_rsum: float | None
     epochs: int
     histogram: list[int]
+    text_encoder: str | None = None
     detection: dict[str, float | None] | None = None
     captions: str | None = None
 
@@ -73,12 +82,20 @@ class FitResult:
 
     def table(self) -> str:
         """For a terminal: the counts, and the histogram of the correspondence."""
-        noise = "undetermined: right and wrong pairs do not separate (train longer, or look at the data)"
+        noise = "undetermined: the scores do not tell how many pairs are wrong (label some: cleanpairs audit)"
         if self.noise_rate is not None:
             noise = f"{self.noise_rate:.1%}  (estimated)"
+            if self.noise_rate_interval is not None:
+                low, high = self.noise_rate_interval
+                noise = f"{self.noise_rate:.1%}  (95 % interval {low:.1%} to {high:.1%})"
         lines = [
             f"method          {self.method}",
             f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
+            *(
+                ["vectors         of the data, both sides (--text-encoder words: learned words)"]
+                if self.text_encoder == GIVEN
+                else []
+            ),
             f"noise rate      {noise}",
             f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
         ]
@@ -94,8 +111,17 @@ class FitResult:
         for k, count in enumerate(self.histogram):
             bar = "█" * round(40 * count / top)
             lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {bar}")
-        lines += ["", f"run             {self.run}", "next            cleanpairs export --repaired out.parquet"]
+        lines += [
+            "",
+            f"run             {self.run}",
+            f"next            cleanpairs export {_named(self.run)}--repaired out.parquet",
+        ]
         return "\n".join(lines)
+
+
+def _named(run: str) -> str:
+    """How a command is told of the run."""
+    return "" if is_latest(run) else f"--run {shlex.quote(run)} "
 
 
 def fit_run(
@@ -128,7 +154,7 @@ def fit_run(
     CleanpairsError
         As :meth:`cleanpairs.estimators.PairCleaner.fit`, and OutputExistsError for a run that exists.
     KeyboardInterrupt
-        On SIGINT or SIGTERM, with the state saved.
+        On SIGINT, SIGTERM or SIGHUP, with the state saved.
 
     Notes
     -----
@@ -136,39 +162,65 @@ def fit_run(
     """
     estimator: PairCleaner = recipe.estimator()
     estimator._validate()
-    with distributed.process_group(estimator._device()):
-        return _fit_run(recipe, estimator, out, resume, latest, noise_file, progress)
+    with distributed.process_group(estimator._device()), ExitStack() as held:
+        return _fit_run(recipe, estimator, out, resume, latest, noise_file, progress, held)
+
+
+def check_stored(recipe: Recipe, run: str | Path) -> None:
+    """Raise CleanpairsError where the recipe that the directory ``run`` holds would open what nobody has named here."""
+    data, opened = recipe.data, Run.open(run)
+    where = opened.path / "recipe.yaml"
+    source = open_recorded(data.train, _options(data), where)
+    known = opened.info.get("input") or {}
+    if source.fingerprint != (known.get("noise") or known).get("fingerprint"):
+        raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
+    if data.val is not None:
+        check_recorded(data.val, _val_options(data), where)
+
+
+def _options(data: DataOptions) -> dict[str, Any]:
+    """Of :func:`load_pairs`, as far as they are given."""
+    values = {f.name: getattr(data, f.name) for f in fields(data) if f.name not in ("train", "val")}
+    for name in ("text_vectors", "captions"):  # files by paths that are good in any folder; else a column
+        if str(values[name]).endswith((".npy", ".txt", ".parquet")) and "://" not in values[name]:
+            values[name] = str(Path(values[name]).absolute())
+    return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def _val_options(data: DataOptions) -> dict[str, Any]:
+    """Those that concern other data of the same columns, too; arrays lie beside the one alone."""
+    kept = ("column", "urls") if str(data.text_vectors).endswith(".npy") else ("column", "urls", "text_vectors")
+    return {name: value for name, value in _options(data).items() if name.endswith(kept)}
 
 
 def _fit_run(
     recipe: Recipe, estimator: PairCleaner, out: str | Path | None, resume: bool, latest: bool,
-    noise_file: str | Path | None, progress: FitProgress | None,
+    noise_file: str | Path | None, progress: FitProgress | None, held: ExitStack,
 ) -> FitResult:  # fmt: skip
     data = recipe.data
     assert data.train is not None
-    options = {
-        name: getattr(data, name)
-        for name in ("split", "limit", "image_column", "text_column", "key_column", "image_root", "allow_urls")
-        if getattr(data, name) is not None and getattr(data, name) is not False
-    }
+    options = _options(data)
     pairs = load_pairs(data.train, **options)
+    note_named(data.train, options)
     val = None
     if data.val is not None:
-        val = load_pairs(data.val, **{k: v for k, v in options.items() if k.endswith(("column", "urls"))})
+        val = load_pairs(data.val, **_val_options(data))
+        note_named(data.val, _val_options(data))
     elif pairs.source.kind == "precomp" and data.split in (None, "train"):
         val = _dev_split(data.train, data.text_column)
-    path = out or recipe.output.out or default_run_path(recipe.method, data.train)
+    path = Path(out or recipe.output.out or default_run_path(recipe.method, data.train))
     if resume:
         Run.check_resumable(path)
-        noise_file = _noise_to_resume(Path(path), noise_file)
+        noise_file = _noise_to_resume(path, noise_file)
     noise: dict[str, Any] = {}
     if noise_file is not None:
         pairs, noise = _wronged(pairs, noise_file)
     if not distributed.is_first():
-        path = _path_of_first()
-        estimator.fit(pairs, val=val, run_dir=path, resume=resume)
-        return _result(path, recipe.method, estimator, pairs, bool(noise))
-    run = _create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
+        shared = _path_of_first()
+        estimator.fit(pairs, val=val, run_dir=shared, resume=resume)
+        return _result(shared, recipe.method, estimator, pairs, bool(noise))
+    reads = [*data_inputs(data.train, options, noise.get("noise")), *data_inputs(data.val, options)]
+    run = _create(path, reads, held, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
     info: dict[str, Any] = {
         "status": "running",
         "method": recipe.method,
@@ -250,9 +302,11 @@ def _fit_run(
     return result
 
 
-def _create(path: str | Path, **how: bool) -> Run:
-    """The run directory, which the other processes are told; an empty path where it cannot be made."""
+def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run:
+    """The run directory, locked, which the other processes are told; an empty path where it cannot be made."""
     try:
+        refuse_inputs([path], reads)
+        held.enter_context(hold([path]))
         run = Run.create(path, **how)
     except BaseException:
         distributed.text_of_first("")
@@ -270,7 +324,7 @@ def _path_of_first() -> str:
 
 def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged: bool) -> FitResult:
     y = estimator.correspondence_
-    known = y[np.isfinite(y)]
+    known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
     return FitResult(
         run=run,
         method=method,
@@ -279,9 +333,11 @@ def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged
         flagged=int((known < estimator.threshold_).sum()),
         threshold=float(estimator.threshold_),
         noise_rate=float(estimator.noise_rate_) if np.isfinite(estimator.noise_rate_) else None,
+        noise_rate_interval=interval if np.isfinite(interval).all() else None,
         val_rsum=estimator.best_val_rsum_,
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
+        text_encoder=None if estimator.text_encoder_ is None else str(estimator.text_encoder_),
         detection=_judge(estimator, pairs) if wronged else None,
         captions=getattr(estimator, "captions_", None),
     )
@@ -307,6 +363,7 @@ def _wronged(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
     about = {
         "file": str(Path(file).absolute()),
         "sha256": hashlib.sha256(permutation.tobytes()).hexdigest(),
+        "fingerprint": pairs.source.fingerprint,  # of the clean data
         "mismatched": int(noise.mismatched.sum()),
         "mismatched_pairs": np.flatnonzero(noise.mismatched).tolist(),
     }

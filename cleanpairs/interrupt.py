@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a flag that a loop looks at, so that it stops between two steps with its state saved."""
+"""SIGINT, SIGTERM and SIGHUP as a flag that a loop looks at: it stops between two steps, with its state saved."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ __all__ = ["Interrupts", "Terminated"]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM was received (KeyboardInterrupt itself stands for SIGINT)."""
+    """SIGTERM or SIGHUP was received, by its ``number`` (KeyboardInterrupt itself stands for SIGINT)."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.number = number
 
 
 class Interrupts:
-    """While entered, a first SIGINT or SIGTERM only sets ``received``; a second SIGINT interrupts at once.
+    """While entered, a first SIGINT, SIGTERM or SIGHUP only sets ``received``; a second SIGINT interrupts at once.
 
     Signal handlers belong to the main thread: elsewhere, or with ``enabled=False``, it does nothing.
     """
@@ -27,8 +31,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if self.enabled:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -43,5 +48,5 @@ class Interrupts:
         self.received = number
 
     def raise_received(self) -> None:
-        """KeyboardInterrupt for SIGINT, :class:`Terminated` for SIGTERM."""
-        raise Terminated() if self.received == signal.SIGTERM else KeyboardInterrupt()
+        """KeyboardInterrupt for SIGINT, :class:`Terminated` for the others."""
+        raise KeyboardInterrupt() if self.received in (None, signal.SIGINT) else Terminated(self.received)

@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import cleanpairs
+from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.features import WordsAndSentences
+from cleanpairs.hub import without_hub
 from cleanpairs.registry import BACKBONES, HEADS, METHODS
+from cleanpairs.regular import check_regular, read_json
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # estimators stand above: they are found by their registered name
     from cleanpairs.estimators import PairCleaner
 
-__all__ = ["FORMAT", "load_estimator", "save_estimator"]
+__all__ = ["FORMAT", "load_calibration", "load_estimator", "save_estimator"]
 
 FORMAT = 1
 _SIDES = ("images", "texts")  # of the bank
@@ -40,8 +44,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
     bank = estimator.bank_
     encoders = estimator.encoders_.to_dict()
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
-    if parameters["text_encoder"] == "auto":
-        parameters["text_encoder"] = "words"  # unless it has chosen another
+    parameters["text_encoder"] = estimator.text_encoder_  # what was taken for these data
     # By their absolute paths; a module is none of text.
     parameters |= {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
     name = getattr(_members(estimator.model_)[0], "registered", estimator.backbone)
@@ -54,8 +57,9 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         "encoders": encoders,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
         "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
+        "calibration": None if estimator.calibration_ is None else estimator.calibration_.to_dict(),
     }
-    with staged_directory(path, overwrite=overwrite) as staging:
+    with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
         folder = Path(staging)
         weights = dict(estimator.model_.state_dict())
         for k, head in enumerate(estimator.heads_):
@@ -115,8 +119,17 @@ def parameters_of(config: dict[str, Any]) -> dict[str, Any]:
     return parameters | ({"device": "auto"} if parameters.get("device") == "cuda" else {})
 
 
+def state_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What fitting found, out of a ``config.json``; ValueError where a rate or the threshold is none."""
+    state = {name: config["state"][name] for name in _STATE}
+    for name, other in (("threshold_", False), ("noise_rate_", state["noise_rate_"] is None)):
+        if not (other or (isinstance(state[name], int | float) and 0 <= state[name] <= 1)):
+            raise ValueError(f"its {name.rstrip('_')} is {state[name]!r}, not a number in [0, 1]")
+    return state
+
+
 def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> PairCleaner:
-    """The estimator that :func:`save_estimator` wrote.
+    """The estimator that :func:`save_estimator` wrote. Nothing is fetched: a pretrained model that it names is here.
 
     Parameters
     ----------
@@ -131,6 +144,11 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
     ConfigError
         The module is missing, or another one.
     """
+    with without_hub():
+        return _load(path, image_encoder, image_transform)
+
+
+def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
     import torch
     from safetensors import SafetensorError
     from safetensors.numpy import load_file as load_arrays
@@ -157,15 +175,17 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
             f"{path} was fitted with a torch module as image_encoder ({encoders['image_encoder']['name']}), which is "
             f"not saved: give it again, from_pretrained(path, image_encoder=module)"
         )
-    estimator._load_encoders(encoders, path)
+    estimator._load_encoders(estimator.text_encoder, encoders, path)
     try:
         backbone = dict(config["backbone"])
         with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
             build = _builder_of(backbone.pop("name"), estimator)
             members = backbone.get("members")
             model = build(**backbone) if members is None else Ensemble([build(**member) for member in members])
-        state = {name: config["state"][name] for name in _STATE}
+        state = state_of(config)
+        calibration = load_calibration(path)
         file = path / "model.safetensors"
+        check_regular(file)
         weights = load_file(file)
         heads = [estimator._head(member) for member in _members(model)]
         for k, head in enumerate(heads):
@@ -175,6 +195,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
         model.load_state_dict(weights)
         model.eval()
         file = path / "bank.safetensors"
+        check_regular(file)
         arrays = load_arrays(file)
         device = estimator._device()
         bank = Bank(
@@ -189,10 +210,26 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
     for name in _STATE:
         value = state[name]
         setattr(estimator, name, float("nan") if name == "noise_rate_" and value is None else value)
+    estimator.calibration_ = calibration
     estimator.correspondence_ = np.empty(0, dtype=np.float32)
     estimator.quarantined_ = {}
     estimator.history_ = []
     return estimator
+
+
+def load_calibration(path: Path) -> Calibration | None:
+    """That of the model in ``path``, without the model; None where its method has none.
+
+    Raises
+    ------
+    DataError
+        Not such a directory, or damaged.
+    """
+    stored = _json(path / "config.json").get("calibration")
+    try:
+        return None if stored is None else Calibration.from_dict(stored)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path / 'config.json'} does not hold a calibration: {error}") from error
 
 
 def _builder_of(name: str, estimator: PairCleaner) -> Any:
@@ -218,7 +255,7 @@ def _texts(estimator: PairCleaner, model: dict[str, Any], path: Path) -> Any:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except FileNotFoundError as error:
         raise DataError(f"{file.parent} is not a model of cleanpairs: {file.name} is missing") from error
     except (ValueError, OSError) as error:

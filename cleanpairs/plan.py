@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from cleanpairs.data import Pairs, ParquetSink, staged_file, staged_set
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.text import text_groups
-from cleanpairs.errors import DataError
+from cleanpairs.errors import DataError, OutputExistsError
 from cleanpairs.plan_editing import followed, read_csv, write_csv
+from cleanpairs.regular import read_json, sha256_of
 
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
     import pandas as pd
@@ -27,12 +30,14 @@ __all__ = [
     "ACTIONS",
     "METADATA_KEY",
     "PLAN_SCHEMA",
+    "WRITTEN_KEY",
     "PlanSummary",
     "RepairPlan",
     "Truth",
     "check_decisions",
     "counted",
     "part_sources",
+    "refuse_edited",
     "truth_after",
 ]
 
@@ -58,6 +63,7 @@ PLAN_SCHEMA = pa.schema(
 )
 
 METADATA_KEY = b"cleanpairs.plan"
+WRITTEN_KEY = "cleanpairs.written"  # beside the schema's metadata, of the file: no program that rewrites it keeps it
 
 
 def counted(column: pa.ChunkedArray) -> Counter[str]:
@@ -229,7 +235,7 @@ class RepairPlan:
             true_key=None if truth is None else [truth.key[i] for i in left],
         )
 
-    def save(self, path: str | Path, *, overwrite: bool = True) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the plan, whole or not at all; :meth:`load` reads it.
 
         Parquet; or CSV where ``path`` ends in ``.csv``, for editing in a spreadsheet. What a CSV cannot hold goes into
@@ -239,7 +245,7 @@ class RepairPlan:
         Raises
         ------
         OutputExistsError
-            It exists and ``overwrite`` is False.
+            It exists and ``overwrite`` is False; or ``<path>.json`` is something else than a plan's.
         """
         path = Path(path)
         note = {
@@ -252,12 +258,13 @@ class RepairPlan:
             with staged_set() as outputs:
                 staged = outputs.file(path, overwrite=overwrite)
                 write_csv(self.table, staged)
-                beside = outputs.file(_beside(path), overwrite=True)
-                noted = note | {"sha256": _sha256(staged), "previous": _previous(path)}
+                _refuse_other(_beside(path))
+                beside = outputs.file(_beside(path), overwrite=overwrite)
+                noted = note | {"sha256": sha256_of(staged), "previous": _previous(path)}
                 beside.write_text(json.dumps(noted, indent=2) + "\n", encoding="utf-8")
             return
         schema = self.table.schema.with_metadata({METADATA_KEY: json.dumps(note).encode()})
-        with staged_file(path, overwrite=overwrite) as staging, ParquetSink(staging, schema) as sink:
+        with staged_file(path, overwrite=overwrite) as staging, ParquetSink(staging, schema, note=WRITTEN_KEY) as sink:
             sink.write(self.table)
 
     @classmethod
@@ -276,19 +283,20 @@ class RepairPlan:
         if path.suffix == ".csv":
             table = read_csv(path, PLAN_SCHEMA)
             try:
-                note = _note_of(path)
+                return cls(followed(table), **_note_of(path))
             except (OSError, ValueError, TypeError) as error:
+                if isinstance(error, DataError) and not isinstance(error, OSError):
+                    raise
                 raise DataError(
                     f"{path} is no repair plan without {_beside(path).name} as it was written: {error}"
                 ) from error
-            return cls(followed(table), **note)
         table = read_table(path)
         metadata = table.schema.metadata or {}
         if METADATA_KEY not in metadata:
             raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}")
         try:
             return cls(followed(table), **json.loads(metadata[METADATA_KEY]))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{path} is a damaged repair plan: its note is not as written: {error}") from error
@@ -298,15 +306,39 @@ def _beside(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _refuse_other(beside: Path) -> None:
+    """OutputExistsError where the note's file is there and holds something else: nobody has named that."""
+    if not beside.is_file():
+        return
+    try:
+        known = {"threshold", "fingerprint", "settings"} <= read_json(beside).keys()
+    except (OSError, ValueError, AttributeError):
+        known = False
+    if not known:
+        raise OutputExistsError(
+            f"{beside} exists and is no plan's: it would be replaced by one; move it away, or name another output"
+        )
+
+
+def refuse_edited(path: Path) -> None:
+    """Raise :class:`OutputExistsError` where a plan in Parquet is there, and is not as cleanpairs has written it."""
+    if not os.path.lexists(path):
+        return
+    try:
+        written = WRITTEN_KEY.encode() in (pq.read_metadata(path).metadata or {})
+    except (OSError, pa.ArrowException):
+        written = False
+    if not written:
+        raise OutputExistsError(
+            f"{path} was edited, or not written by this version: it is not replaced; carry it out by "
+            f"`cleanpairs export --plan {path}`, or move it away"
+        )
 
 
 def _previous(path: Path) -> dict[str, Any] | None:
     """The note of a plan that is overwritten: killed between two renames, it is still the one of the table there."""
     try:
-        note = dict(json.loads(_beside(path).read_text(encoding="utf-8")))
+        note = dict(read_json(_beside(path)))
     except (OSError, ValueError, TypeError):
         return None
     note.pop("previous", None)
@@ -315,9 +347,9 @@ def _previous(path: Path) -> dict[str, Any] | None:
 
 def _note_of(path: Path) -> dict[str, Any]:
     """The note beside a table, whatever was edited there; of the plan before, where the table is still that one's."""
-    note = dict(json.loads(_beside(path).read_text(encoding="utf-8")))
+    note = dict(read_json(_beside(path)))
     previous, written = note.pop("previous", None), note.pop("sha256", None)
-    if isinstance(previous, dict) and (found := _sha256(path)) != written and found == previous.pop("sha256", None):
+    if isinstance(previous, dict) and (found := sha256_of(path)) != written and found == previous.pop("sha256", None):
         return previous
     return note
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.errors import DataError
 from cleanpairs.ops.columns import one_array
+from cleanpairs.regular import check_regular
 
 __all__ = ["DonorRows", "donor_use", "followed", "read_csv", "write_csv"]
 
@@ -48,6 +49,7 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     from pyarrow import csv
 
     try:
+        check_regular(path)
         table = csv.read_csv(
             path,
             parse_options=csv.ParseOptions(newlines_in_values=True),

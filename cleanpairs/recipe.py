@@ -29,6 +29,7 @@ from typing import Any, get_type_hints
 from cleanpairs.errors import ConfigError
 from cleanpairs.recipe_yaml import dump_yaml, parse_yaml, read_yaml
 from cleanpairs.registry import METHODS, nearest
+from cleanpairs.regular import read_text
 
 __all__ = ["HEADER_KEYS", "DataOptions", "OutputOptions", "Recipe", "find_recipes", "load_recipe", "recipe_header"]
 
@@ -57,6 +58,8 @@ class DataOptions:
     image_column: str | None = None
     text_column: str | None = None
     key_column: str | None = None
+    text_vectors: str | None = None
+    captions: str | None = None
     image_root: str | None = None
     allow_urls: bool = False
 
@@ -181,7 +184,7 @@ def find_recipes() -> dict[str, Path]:
 def recipe_header(path: str | Path) -> dict[str, str]:
     """The ``# key: value`` lines that open a recipe, by key; those of :data:`HEADER_KEYS` only."""
     header: dict[str, str] = {}
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         if not line.startswith("#"):
             break
         key, colon, value = line.lstrip("# ").partition(":")

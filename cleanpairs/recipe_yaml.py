@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from cleanpairs.errors import ConfigError
+from cleanpairs.regular import open_regular
 
 __all__ = ["dump_yaml", "parse_yaml", "read_yaml"]
 
@@ -74,7 +75,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         The file cannot be read, is larger than 1 MiB, is not UTF-8, or holds no mapping.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
         text = raw.decode("utf-8")
     except OSError as error:

@@ -138,7 +138,10 @@ METHODS = Registry(
             "cleanpairs.methods.clip_score:ClipScore",
             "cosine of a pretrained CLIP or SigLIP, threshold by quantile: the filter in use, nothing trained",
             "CLIPScore, EMNLP 2021; DataComp, 2023",
-            {"model": "a CLIP or SigLIP model, a directory or a hub name (--set method.model=NAME)"},
+            {
+                "model": "a CLIP or SigLIP model, a directory or a hub name (--set method.model=NAME), or data with "
+                "vectors of both sides"
+            },
         ),
     },
 )
@@ -189,6 +192,7 @@ IMAGE_ENCODERS = Registry(
 READERS = Registry(
     "reader",
     {  # asked in this order; Parquet last, as it takes any file
+        "npy": ("cleanpairs.data.formats.vector_files:VectorFilesReader", "arrays of vectors: .npy files, (n, D)"),
         "datasets": (
             "cleanpairs.data.formats.datasets_directory:DatasetsReader",
             "`datasets`: a directory of save_to_disk, an .arrow file, hf://owner/name",

@@ -12,25 +12,39 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, refuse_foreign, refuse_labels
+from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.plan import refuse_edited
+from cleanpairs.regular import read_json, read_text, sha256_of
 
-__all__ = ["Run", "Scores", "versions", "write_scores"]
+if TYPE_CHECKING:
+    from cleanpairs.correspondence.calibration import Calibration
 
+__all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "mistyped", "versions", "write_scores"]
+
+PLAN = "plan.parquet"
+# What cleanpairs leaves in a run, by its names in the run.
+RUN_FILES = re.compile(
+    rf"run\.json|recipe\.yaml|metrics\.jsonl|scores\.parquet|{re.escape(PLAN)}|(fold-\d+/)?checkpoints/last\.safetensors"
+    rf"|model/({MODEL_FILES.pattern})|audit/({AUDIT_FILES.pattern})"
+)
 SCORES_SCHEMA = pa.schema(
     [
         ("pair_id", pa.int64()),
@@ -40,6 +54,29 @@ SCORES_SCHEMA = pa.schema(
         ("reason", pa.string()),
     ]
 )
+
+
+_NUMBER = (int, float)
+# What a value of run.json is, where it is not null.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "status": str, "method": str, "device": str, "seed": int, "versions": dict, "files": dict,
+    "input": dict, "input.data": str, "input.options": dict, "input.columns": dict, "input.fingerprint": str,
+    "input.kind": str, "input.rows": int, "input.pairs": int,
+    "result": dict, "result.threshold": _NUMBER, "result.noise_rate": _NUMBER, "result.flagged": int,
+    "result.pairs": int,
+}  # fmt: skip
+
+
+def mistyped(info: dict[str, Any]) -> list[str]:
+    """The keys of a run.json, such as ``result.threshold``, whose values are of another type than ``fit`` writes."""
+    found = []
+    for key, kind in _KINDS.items():
+        outer, _, inner = key.rpartition(".")
+        within = info.get(outer) if outer else info
+        value = within.get(inner) if isinstance(within, dict) else None
+        if value is not None and not isinstance(value, kind):
+            found.append(key)
+    return found
 
 
 class Scores:
@@ -114,10 +151,9 @@ class Run:
         From :meth:`create`: the directory exists.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._points_latest = False
-        self._latest_before: str | None = None
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
+        self.path, self.trusted = path, trusted
+        self._link: _Latest | None = None
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> Run:
@@ -128,7 +164,8 @@ class Run:
         path = Path(path)
         if path.is_symlink() and not resume:
             raise OutputExistsError(f"{path} is a symbolic link; name the run directory itself")
-        aside = cls(path)._aside
+        run = cls(path)
+        aside = run._aside
         if aside.exists() and not path.exists():  # killed in the instant between setting aside and beginning
             aside.rename(path)
         if path.exists() and not resume:
@@ -136,18 +173,32 @@ class Run:
                 raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
             if not (path / "run.json").exists() and not aside.exists():
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
-            if aside.exists() and not cls(path).complete:  # a fit that was to replace it was killed: it is the last
-                shutil.rmtree(path)  # complete one, and stays until there is another
-            else:
-                shutil.rmtree(aside, ignore_errors=True)
-                path.rename(aside)
+            for folder in (path, aside):
+                _refuse_precious(folder)
+        link = _Latest.prepare(path) if latest else None
         try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"the run directory {path} cannot be made: {error.strerror}") from error
-        run = cls(path)
-        if latest:
-            run._point_latest()
+            if path.exists() and not resume:
+                if aside.exists() and not run.complete:  # a fit that was to replace it was killed: it is the last
+                    shutil.rmtree(path)  # complete one, and stays until there is another
+                else:
+                    shutil.rmtree(aside, ignore_errors=True)
+                    path.rename(aside)
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OutputError(f"the run directory {path} cannot be made: {error.strerror}") from error
+            if link is not None:
+                link.switch()
+        except BaseException:
+            if link is not None:
+                link.undo()
+            if not resume:
+                with suppress(OSError):
+                    path.rmdir()
+                if aside.exists() and not path.exists():
+                    aside.rename(path)
+            raise
+        run._link = link
         return run
 
     @classmethod
@@ -171,11 +222,14 @@ class Run:
 
     def forget_replaced(self) -> None:
         """The new run is complete: the one that it replaces goes."""
-        shutil.rmtree(self._aside, ignore_errors=True)
+        if self._aside.exists():
+            _refuse_precious(self._aside)  # somebody may have put something there meanwhile
+            shutil.rmtree(self._aside, ignore_errors=True)
 
     def restore_replaced(self) -> None:
         """The new run has failed: the one that it was to replace comes back, if there was one."""
         if self._aside.exists():
+            _refuse_precious(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
             self._aside.rename(self.path)
 
@@ -183,27 +237,15 @@ class Run:
         """The fit was refused before it had learnt anything: neither the run nor the link to it stays."""
         if any(p.is_file() for p in (self.path / "checkpoints").rglob("*")) or (self.path / "model").exists():
             return
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._points_latest and (link := Path("runs/latest")).is_symlink() and not link.exists():
-            link.unlink()
-            if self._latest_before is not None:
-                link.symlink_to(self._latest_before)
-
-    def _point_latest(self) -> None:
-        link = Path("runs/latest")
-        if link.exists() and not link.is_symlink():
-            return  # somebody's own file or directory: not ours to replace
-        self._points_latest = True
-        self._latest_before = os.readlink(link) if link.is_symlink() else None
-        link.parent.mkdir(exist_ok=True)
-        temporary = link.parent / f".latest-{os.getpid()}"
-        temporary.unlink(missing_ok=True)  # of a dead process that had this number
-        temporary.symlink_to(os.path.relpath(self.path.absolute(), link.parent.absolute()))
-        temporary.replace(link)
+        with suppress(OutputExistsError):
+            _refuse_precious(self.path)
+            shutil.rmtree(self.path, ignore_errors=True)
+            if self._link is not None:
+                self._link.undo()
 
     @classmethod
-    def open(cls, path: str | Path | None) -> Run:
-        """The run at ``path``, or ``runs/latest``."""
+    def open(cls, path: str | Path | None, *, trusted: bool = False) -> Run:
+        """The run at ``path``, or ``runs/latest``; ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
         chosen = Path("runs/latest") if path is None else Path(path)
         if not (chosen / "run.json").exists():
             hint = (
@@ -213,7 +255,7 @@ class Run:
             if kept.exists():
                 hint += f"; a fit that was to replace it was killed: the run that it was is {kept}, move it back"
             raise DataError(f"{chosen} is no run directory: {hint}")
-        return cls(chosen.resolve())
+        return cls(chosen.resolve(), trusted=trusted)
 
     @property
     def complete(self) -> bool:
@@ -225,12 +267,15 @@ class Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """run.json."""
+        """run.json; DataError where it cannot be read, or is not as ``fit`` writes it."""
+        file = self.path / "run.json"
         try:
-            data = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.path / 'run.json'} cannot be read: {error}") from error
-        return dict(data)
+            data = dict(read_json(file))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
+        if wrong := mistyped(data):
+            raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} is of another type")
+        return data
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the files that a complete run does not change any more, by their names in the run."""
@@ -238,8 +283,7 @@ class Run:
         files = [p for p in (*names, *sorted((self.path / "model").rglob("*"))) if p.is_file()]
         found = {}
         for file in files:
-            with file.open("rb") as stream:
-                found[file.relative_to(self.path).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+            found[file.relative_to(self.path).as_posix()] = sha256_of(file)
         return found
 
     def write_info(self, info: dict[str, Any]) -> None:
@@ -257,9 +301,12 @@ class Run:
         self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict an epoch."""
+        """One dict an epoch; DataError where the file cannot be read."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+        try:
+            return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
 
     def scores(self) -> Scores:
         """scores.parquet; DataError when the run has none yet or it is damaged."""
@@ -282,6 +329,12 @@ class Run:
             )
         return load_estimator(self.path / "model")
 
+    def calibration(self) -> Calibration | None:
+        """What gives the scores' probabilities their intervals; None where the method has no such thing."""
+        from cleanpairs.persistence import load_calibration
+
+        return load_calibration(self.path / "model") if (self.path / "model").exists() else None
+
     def estimator(self) -> Any:
         """The fitted estimator, with the correspondence of its training pairs."""
         estimator = self.model()
@@ -291,27 +344,108 @@ class Run:
         return estimator
 
     def load_input(self) -> Any:
-        """The pairs that the run was fitted on, read again; DataError when they changed since."""
-        from cleanpairs.data import load_pairs
+        """The pairs that the run was fitted on, read again; see :meth:`open_input`."""
+        from cleanpairs.data import load_source
 
-        given = self.info["input"]
-        if given.get("noise"):
+        given = self.info.get("input")
+        if isinstance(given, dict) and given.get("noise"):
             raise DataError(
                 f"the run {self.path.name} was fitted on captions that --noise-file wronged in memory only: write them "
                 "with `cleanpairs corrupt --noise-file`, and fit on that to export or report"
             )
-        pairs = load_pairs(given["data"], **given["options"])
-        if pairs.source.fingerprint != given["fingerprint"]:
+        return load_source(self.open_input())
+
+    def open_input(self) -> Any:
+        """The source of what the run was fitted on.
+
+        Raises
+        ------
+        DataError
+            It has changed since.
+        ConfigError
+            It would open what the user has not named: see :func:`cleanpairs.data.open_recorded`.
+        """
+        from cleanpairs.data import open_recorded
+
+        given = self.info.get("input")
+        if not isinstance(given, dict):
+            raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
+        where = self.path / "run.json"
+        source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
+        if source.fingerprint != given.get("fingerprint"):
             raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
-        return pairs
+        return source
+
+
+class _Latest:
+    """``runs/latest`` on its way to another run: all that may fail is done before the run directory is touched.
+
+    Where somebody has a file or a directory of that name, or ``runs`` is none, there is no link to a run, and none is
+    made. One that is there must not go on pointing to an older run.
+    """
+
+    def __init__(self, link: Path, before: str | None, fresh: Path) -> None:
+        self._link, self._before, self._fresh = link, before, fresh
+
+    @classmethod
+    def prepare(cls, run: Path) -> _Latest | None:
+        """The new link, beside the old one; None where there is to be none."""
+        link = Path("runs/latest")
+        before = os.readlink(link) if link.is_symlink() else None
+        if before is None and os.path.lexists(link):
+            return None
+        fresh = link.with_name(f".latest-{os.getpid()}")
+        try:
+            link.parent.mkdir(exist_ok=True)
+            fresh.unlink(missing_ok=True)  # of a dead process that had this number
+            fresh.symlink_to(os.path.relpath(run.absolute(), link.parent.absolute()))
+        except OSError as error:
+            if before is None:
+                return None
+            raise OutputError(
+                f"{link} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it, or "
+                "work in a directory that can be written"
+            ) from error
+        return cls(link, before, fresh)
+
+    def switch(self) -> None:
+        """Point to the new run."""
+        try:
+            self._fresh.replace(self._link)
+        except OSError as error:
+            raise OutputError(f"{self._link} cannot be replaced: {error.strerror}") from error
+
+    def undo(self) -> None:
+        """Point to the old run again, where the link is still the new one, which leads nowhere."""
+        with suppress(OSError):
+            self._fresh.unlink(missing_ok=True)
+            if self._link.is_symlink() and not self._link.exists():
+                self._link.unlink()
+                if self._before is not None:
+                    self._link.symlink_to(self._before)
+
+
+def is_latest(run: str | Path) -> bool:
+    """Whether ``runs/latest`` leads to this run."""
+    with suppress(OSError):
+        return os.path.samefile("runs/latest", run)
+    return False
+
+
+def _refuse_precious(folder: Path) -> None:
+    """OutputExistsError where a run that is to be removed holds what no fit has left: files, labels, an edited plan."""
+    if folder.exists():
+        refuse_labels(folder)
+        refuse_foreign(folder, RUN_FILES)
+        refuse_edited(folder / PLAN)
 
 
 def default_run_path(method: str, data: str | Path) -> Path:
     """``runs/<date>-<method>-<data name>``, with a number behind it when that is taken."""
-    name = Path(str(data).rstrip("/*")).stem or "data"
+    name = Path(str(data).rstrip("/*")).stem.partition("{")[0].rstrip("_-*") or "data"  # of a pattern what is fixed
     base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{name}"
     path, k = base, 2
-    while path.exists():
+    while path.exists() or lock_of(path).exists():  # another fit of this second may be about to make it
         path, k = base.with_name(f"{base.name}-{k}"), k + 1
     if not str(name).isprintable():
         raise ConfigError(f"the data's name {name!r} has characters that a directory should not have: give --out")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ import pyarrow.parquet as pq
 
 import cleanpairs
 from cleanpairs.data import ParquetSink, Source, load_pairs, open_source, staged_file
+from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.errors import ConfigError
 from cleanpairs.estimators import PairCleaner
@@ -212,8 +212,8 @@ class _Job:
         if not isinstance(self.given, PairCleaner):
             return self._run(Path(self.given).absolute(), partitions, staged, progress)
         near = self.out.absolute().parent if self.engine.remote else None  # where other machines see it
-        with tempfile.TemporaryDirectory(dir=near, prefix=".cleanpairs-model-") as folder:
-            return self._run(save_estimator(self.given, Path(folder) / "model"), partitions, staged, progress)
+        with ScratchDirectory("model", near) as folder:
+            return self._run(save_estimator(self.given, folder / "model"), partitions, staged, progress)
 
     def _run(
         self, model: Path, partitions: list[Partition], staged: Path, progress: Progress | None

@@ -18,6 +18,7 @@ from torch import Tensor
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.errors import DataError
+from cleanpairs.regular import check_regular
 
 __all__ = ["Checkpoint", "Position", "Restored"]
 
@@ -124,6 +125,7 @@ class Checkpoint:
         if not self.exists():
             return None
         try:
+            check_regular(self.path)
             with safe_open(self.path, framework="pt") as f:
                 head = json.loads((f.metadata() or {})["state"])
                 tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict

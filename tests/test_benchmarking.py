@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +219,22 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 
 def test_one_writer_at_a_time(data: Path) -> None:
-    with BenchLog(data.parent / "out" / "bench.jsonl").held(), pytest.raises(OutputExistsError, match="another"):
+    code = "import sys\nfrom cleanpairs.data.locks import hold\nwith hold(sys.argv[1:]):\n print(flush=True); input()"
+    argv = [sys.executable, "-c", code, str(data.parent / "out")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(OutputExistsError, match=f"written by process {other.pid} on .*, since 20"):
+            run_bench(bench(data))
+        other.communicate("\n")
+
+
+def test_tables_of_somebody_else_stay(data: Path) -> None:
+    (data.parent / "out").mkdir()
+    (data.parent / "out" / "table.md").write_text("mine")
+    with pytest.raises(OutputExistsError, match=r"holds table\.md, and no bench\.jsonl"):
         run_bench(bench(data))
+    assert [p.name for p in (data.parent / "out").iterdir()] == ["table.md"]
 
 
 # -- cells ----------------------------------------------------------------------------------------------------------

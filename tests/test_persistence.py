@@ -78,6 +78,19 @@ def test_a_config_without_a_part(copy: Path, key: str) -> None:
         load_estimator(copy)
 
 
+@pytest.mark.parametrize("name", ["threshold_", "noise_rate_"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, 1.5, "0.5", None])
+def test_a_threshold_that_is_none(copy: Path, name: str, value: object) -> None:
+    """Below NaN is nothing: every pair would pass."""
+    if name == "noise_rate_" and value is None:
+        return  # it was not asked for
+    config = json.loads((copy / "config.json").read_text())
+    config["state"][name] = value
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=f"its {name.rstrip('_')} is"):
+        load_estimator(copy)
+
+
 def test_files_of_two_models(copy: Path) -> None:
     vocabulary = json.loads((copy / "vocabulary.json").read_text())
     vocabulary["vocabulary"].append("more")

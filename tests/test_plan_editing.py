@@ -169,9 +169,25 @@ def test_killed_between_the_table_and_its_note_the_older_plan_is_what_it_was(tmp
     old.save(path)
     kept = path.read_bytes()
     for same_table in (True, False):
-        (replace(old, threshold=0.75) if same_table else new).save(path)
+        (replace(old, threshold=0.75) if same_table else new).save(path, overwrite=True)
         assert RepairPlan.load(path).threshold == 0.75
         path.write_bytes(kept)
         found = RepairPlan.load(path)
         assert found.threshold == (0.75 if same_table else 0.25) and found.table.equals(old.table)
-        old.save(path)
+        old.save(path, overwrite=True)
+
+
+def test_the_note_beside_a_csv_is_replaced_only_where_it_is_one_and_asked_for(tmp_path: Path) -> None:
+    path, beside = tmp_path / "plan.csv", tmp_path / "plan.csv.json"
+    for theirs in ("mine", "[]", '{"threshold": 1}'):
+        beside.write_text(theirs, encoding="utf-8")
+        for overwrite in (False, True):
+            with pytest.raises(OutputExistsError, match=r"plan\.csv\.json exists and is no plan's"):
+                plan_of().save(path, overwrite=overwrite)
+        assert beside.read_text(encoding="utf-8") == theirs and not path.exists()
+    beside.unlink()
+    plan_of().save(path)
+    path.rename(tmp_path / "edited.csv")  # its note may be wanted yet
+    with pytest.raises(OutputExistsError, match="overwrite"):
+        plan_of().save(path)
+    plan_of().save(path, overwrite=True)

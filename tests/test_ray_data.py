@@ -36,7 +36,7 @@ def rows(n: int) -> pa.Table:
     """Vectors of both sides in halves, captions of three words; some rows cannot be scored."""
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(n, D)).astype(np.float16)
-    texts = (vectors + rng.normal(size=(n, D)) / 4).astype(np.float16)
+    texts = (vectors + rng.normal(size=(n, D)) * 1.5).astype(np.float16)
     vectors[5:6] = np.inf
     texts[9:10] = 0
     captions = [" ".join(f"w{k}" for k in row) for row in rng.integers(0, 9, (n, 3))]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
 from cleanpairs.exporting import resolve_threshold
-from cleanpairs.run import Run, default_run_path, write_scores
+from cleanpairs.run import PLAN, Run, default_run_path, is_latest, write_scores
 
 
 @pytest.fixture(autouse=True)
@@ -110,12 +112,78 @@ def test_somebodys_own_latest_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "latest").is_symlink()
 
 
+@pytest.mark.parametrize("how", ["a file called runs", "a directory in the link's place", "a link that stays"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_no_run_is_lost_where_the_link_cannot_be_made(tmp_path: Path, how: str, overwrite: bool) -> None:
+    if overwrite:
+        Run.create(tmp_path / "a", latest=False).write_info({"status": "complete"})
+    if how == "a file called runs":
+        (tmp_path / "runs").write_text("mine")
+    elif how == "a directory in the link's place":
+        (tmp_path / "runs" / "latest" / "mine").mkdir(parents=True)
+    else:  # the name of the new link is taken by what cannot be removed: as a directory that cannot be written is
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / "latest").symlink_to("older")
+        (tmp_path / "runs" / f".latest-{os.getpid()}" / "mine").mkdir(parents=True)
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    if how == "a link that stays":  # it would go on pointing to the older run
+        with pytest.raises(OutputError, match="runs/latest points to older"):
+            Run.create(tmp_path / "a", overwrite=overwrite)
+        assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+        return
+    run = Run.create(tmp_path / "a", overwrite=overwrite)
+    run.write_info({"status": "complete"})
+    run.forget_replaced()
+    assert Run.open(tmp_path / "a").complete and not is_latest(tmp_path / "a")
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.name not in ("a", "run.json")) == [
+        p for p in before if p.name not in ("a", "run.json")
+    ]
+
+
+@pytest.mark.parametrize("call", ["mkdir", "replace"])
+def test_the_old_run_returns_where_the_new_one_cannot_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    Run.create(tmp_path / "a").write_info({"status": "complete", "x": 1})
+    found = getattr(Path, call)
+
+    def fail(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self.name == "a" or self.name.startswith(".latest-"):
+            raise OSError(errno.EROFS, "Read-only file system", str(self))
+        return found(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, call, fail)
+        with pytest.raises(OutputError, match="Read-only"):
+            Run.create(tmp_path / "a", overwrite=True)
+    assert Run.open(None).info == {"status": "complete", "x": 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "runs"]
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["latest"]
+
+
+def test_labels_and_edited_plans_stay(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a")
+    run.write_info({"status": "complete"})
+    (run.path / "audit").mkdir()
+    labels = run.path / "audit" / "labels.csv"
+    labels.write_text("pair_id,matched,key,stratum\n0,,k0,s\n1,1,k1,s\n")
+    with pytest.raises(OutputExistsError, match="1 label given by hand"):
+        Run.create(tmp_path / "a", overwrite=True)
+    labels.write_text("pair_id;matched;key;stratum\n0;;k0;s\n")
+    write_scores(run.path / PLAN, ["k0"], np.ones(1, np.float32), 0.5, {})  # a table that no plan is
+    with pytest.raises(OutputExistsError, match="--plan"):
+        Run.create(tmp_path / "a", overwrite=True)
+    assert labels.exists() and (run.path / PLAN).exists() and not (tmp_path / ".replaced-a").exists()
+
+
 def test_only_a_run_is_overwritten(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "a")
     run.write_info({"x": 1})
-    (run.path / "old").write_text("old")
-    again = Run.create(tmp_path / "a", overwrite=True)
-    assert not (again.path / "old").exists()
+    (run.path / "mine").write_text("mine")
+    with pytest.raises(OutputExistsError, match="'mine', which cleanpairs did not write"):
+        Run.create(tmp_path / "a", overwrite=True)
+    (run.path / "mine").unlink()
+    Run.create(tmp_path / "a", overwrite=True)
     (tmp_path / "other").mkdir()
     with pytest.raises(OutputExistsError, match="no run directory"):
         Run.create(tmp_path / "other", overwrite=True)

@@ -157,9 +157,11 @@ def test_a_signal_between_two_epochs_stops_too(epoch: int, tmp_path: Path, unint
     assert_same(train(Checkpoint(tmp_path, "f"), resume=True), uninterrupted["eval"])
 
 
-def test_sigterm_is_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(Terminated):
-        train(Checkpoint(tmp_path, "f"), on_step=StopAt(2, signal.SIGTERM))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_are_told_apart(tmp_path: Path, number: int) -> None:
+    with pytest.raises(Terminated) as found:
+        train(Checkpoint(tmp_path, "f"), on_step=StopAt(2, number))
+    assert found.value.number == number
     assert Checkpoint(tmp_path, "f").exists()
 
 
@@ -173,6 +175,16 @@ def test_handlers_are_put_back_and_a_second_sigint_does_not_wait() -> None:
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     with Interrupts(enabled=False):
         assert signal.getsignal(signal.SIGINT) == before[0]
+
+
+def test_under_nohup_a_terminal_may_go() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupts.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_resume_without_a_checkpoint_begins(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:

@@ -86,7 +86,7 @@ def test_an_export_is_whole(tmp_path: Path, n: int, lists: bool) -> None:
     for path in (out, tmp_path / "out.parquet.manifest.json"):
         found = verify_path(path)
         assert found.kind == "export" and found.ok, said(found)
-        assert len(found.checked) == 9  # the manifest; hash and pages of three files; the counts; the ledger
+        assert len(found.checked) == 10  # the manifest; hash and pages of three files; counts, ledger, values
     json.dumps(found.to_dict())
 
 
@@ -181,6 +181,33 @@ def test_rows_that_do_not_add_up_are_found_though_every_hash_is_right(
     found = verify_path(out)
     assert "SHA-256" not in said(found)
     assert all(word in said(found) for word in words), said(found)
+
+
+def test_a_value_that_is_not_the_inputs_is_found_though_every_hash_is_right(tmp_path: Path) -> None:
+    out = export(tmp_path)
+    assert "the values, by in.parquet" in verify_path(out).checked[-2]
+    edit_parquet(out, lambda t: put(t, "image_features", 2, [0.5] * 8))
+    assert "out.parquet, row 2, column 'image_features': is not what it has to be by the input" in said(
+        verify_path(out)
+    )
+
+
+def test_an_input_that_is_elsewhere_changed_or_gone_is_a_note(tmp_path: Path) -> None:
+    out, away = export(tmp_path), tmp_path / "away" / "in.parquet"
+    away.parent.mkdir()
+    manifest = tmp_path / "out.parquet.manifest.json"
+    whole = manifest.read_text()
+    manifest.write_text(whole.replace('"in.parquet"', '"away/../../in.parquet"'))  # out of the folder of the export
+    assert any("--data" in note for note in verify_path(out).notes)
+    manifest.write_text(whole)
+    (tmp_path / "in.parquet").rename(away)
+    assert any("not there" in note for note in verify_path(out).notes)
+    for data in (away, away.parent):
+        found = verify_path(out, data)
+        assert found.ok and not found.notes and "the values" in found.checked[-2]
+    away.write_bytes(away.read_bytes() + b" ")
+    found = verify_path(out, away)
+    assert found.ok and any("has changed" in note for note in found.notes)
 
 
 def test_a_missing_file_a_cut_one_and_a_broken_manifest(tmp_path: Path) -> None:

@@ -29,26 +29,13 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
+from cleanpairs.correspondence.calibration import Estimate
 from cleanpairs.errors import DataError
 
 __all__ = ["Estimate", "ThresholdEstimate", "at_threshold", "noise_estimate", "response_weights"]
 
 DRAWS = 1_000
 LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A share, 0 to 1, with its 95 % interval; all NaN where it is of nothing."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        if not np.isfinite(self.value):
-            return "-"
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 @dataclass(frozen=True)

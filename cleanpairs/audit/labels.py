@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.data.display import visible
 from cleanpairs.errors import DataError
+from cleanpairs.regular import read_bytes
 
 __all__ = ["KEY_LENGTH", "read_labels"]
 
@@ -80,7 +81,7 @@ def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayL
 
 def _rows(path: Path) -> Iterator[_Row]:
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
     except OSError as error:
         raise DataError(f"the labels {path} cannot be read: {error.strerror}") from error
     try:

@@ -23,14 +23,14 @@ from cleanpairs.audit.labels import KEY_LENGTH
 from cleanpairs.audit.sample import AuditSample
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.display import visible
+from cleanpairs.data.guard import AUDIT_FILES, refuse_foreign, refuse_labels
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.errors import OutputExistsError
 from cleanpairs.plan_editing import write_csv
 
-__all__ = ["CSV_NAME", "OUR_NAMES", "PAGE_NAME", "AuditForms", "write_forms"]
+__all__ = ["CSV_NAME", "PAGE_NAME", "AuditForms", "write_forms"]
 
 CSV_NAME, PAGE_NAME, IMAGES = "labels.csv", "label.html", "images"
-OUR_NAMES = {CSV_NAME, PAGE_NAME, IMAGES, "result.json", "probabilities.parquet"}
 THUMBNAIL = 360  # longest side, pixels
 
 
@@ -64,7 +64,7 @@ def write_forms(
     title : str
         Of the page.
     overwrite : bool
-        Replace an audit that lies there, with its labels.
+        Replace an audit that lies there; never one with labels given by hand.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def write_forms(
     folder = Path(folder)
     check_folder(folder, overwrite)
     check_fits(sample, pairs)
-    with staged_directory(folder, overwrite=overwrite) as staged:
+    with staged_directory(folder, overwrite=overwrite, ours=AUDIT_FILES) as staged:
         (staged / IMAGES).mkdir()
         small = list(audit_thumbnails(sample, pairs, THUMBNAIL))
         pictures: list[str | None] = []
@@ -99,15 +99,12 @@ def check_folder(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise OutputExistsError(
-            f"{folder} exists, and may hold labels that somebody has given; --overwrite replaces all of it, --out "
-            "names another directory"
+            f"{folder} exists; --overwrite replaces it where nobody has given labels in it, --out names another "
+            "directory"
         )
-    others = sorted(p.name for p in folder.iterdir() if p.name not in OUR_NAMES) if folder.is_dir() else []
-    if others:
-        raise OutputExistsError(
-            f"{folder} holds {others[0]!r}, which is none of an audit's files: it is not replaced; move that away, or "
-            "name another directory"
-        )
+    if folder.is_dir():
+        refuse_labels(folder)
+        refuse_foreign(folder, AUDIT_FILES)
 
 
 def _table(sample: AuditSample, pairs: Pairs, pictures: list[str | None]) -> pa.Table:

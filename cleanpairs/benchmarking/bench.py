@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from cleanpairs import __version__
 from cleanpairs.benchmarking.cell import run_cell
 from cleanpairs.benchmarking.log import BenchLog
+from cleanpairs.benchmarking.plain_scores import PLAIN_SCORES, PlainScore, plain_row, plain_scores
 from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, method_settings
 from cleanpairs.benchmarking.splits import Splits, load_splits
 from cleanpairs.benchmarking.table import Summary, summarise, to_csv, to_markdown, to_text
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.guard import refuse_inputs
+from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import Noise, NoiseKind, inject_noise, load_noise_file, noise_of
 from cleanpairs.data.noise_kinds import category_codes
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import CleanpairsError, ConfigError
+from cleanpairs.errors import CleanpairsError, ConfigError, OutputError, OutputExistsError
+from cleanpairs.registry import METHODS
 
 __all__ = ["Bench", "BenchProgress", "BenchResult", "run_bench"]
 
@@ -142,15 +147,22 @@ def run_bench(bench: Bench, *, progress: BenchProgress | None = None) -> BenchRe
         raise ConfigError(f"a benchmark needs at least 1 seed, found {bench.seeds}")
     names = choose_methods(bench.methods)
     settings, notes = method_settings(names, recipe=bench.recipe, overrides=bench.overrides, options=bench.options)
+    splits = load_splits(bench.data, val=bench.val, test=bench.test, limit=bench.limit, **bench.columns)
+    if splits.train.has_both_vectors:  # in place of a model
+        settings = [replace(s, missing=None) if "model" in METHODS.entry(s.method).needs else s for s in settings]
     lacking = [s for s in settings if s.missing]
     if lacking and bench.methods.strip() != "all":
         raise ConfigError("; ".join(f"{s.method} needs {s.missing}" for s in lacking))
-    splits = load_splits(bench.data, val=bench.val, test=bench.test, limit=bench.limit, **bench.columns)
     notes += splits.notes
     notes += [f"no {role} pairs" for role, s in (("validation", splits.val), ("test", splits.test)) if s is None]
+    settings += plain_scores(splits.train)  # what the methods on vectors are to be compared with
     noises = _noises(bench, splits)
     log = BenchLog(bench.directory / "bench.jsonl")
-    with log.held():
+    refuse_inputs(
+        [bench.directory], [given for given in (bench.data, bench.val, bench.test, *bench.noise_files) if given]
+    )
+    with hold([bench.directory]):
+        _check_folder(log)
         for note in notes if progress is not None else ():
             progress.note(note)  # type: ignore[union-attr]
         first_error = _run(bench, log, settings, splits, noises, progress)
@@ -159,6 +171,21 @@ def run_bench(bench: Bench, *, progress: BenchProgress | None = None) -> BenchRe
     if first_error is not None and not any(row["status"] == "ok" for row in rows):
         raise first_error
     return result
+
+
+def _check_folder(log: BenchLog) -> None:
+    """Make the directory of a benchmark; OutputExistsError where it holds tables of somebody else."""
+    folder = log.path.parent
+    foreign = [name for name in ("table.md", "table.csv", "plot.png") if os.path.lexists(folder / name)]
+    if foreign and not log.path.exists():
+        raise OutputExistsError(
+            f"{folder} holds {foreign[0]}, and no {log.path.name}: no benchmark wrote it; name another"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        log.path.open("ab").close()
+    except OSError as error:
+        raise OutputError(f"{log.path} cannot be written: {error.strerror or error}") from error
 
 
 def _run(
@@ -185,7 +212,11 @@ def _run(
                     made = made or noise.make(seed)
                     step = progress.step if progress is not None else None
                     try:
-                        row |= {"status": "ok", **run_cell(method, splits, made, seed, on_step=step)}
+                        if isinstance(method, PlainScore):
+                            figures = plain_row(method.method, splits, made)
+                        else:
+                            figures = run_cell(method, splits, made, seed, on_step=step)
+                        row |= {"status": "ok", **figures}
                     except CleanpairsError as error:
                         first_error = first_error or error
                         row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
@@ -273,9 +304,8 @@ def _unit(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchResult:
     from cleanpairs.benchmarking.plot import plot
-    from cleanpairs.registry import METHODS
 
-    order = [name for name in METHODS.names() if any(row["method"] == name for row in rows)]
+    order = [name for name in (*METHODS.names(), *PLAIN_SCORES) if any(row["method"] == name for row in rows)]
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name
     unit = f"noise per {bench.per}" if any(row["per"] == bench.per for row in rows) else _unit(rows)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.errors import DataError, OutputError, OutputExistsError
+from cleanpairs.errors import DataError
+from cleanpairs.regular import open_regular, read_bytes
 
 __all__ = ["BenchLog"]
 
@@ -28,7 +26,7 @@ class BenchLog:
     def rows(self) -> list[dict[str, Any]]:
         """All whole lines, in order; DataError for one that is no JSON object."""
         try:
-            raw = self.path.read_bytes()
+            raw = read_bytes(self.path)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -37,7 +35,7 @@ class BenchLog:
         for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), start=1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{self.path}, line {number}, is no JSON: remove the line, or the file") from error
             if not isinstance(row, dict):
                 raise DataError(f"{self.path}, line {number}, is no row of a benchmark: it holds {type(row).__name__}")
@@ -55,7 +53,7 @@ class BenchLog:
 
     def _whole(self) -> int:
         """Bytes up to the last newline; looks back from the end, however long the log has become."""
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             end = file.seek(0, os.SEEK_END)
             while end:
                 start = max(end - 65536, 0)
@@ -65,25 +63,6 @@ class BenchLog:
                     return start + at + 1
                 end = start
         return 0
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nobody else appends meanwhile; OutputExistsError where somebody does."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise OutputError(f"{self.path} cannot be written: {error.strerror or error}") from error
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise OutputExistsError(
-                    f"{self.path} is being written by another benchmark; name another --out"
-                ) from error
-            yield
-        finally:
-            os.close(fd)
 
 
 def _plain(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """The command line: thin commands that parse, call the library, and print.
 
 Results go to standard output, everything else to standard error; bars and colours appear on a terminal only. An error
-is one line, ``Error [kind]: which thing: what; what to do``, and its exit code that of :mod:`cleanpairs.errors`; 130
-and 143 on SIGINT and SIGTERM. A traceback is shown for ``--debug`` only.
+is one line, ``Error [kind]: which thing: what; what to do``, and its exit code that of :mod:`cleanpairs.errors`; 130,
+143 and 129 on SIGINT, SIGTERM and SIGHUP. A traceback is shown for ``--debug`` only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import click
 
 from cleanpairs import __version__
 from cleanpairs.cli.completion import COMPLETE_VARIABLE
-from cleanpairs.errors import CleanpairsError, OutputError, ResourceError
+from cleanpairs.cli.terminal import echo, safe, steady_streams
+from cleanpairs.errors import CleanpairsError, DataError, OutputError, ResourceError
 from cleanpairs.interrupt import Terminated
 from cleanpairs.limits import cap_memory
 
@@ -136,16 +137,24 @@ def cli(ctx: click.Context, debug: bool, memory_cap: str | None) -> None:
 
 def main() -> None:
     """Entry point of the ``cleanpairs`` command; exits with the code of the error."""
-    debug = "--debug" in sys.argv
-    signal.signal(signal.SIGTERM, _terminate)
-    color = _color()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
+            signal.signal(number, _terminate)
+    with steady_streams() as written:
+        _run("--debug" in sys.argv, _color(), written)
+
+
+def _run(debug: bool, color: bool | None, written: Any) -> None:
+    """The command, with the exit code of whatever becomes of it."""
     if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     try:
+        _check_arguments()
         code = cli.main(prog_name="cleanpairs", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
         if isinstance(code, int) and code:  # click returns the code of ctx.exit, and does not raise it
             sys.exit(code)
+        written.check()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -154,16 +163,13 @@ def main() -> None:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = "cleanpairs" if context is None else context.command_path
-        _complain(error, debug, "usage", f"{error.format_message()}\nTry '{command} --help' for help.", color)
+        _complain(error, debug, "usage", error.format_message(), color, f"Try '{command} --help' for help.")
         sys.exit(error.exit_code)
     except click.Abort as abort:  # what click makes of a KeyboardInterrupt
-        sys.exit(143 if isinstance(abort.__cause__, Terminated) else 130)
+        sys.exit(128 + (abort.__cause__.number if isinstance(abort.__cause__, Terminated) else signal.SIGINT))
     except CleanpairsError as error:
         _complain(error, debug, error.kind, str(error), color)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except MemoryError as error:
         _complain(error, debug, ResourceError.kind, _no_memory(error), color)
         sys.exit(ResourceError.exit_code)
@@ -175,14 +181,27 @@ def main() -> None:
             _complain(error, debug, ResourceError.kind, _no_memory(error), color)
             sys.exit(ResourceError.exit_code)
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if _of_the_input(error):
+            message = (
+                f"the input cannot be worked on: {said}; if it is sound: `cleanpairs --debug COMMAND ...` shows where"
+            )
+            _complain(error, debug, DataError.kind, message, color)
+            sys.exit(DataError.exit_code)
         message = f"{said}; this is a bug of cleanpairs: `cleanpairs --debug COMMAND ...` shows where, please report it"
         _complain(error, debug, CleanpairsError.kind, message, color)
         sys.exit(CleanpairsError.exit_code)
 
 
+def _check_arguments() -> None:
+    """A usage error for an argument that is not UTF-8: a run notes its paths, as text."""
+    for argument in sys.argv[1:]:
+        if any("\ud800" <= c <= "\udfff" for c in argument):
+            raise click.UsageError(f"the argument {argument} is not UTF-8; rename the file")
+
+
 def _terminate(number: int, frame: Any) -> None:
-    """SIGTERM as an exception: by itself it would run no ``finally``, and leave staging directories behind."""
-    raise Terminated
+    """SIGTERM or SIGHUP as an exception: by itself it runs no ``finally``, and leaves staging directories behind."""
+    raise Terminated(number)
 
 
 def _color() -> bool | None:
@@ -212,6 +231,14 @@ def _allocates(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
 
 
+def _of_the_input(error: Exception) -> bool:
+    """Whether it is an error that only data can cause, where no reader has named the file."""
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # pathlib's, up to Python 3.12
+        return True
+    arrow = any(kind.__name__ == "ArrowException" for kind in type(error).__mro__)
+    return arrow or isinstance(error, UnicodeError | RecursionError)
+
+
 def _no_memory(error: BaseException) -> str:
     said = str(error).splitlines()[0] if str(error) else "it was refused"
     cap = os.environ.get("CLEANPAIRS_MEMORY")
@@ -227,12 +254,14 @@ def _of_the_system(error: OSError) -> str:
     return f"{place}{said}" + (f"; {remedy}" if remedy else "")
 
 
-def _complain(error: BaseException, debug: bool, kind: str, message: str, color: bool | None) -> None:
+def _complain(
+    error: BaseException, debug: bool, kind: str, message: str, color: bool | None, help: str | None = None
+) -> None:
     """One line on standard error: the kind, the place, what, and what to do; and which of several processes says so."""
     from cleanpairs.distributed import rank_by_environment
 
     if debug:
-        traceback.print_exception(error)
+        echo("".join(traceback.format_exception(error)), err=True)
     who = f" of process {rank_by_environment()}" if rank_by_environment() else ""
-    head = click.style(f"Error [{kind}]{who}:", fg="red", bold=True)
-    click.echo(f"{head} {message or type(error).__name__}", err=True, color=color)
+    lines = [safe(message or type(error).__name__), *([] if help is None else [help])]
+    echo("\n".join(lines), err=True, head=f"Error [{kind}]{who}:", color=color)

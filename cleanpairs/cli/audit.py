@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import RUN, existing_run
+from cleanpairs.cli.options import RUN, existing_run, trust_option
+from cleanpairs.cli.paths import Params, PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, plain, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["audit"]
 
@@ -22,10 +24,26 @@ cleanpairs audit RUN --thresholds                   without labels: expected pre
 """
 
 
-@click.command(help=HELP, short_help="Label a sample by hand; precision, recall and calibrated probabilities.")
+def _forms(params: Params) -> Path | None:
+    """The forms that are drawn, unless labels or scores are judged."""
+    judges = params["labels"] is not None or params["thresholds"]
+    return None if judges else Path(params["run"] or "runs/latest") / "audit"
+
+
+def _probabilities(params: Params) -> Path | None:
+    """What follows from labels, where it is not named."""
+    judges = params["labels"] is not None
+    return Path(params["run"] or "runs/latest") / "audit" / "probabilities.parquet" if judges else None
+
+
+@click.command(
+    cls=PathsCommand, help=HELP, short_help="Label a sample by hand; precision, recall and calibrated probabilities."
+)
 @RUN
 @click.option("--n", default=100, show_default=True, type=click.IntRange(min=1), help="Pairs to draw.")
-@click.option("--out", metavar="DIR", help="Directory of the forms.  [default: RUN/audit]")
+@click.option(
+    "--out", type=Writes(otherwise=_forms), metavar="DIR", help="Directory of the forms.  [default: RUN/audit]"
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the draw.")
 @click.option("--labels", metavar="FILE", help="Read the labels back, and judge the run by them.")
 @click.option(
@@ -37,6 +55,7 @@ cleanpairs audit RUN --thresholds                   without labels: expected pre
 )
 @click.option(
     "--probabilities",
+    type=Writes(otherwise=_probabilities),
     metavar="FILE",
     help="Parquet with the probability of every pair.  [default: RUN/audit/probabilities.parquet]",
 )
@@ -44,7 +63,10 @@ cleanpairs audit RUN --thresholds                   without labels: expected pre
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), metavar="P", help="Pairs below are flagged.  [default: RUN's]"
 )
-@click.option("--overwrite", is_flag=True, help="Replace the forms, with the labels in them, or --probabilities.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace the forms, if nobody has given labels in them, or --probabilities."
+)
+@trust_option
 @json_option
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
@@ -58,7 +80,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
         if given and where != mode:
             needs = "goes with --labels" if where == "labels" else f"is for drawing, and not for --{mode}"
             raise click.UsageError(f"--{name} {needs}")
-    chosen = existing_run(run)
+    chosen = existing_run(run, options["trusted"])
     {"draw": _draw, "labels": _judge, "thresholds": _expect}[mode](chosen, options)
 
 
@@ -85,11 +107,11 @@ def _draw(run: Any, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json({"pairs": forms.pairs, "pictures": forms.pictures, "csv": forms.csv, "page": forms.page})
         return
-    click.echo(f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}")
-    click.echo(
+    echo(f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}")
+    echo(
         f"label: open {forms.page} in a browser and save its CSV, or fill the column `matched` of {forms.csv} (1 or 0)"
     )
-    click.echo(f"then:  cleanpairs audit {run.path} --labels {forms.csv}")
+    echo(f"then:  cleanpairs audit {run.path} --labels {forms.csv}")
 
 
 def _judge(run: Any, options: dict[str, Any]) -> None:
@@ -120,14 +142,14 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json(figures)
     else:
-        click.echo(f"{result}\n\nprobabilities: {target}")
+        echo(f"{result}\n\nprobabilities: {target}")
 
 
 def _expect(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.audit import expected_quality
 
-    expected = expected_quality(run.scores().correspondence, threshold=_threshold(run, options))
+    expected = expected_quality(run.scores().correspondence, run.calibration(), threshold=_threshold(run, options))
     if options["as_json"]:
         print_json(expected.to_dict())
     else:
-        click.echo(str(expected))
+        echo(str(expected))

@@ -8,8 +8,10 @@ import click
 
 from cleanpairs.cli.completion import complete_backbone, complete_methods, complete_recipe
 from cleanpairs.cli.options import column_options, pick_columns
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import progress_option
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["bench"]
 
@@ -24,7 +26,7 @@ class _Lines:
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
-        click.echo(f"note     {text}", err=True)
+        echo(f"note     {text}", err=True)
 
     def step(self, done: int, total: int, loss: float) -> None:
         """The bar."""
@@ -35,11 +37,11 @@ class _Lines:
         self.bar.close()
         head = f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: "
         if row["status"] != "ok":
-            click.echo(head + str(row["error"]), err=True)
+            echo(head + str(row["error"]), err=True)
             return
         words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in _SHOWN if row.get(key) is not None]
         words.append("was there" if done_before else f"{row['total_seconds']:.0f} s")
-        click.echo(head + ", ".join(words), err=True)
+        echo(head + ", ".join(words), err=True)
 
 
 _SHOWN = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
@@ -52,7 +54,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
         raise click.BadParameter(f"{value!r} is no list of numbers with commas between them") from error
 
 
-@click.command(short_help="Methods against noise: the table that the papers print.")
+@click.command(cls=PathsCommand, short_help="Methods against noise: the table that the papers print.")
 @click.argument("data", type=click.Path())
 @click.option("--methods", metavar="all|A,B", default="all", show_default=True, shell_complete=complete_methods)
 @click.option("--noise", metavar="R,R", default="0.2,0.4,0.6,0.8", show_default=True, callback=_rates)
@@ -81,7 +83,9 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N rows of DATA.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]))
 @column_options
-@click.option("--out", metavar="DIR", help="Where the table goes, and grows.  [default: runs/bench-<data>]")
+@click.option(
+    "--out", type=Writes(), metavar="DIR", help="Where the table goes, and grows.  [default: runs/bench-<data>]"
+)
 @click.option("--quiet", is_flag=True, help="No progress, and no line a cell.")
 @progress_option
 @json_option
@@ -108,7 +112,7 @@ def bench(data: str, **options: Any) -> None:
     try:
         result = run_bench(what, progress=lines)
     except KeyboardInterrupt:
-        click.echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
+        echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
         raise
     finally:
         if lines is not None:
@@ -116,5 +120,5 @@ def bench(data: str, **options: Any) -> None:
     if options["as_json"]:
         print_json(result.to_dict())
         return
-    click.echo(result.table())
-    click.echo(f"\n* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")
+    echo(result.table())
+    echo(f"\n* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")

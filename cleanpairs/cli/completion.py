@@ -12,6 +12,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from cleanpairs.cli.terminal import echo
+
 __all__ = [
     "COMPLETE_VARIABLE",
     "complete_backbone",
@@ -44,7 +46,7 @@ def completion(ctx: click.Context, shell: str | None) -> None:
         raise click.UsageError(f"say for which shell: {', '.join(SHELLS)} ($SHELL is {name or 'not set'})")
     script = get_completion_class(name)
     assert script is not None  # click has a class for each of SHELLS
-    click.echo(script(ctx.find_root().command, {}, "cleanpairs", COMPLETE_VARIABLE).source())
+    echo(script(ctx.find_root().command, {}, "cleanpairs", COMPLETE_VARIABLE).source())
 
 
 def complete_method(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -7,14 +7,16 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import column_options, pick_columns
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["corrupt"]
 
 _KINDS = ("within", "shift", "collapse", "partial")
 
 
-@click.command(short_help="Wrong some pairs on purpose, and write the truth beside them.")
+@click.command(cls=PathsCommand, short_help="Wrong some pairs on purpose, and write the truth beside them.")
 @click.argument("data", type=click.Path())
 @click.option("--noise", type=float, metavar="RATE", help="Share of pairs to wrong, 0 to 1.")
 @click.option("--per", type=click.Choice(["caption", "image"]), default="caption", show_default=True)
@@ -45,7 +47,9 @@ _KINDS = ("within", "shift", "collapse", "partial")
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--noise-file", metavar="NPY", help="A permutation over captions, in place of --noise.")
-@click.option("--out", required=True, metavar="PATH", help="Parquet file, or a directory in the research layout.")
+@click.option(
+    "--out", type=Writes(), required=True, metavar="PATH", help="Parquet file, or a directory in the research layout."
+)
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option
@@ -94,4 +98,4 @@ def corrupt(
         print_json({"pairs": n, "mismatched": wrong, **how, "out": out})
         return
     reached = f"{wrong / max(n, 1):.1%}" + (f" of the {noise:.1%} asked for, {kind}" if asked else "")
-    click.echo(f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}")
+    echo(f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}")

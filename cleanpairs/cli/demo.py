@@ -6,14 +6,16 @@ import resource
 
 import click
 
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["demo"]
 
 
-@click.command(short_help="See it work on the clip art that ships with the package.")
-@click.option("--out", default="demo", show_default=True, metavar="DIR", help="Where everything goes.")
+@click.command(cls=PathsCommand, short_help="See it work on the clip art that ships with the package.")
+@click.option("--out", type=Writes(), default="demo", show_default=True, metavar="DIR", help="Where everything goes.")
 @click.option("--noise", type=float, default=0.3, show_default=True, help="Share of pairs to wrong.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--images", is_flag=True, help="Train from the pixels (a small CNN) instead of frozen features.")
@@ -25,7 +27,7 @@ def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress:
     from cleanpairs.demo import run_demo
 
     bar = Progress(enabled=not (quiet or as_json), asked=progress)
-    say = (lambda line: None) if as_json else click.echo
+    say = (lambda line: None) if as_json else echo
     try:
         result = run_demo(out, noise=noise, seed=seed, images=images, say=say, progress=bar)
     finally:
@@ -34,4 +36,4 @@ def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress:
     if as_json:
         print_json({**result.to_dict(), "peak_mb": round(peak), "out": out})
         return
-    click.echo(f"\n{result.seconds:.0f} s, {peak:,.0f} MB at the peak")
+    echo(f"\n{result.seconds:.0f} s, {peak:,.0f} MB at the peak")

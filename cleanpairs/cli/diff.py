@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.terminal import cut, plural, safe
+from cleanpairs.cli.terminal import cut, echo, plural, safe
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
@@ -27,7 +28,7 @@ NAMES = {
 }
 
 
-@click.command(short_help="Show what an export changed, pair by pair.")
+@click.command(cls=PathsCommand, short_help="Show what an export changed, pair by pair.")
 @click.argument("out", metavar="OUT", type=click.Path())
 @click.option("--ledger", metavar="FILE", help="Where the ledger is, if it is not where it was written.")
 @click.option(
@@ -44,7 +45,7 @@ NAMES = {
     help="Only this kind of change; may be given several times.",
 )
 @json_option
-@click.option("--csv", metavar="FILE", help="Write the changes to FILE, for a spreadsheet.")
+@click.option("--csv", type=Writes(), metavar="FILE", help="Write the changes to FILE, for a spreadsheet.")
 @click.option("--overwrite", is_flag=True, help="Replace --csv.")
 def diff(
     out: str,
@@ -72,11 +73,11 @@ def diff(
         return
     if csv is not None:
         write_changes(found.changes, csv, overwrite=overwrite)
-        click.echo(f"{plural(len(found.changes), 'change')} -> {csv}")
+        echo(f"{plural(len(found.changes), 'change')} -> {csv}")
         return
     width = shutil.get_terminal_size((100, 24)).columns
     for line, style in _lines(out, found, actions, width):
-        click.echo(line if style is None else click.style(line, fg=style))
+        echo(line, fg=style)
 
 
 def _lines(out: str, found: ExportDiff, actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:

@@ -7,6 +7,7 @@ import sys
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["doctor"]
 
@@ -25,6 +26,6 @@ def doctor(as_json: bool) -> None:
     if as_json:
         print_json(found.to_dict())
     else:
-        click.echo(str(found))
+        echo(str(found))
     if not found.ok:
         sys.exit(CleanpairsError.exit_code)

@@ -8,6 +8,7 @@ import click
 
 from cleanpairs.cli.options import column_options, existing_run, pick_columns, split_run_and_data
 from cleanpairs.cli.printing import json_option, plain, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["evaluate"]
 
@@ -42,12 +43,12 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     if as_json:
         print_json(figures)
         return
-    click.echo(f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}")
+    echo(f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}")
     for name, prefix in (("image to text", "i2t"), ("text to image", "t2i")):
-        click.echo(f"{name:<16}" + "".join(f"{figures[f'{prefix}_r{k}']:>8.1f}" for k in (1, 5, 10)))
-    click.echo(f"{'rSum':<16}{figures['rsum']:>8.1f}")
+        echo(f"{name:<16}" + "".join(f"{figures[f'{prefix}_r{k}']:>8.1f}" for k in (1, 5, 10)))
+    echo(f"{'rSum':<16}{figures['rsum']:>8.1f}")
     if mask is not None:
-        click.echo("")
+        echo()
         for name in ("auroc", "ap", "precision", "recall", "f1"):
             value = figures[name]
-            click.echo(f"{name:<16}{'-' if value is None else f'{value:.3f}':>8}")
+            echo(f"{name:<16}{'-' if value is None else f'{value:.3f}':>8}")

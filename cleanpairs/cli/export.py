@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import engine_options, existing_run
+from cleanpairs.cli.options import engine_options, existing_run, trust_option
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["export"]
 
@@ -16,10 +18,17 @@ WRITTEN = ("dropped", "ledger", "card", "format", "shard_size", "license", "expl
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 
 
-@click.command(short_help="Write the cleaned and repaired dataset, with its ledger.")
+@click.command(cls=PathsCommand, short_help="Write the cleaned and repaired dataset, with its ledger.")
 @click.option("--run", metavar="DIR", help="Run directory.  [default: runs/latest]")
 @click.option("--plan", metavar="FILE", help="Carry out this plan of `cleanpairs rematch`; it needs no run.")
-@click.option("--repaired", "out", required=True, metavar="OUT", help="The cleaned data to write: a file or directory.")
+@click.option(
+    "--repaired",
+    "out",
+    type=Writes(beside=(".manifest.json", ".ledger.parquet", ".card.md", ".parts", ".search")),
+    required=True,
+    metavar="OUT",
+    help="The cleaned data to write: a file or directory.",
+)
 @click.option(
     "--format",
     type=click.Choice(["parquet", "webdataset", "datasets", "uids"]),
@@ -27,13 +36,16 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
     "of the uids kept (DataComp's).  [default: by its suffix: .parquet, DIR/{00000..}.tar, .npy]",
 )
 @click.option("--shard-size", type=int, metavar="N", help="Samples to a tar of webdataset.  [default: 10000]")
-@click.option("--dropped", metavar="FILE", help="Parquet of the pairs that were dropped or quarantined.")
+@click.option("--dropped", type=Writes(), metavar="FILE", help="Parquet of the pairs that were dropped or quarantined.")
 @click.option(
     "--ledger",
+    type=Writes(),
     metavar="FILE",
     help="Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]",
 )
-@click.option("--card", metavar="FILE", help="Write a dataset card there; a directory has one as its README.md.")
+@click.option(
+    "--card", type=Writes(), metavar="FILE", help="Write a dataset card there; a directory has one as its README.md."
+)
 @click.option("--license", metavar="ID", help="Of the data, for the card, such as cc-by-4.0.  [default: unknown]")
 @click.option("--push-to-hub", "repo", metavar="OWNER/NAME", help="Upload OUT with its card; private unless --public.")
 @click.option("--public", is_flag=True, help="Make the repository of --push-to-hub public.")
@@ -41,6 +53,7 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 @click.option("--explode", is_flag=True, help="One row a pair where a row holds a list of captions.")
 @click.option("--overwrite", is_flag=True, help="Replace the outputs.")
 @engine_options
+@trust_option
 @json_option
 @click.pass_context
 def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json: bool, **options: Any) -> None:
@@ -50,7 +63,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
     """
     from cleanpairs.export import push_export
-    from cleanpairs.exporting import expected_at, export_plan, export_run
+    from cleanpairs.exporting import chosen_cut, export_plan, export_run
 
     written = {name: options[name] for name in WRITTEN}
     written |= {"engine": options["engine"], "workers": options["workers"], "address": options["ray_address"]}
@@ -59,16 +72,21 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
     if repo is not None:
         written["card"] = card_to_push(out, repo, options)
     if options["plan"] is not None:
-        decided = [n for n in ("run", "threshold", *REPAIR_NAMES) if ctx.get_parameter_source(n) is COMMANDLINE]
+        decided = [
+            n
+            for n in ("run", "threshold", "max_wrong", "keep", *REPAIR_NAMES)
+            if ctx.get_parameter_source(n) is COMMANDLINE
+        ]
         if decided:
             names = ", ".join("--" + name.replace("_", "-") for name in decided)
             raise click.UsageError(f"{names}: --plan has decided that already; make another plan by cleanpairs rematch")
-        summary = export_plan(options["plan"], out, **written)
+        summary = export_plan(options["plan"], out, trusted=options["trusted"], **written)
     else:
-        run, threshold = existing_run(options["run"]), chosen_threshold(options["threshold"])
-        expected = expected_at(threshold, run)
+        run = existing_run(options["run"], options["trusted"])
+        asked = chosen_threshold(options["threshold"])
+        threshold, expected = chosen_cut(asked, options["max_wrong"], options["keep"], run)
         if expected is not None and not as_json:
-            click.echo(f"{expected}\n")
+            echo(f"{expected}\n")
         summary = export_run(
             run,
             out,
@@ -77,7 +95,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
             **written,
         )
     if not as_json:
-        click.echo(str(summary))
+        echo(str(summary))
     pushed = None
     if repo is not None:
         pushed = push_export(
@@ -88,11 +106,12 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         counts = {name: getattr(summary, name) for name in fields}
         print_json(counts if pushed is None else {**counts, "pushed": pushed})
     elif pushed is not None:
-        click.echo(str(pushed))
+        echo(str(pushed))
 
 
 def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
     """The dataset card of an export that is to be pushed; None for a directory. Finds out first that it can be."""
+    from cleanpairs.errors import OutputExistsError
     from cleanpairs.export.formats import choose_format, make_format
     from cleanpairs.export.hub import check_push
     from cleanpairs.export.pushing import beside_card
@@ -101,4 +120,7 @@ def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
     name, path = choose_format(out, options["format"])
     if make_format(name).directory:
         return options["card"]
-    return str(options["card"] or beside_card(path))
+    beside = beside_card(path)
+    if options["card"] is None and beside.exists():  # and may have been written by hand
+        raise OutputExistsError(f"{beside} exists; --card {beside} replaces it with --overwrite, or names another file")
+    return str(options["card"] or beside)

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import shlex
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cleanpairs.cli.completion import complete_backbone, complete_image_encoder, complete_method, complete_recipe
-from cleanpairs.cli.options import column_options, pick_columns
+from cleanpairs.cli.options import array_files, column_options, pick_columns, trust_option
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["fit"]
 
 
-@click.command(short_help="Train on noisy pairs; leave a run with scores and a model.")
+@click.command(cls=PathsCommand, short_help="Train on noisy pairs; leave a run with scores and a model.")
 @click.argument("data", required=False, type=click.Path())
+@click.option(
+    "--image-vectors",
+    metavar="NPY",
+    multiple=True,
+    callback=array_files,
+    help="In place of DATA: .npy files of images' vectors; may be repeated. Beside it --text-vectors, --captions.",
+)
 @click.option(
     "--method",
     metavar="NAME",
@@ -33,7 +43,7 @@ __all__ = ["fit"]
 )
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="One setting; may be repeated.")
 @click.option("--val", metavar="DATA", help="Clean validation pairs: the best epoch on them is kept.")
-@click.option("--out", metavar="DIR", help="Run directory.  [default: runs/<date>-<method>-<data>]")
+@click.option("--out", type=Writes(), metavar="DIR", help="Run directory.  [default: runs/<date>-<method>-<data>]")
 @click.option("--backbone", metavar="NAME", help="Dual encoder.", shell_complete=complete_backbone)
 @click.option("--encoder", metavar="NAME", help="CLIP or SigLIP for both sides: a directory, or a name on the hub.")
 @click.option(
@@ -68,6 +78,7 @@ __all__ = ["fit"]
 @click.option("--resume", is_flag=True, help="Go on with the run of --out (or the latest one).")
 @click.option("--overwrite", is_flag=True, help="Replace the run of --out.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
+@trust_option
 @progress_option
 @json_option
 def fit(**options: Any) -> None:
@@ -83,10 +94,14 @@ def fit(**options: Any) -> None:
     On N processes or GPUs: torchrun --nproc-per-node N -m cleanpairs fit DATA ...
     """
     from cleanpairs.distributed import rank_by_environment
-    from cleanpairs.fitting import fit_run
+    from cleanpairs.fitting import check_stored, fit_run
+    from cleanpairs.hub import without_hub
     from cleanpairs.recipe import Recipe
 
     resume, as_json, quiet = options["resume"], options["as_json"], options["quiet"]
+    if options["image_vectors"] is not None and options["data"] is not None:
+        raise click.UsageError("give either DATA or --image-vectors")
+    options["data"] = options["data"] or options["image_vectors"]
     given = {
         "method": options["method"], "backbone": options["backbone"], "train": options["data"], "val": options["val"],
         "out": options["out"], "epochs": options["epochs"], "batch_size": options["batch_size"],
@@ -99,6 +114,7 @@ def fit(**options: Any) -> None:
         **pick_columns(options),
     }  # fmt: skip
     out: str | None = None
+    stored = False  # whether a run's own recipe is followed, which somebody else may have written
     if resume and (options["out"] is None or (options["recipe"] is None and options["data"] is None)):
         from cleanpairs.run import Run
 
@@ -107,6 +123,7 @@ def fit(**options: Any) -> None:
         # Its own settings; what is given beside them counts, and is refused if it makes another training of it.
         given["out"] = None
         recipe = Recipe.resolve(f"{out}/recipe.yaml", overrides=options["overrides"], options=given)
+        stored = not options["trusted"]
     else:
         recipe = Recipe.resolve(options["recipe"], overrides=options["overrides"], options=given)
         out = out if recipe.output.out is None else None
@@ -117,21 +134,24 @@ def fit(**options: Any) -> None:
 
         begun = Run(Path(out or recipe.output.out or ""))
         if (begun.path / "run.json").exists() and not begun.has_checkpoint:
-            click.echo(f"{begun.path} has no checkpoint yet: its training begins anew", err=True)
+            echo(f"{begun.path} has no checkpoint yet: its training begins anew", err=True)
     began = time.time()
     quiet = quiet or rank_by_environment() > 0
     progress = Progress(enabled=not (quiet or as_json), asked=options["progress"])
     try:
-        result = fit_run(recipe, out=out, resume=resume, noise_file=options["noise_file"], progress=progress)
+        with without_hub() if stored else nullcontext():
+            if stored:
+                check_stored(recipe, str(out))
+            result = fit_run(recipe, out=out, resume=resume, noise_file=options["noise_file"], progress=progress)
     except KeyboardInterrupt:
         progress.close()
         if progress.run_path is not None:
             command = f"cleanpairs fit --resume --out {shlex.quote(str(progress.run_path))}"
-            click.echo(f"\nInterrupted; the state is saved. Go on with:\n  {command}", err=True)
+            echo(f"\nInterrupted; the state is saved. Go on with:\n  {command}", err=True)
         raise
     finally:
         progress.close()
     if as_json and rank_by_environment() == 0:
         print_json({**result.to_dict(), "seconds": round(time.time() - began, 1)})
     elif not (quiet or recipe.output.quiet):
-        click.echo(result.table())
+        echo(result.table())

@@ -10,7 +10,7 @@ import click
 
 from cleanpairs.cli.options import column_options, pick_columns
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.terminal import cut, plural, safe
+from cleanpairs.cli.terminal import cut, echo, plural, safe
 
 if TYPE_CHECKING:
     from cleanpairs.data.inspection import Inspection, Reason
@@ -19,7 +19,13 @@ __all__ = ["inspect"]
 
 FILES = 3  # that are named
 REASONS = 10  # kinds of reasons that are shown
-ROLES = {"text": "captions", "image": "images", "key": "keys", "features": "vectors"}
+ROLES = {
+    "text": "captions",
+    "image": "images",
+    "key": "keys",
+    "features": "vectors",
+    "text_features": "captions' vectors",
+}
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -48,7 +54,7 @@ def inspect(data: str, rows: int, decode: str, limit: int | None, as_json: bool,
         return
     width = max(shutil.get_terminal_size((100, 24)).columns, 60)
     for line in _lines(found, decode, width):
-        click.echo(line)
+        echo(line)
 
 
 def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:

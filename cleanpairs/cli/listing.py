@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["methods", "recipes"]
 
@@ -35,11 +36,11 @@ def methods(settings: bool, as_json: bool) -> None:
         print_json(listed)
         return
     for about in listed:
-        click.echo(f"{about['name']:<10} {about['summary']}  ({about['source']})")
+        echo(f"{about['name']:<10} {about['summary']}  ({about['source']})")
         for parameter, what in about["needs"].items():
-            click.echo(f"{'':<10} needs {parameter}: {what}")
+            echo(f"{'':<10} needs {parameter}: {what}")
         for setting, default in about.get("settings", {}).items():
-            click.echo(f"    {setting} = {default!r}")
+            echo(f"    {setting} = {default!r}")
 
 
 @click.command(short_help="List the recipes that ship with the package.")
@@ -53,4 +54,4 @@ def recipes(as_json: bool) -> None:
         print_json(listed)
         return
     for recipe in listed:
-        click.echo(f"{recipe['name']:<20} {recipe.get('expected', '')}")
+        echo(f"{recipe['name']:<20} {recipe.get('expected', '')}")

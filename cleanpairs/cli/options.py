@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from cleanpairs.registry import ENGINES
 
-__all__ = ["RUN", "column_options", "engine_options", "existing_run", "pick_columns"]
+__all__ = [
+    "RUN", "array_files", "column_options", "engine_options", "existing_run", "pick_columns", "trust_option",
+]  # fmt: skip
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-COLUMN_NAMES = ("split", "image_column", "text_column", "key_column", "image_root", "allow_urls")
+COLUMN_NAMES = (
+    "split", "image_column", "text_column", "key_column", "text_vectors", "captions", "image_root", "allow_urls",
+)  # fmt: skip
 
 
 def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--split --image-column --text-column --key-column --image-root --allow-urls``."""
+    """``--split --image-column --text-column --key-column --text-vectors --captions --image-root --allow-urls``."""
     for decorate in reversed(
         [
             click.option("--split", metavar="NAME", help="Split, where the data has splits.  [default: train]"),
@@ -26,6 +31,18 @@ def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--text-column", metavar="NAME", help="Column of captions."),
             click.option("--key-column", metavar="NAME", help="Column of keys."),
+            click.option(
+                "--text-vectors",
+                metavar="NPY|NAME",
+                multiple=True,
+                callback=array_files,
+                help="Vectors of captions: .npy files beside DATA of .npy (may be repeated); or a column.",
+            ),
+            click.option(
+                "--captions",
+                metavar="FILE",
+                help="Beside .npy: captions one a line (.txt), or Parquet with any columns.",
+            ),
             click.option("--image-root", metavar="DIR", help="Image paths are relative to it, and may not leave it."),
             click.option(
                 "--allow-urls", is_flag=True, default=None, help="Fetch DATA where it is a URL (s3, gs, https)."
@@ -34,6 +51,18 @@ def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = decorate(function)
     return function
+
+
+def array_files(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """Names as one: several arrays as a pattern of braces, with absolute paths, which another folder understands."""
+    if len(values) < 2:
+        return values[0] if values else None
+    if odd := [v for v in values if set("{},") & set(v) or not v.endswith(".npy")]:
+        raise click.BadParameter(f"{odd[0]!r} is none of several .npy files, without braces and commas")
+    urls = all("://" in v for v in values)
+    whole = [v if urls else str(Path(v).absolute()) for v in values]
+    root = whole[0].partition("://")[0] + "://" if urls else "/"  # another folder understands what begins with it
+    return root + "{" + ",".join(v.removeprefix(root) for v in whole) + "}"
 
 
 def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,11 +89,17 @@ def pick_columns(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in COLUMN_NAMES if options.get(name) is not None}
 
 
-def existing_run(run: str | None) -> Any:
+def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--trust-stored-paths``."""
+    help = "Read whatever path or URL the run or plan names, though nobody has named it here: a stranger's may be bad."
+    return click.option("--trust-stored-paths", "trusted", is_flag=True, help=help)(function)
+
+
+def existing_run(run: str | None, trusted: bool = False) -> Any:
     """The run directory named, or ``runs/latest``; DataError when there is none."""
     from cleanpairs.run import Run
 
-    return Run.open(run)
+    return Run.open(run, trusted=trusted)
 
 
 def split_run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from cleanpairs.cli.terminal import echo
+
 __all__ = ["json_option", "plain", "print_json"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
@@ -43,4 +45,4 @@ def plain(value: Any) -> Any:
 
 def print_json(value: Any) -> None:
     """``value`` as one line of JSON, in ASCII: it reads the same in every locale."""
-    click.echo(json.dumps(plain(value), allow_nan=False))
+    echo(json.dumps(plain(value), allow_nan=False))

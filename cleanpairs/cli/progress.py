@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from cleanpairs.cli.terminal import echo
+
 __all__ = ["Progress", "progress_option"]
 
 VARIABLE = "CLEANPAIRS_PROGRESS"
@@ -37,7 +39,7 @@ class Progress:
         """The run directory is made."""
         self.run_path = path
         if self.enabled:
-            click.echo(f"run      {path}", err=True)
+            echo(f"run      {path}", err=True)
 
     def _advance(self, stage: str, unit: str, done: int, total: int) -> None:
         from tqdm import tqdm

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["push"]
 
@@ -42,4 +43,4 @@ def push(
     if as_json:
         print_json(pushed)
     else:
-        click.echo(str(pushed))
+        echo(str(pushed))

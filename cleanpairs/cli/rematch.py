@@ -7,16 +7,24 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns
+from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, trust_option
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["rematch"]
 
 
-@click.command(short_help="Plan the repairs, to be reviewed before they are made.")
+@click.command(cls=PathsCommand, short_help="Plan the repairs, to be reviewed before they are made.")
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
-@click.option("--out", required=True, metavar="FILE", help="The plan to write: Parquet, or CSV where it ends in .csv.")
+@click.option(
+    "--out",
+    type=Writes(beside=(".json", ".parts"), in_run=("plan.parquet",)),
+    required=True,
+    metavar="FILE",
+    help="The plan to write: Parquet, or CSV where it ends in .csv.",
+)
 @repair_options
 @click.option(
     "--targets",
@@ -41,6 +49,7 @@ __all__ = ["rematch"]
     help="Keep vectors and candidates in files beside --out instead of memory; auto: from 250,000 rows on.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
+@trust_option
 @json_option
 def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Plan who gets which caption or image from whom; nothing is changed.
@@ -53,16 +62,18 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     many rows (--spill), for inputs that `cleanpairs score` streams: memory then grows much more slowly.
     """
     from cleanpairs.errors import ConfigError, OutputExistsError
-    from cleanpairs.exporting import expected_at, resolve_threshold
+    from cleanpairs.exporting import chosen_cut
     from cleanpairs.ops.search import SearchNote
     from cleanpairs.rematching import STREAMED_ROWS, plan_stream
 
+    run, data = _run_and_data(paths)
+    if data is not None and options["max_wrong"] is not None:
+        raise click.UsageError("--max-wrong goes by the scores of the data that RUN was fitted on: leave DATA out")
     if Path(out).exists() and not overwrite:  # before the work, not after it
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
-    run, data = _run_and_data(paths)
     settings = {name: options[name] for name in (*REPAIR_NAMES, "targets")}
-    opened, threshold = existing_run(run), chosen_threshold(options["threshold"])
-    expected = expected_at(threshold, opened)
+    opened, asked = existing_run(run, options["trusted"]), chosen_threshold(options["threshold"])
+    threshold, expected = chosen_cut(asked, options["max_wrong"], options["keep"], opened)
     how = {"engine": options["engine"], "workers": options["workers"], "address": options["ray_address"]}
     spill = "never" if options["recaption"] else options["spill"]
     planned = None
@@ -72,7 +83,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
             data,
             out,
             columns=pick_columns(options),
-            threshold=resolve_threshold(threshold, opened),
+            threshold=threshold,
             overwrite=overwrite,
             least_rows=0 if spill == "always" else STREAMED_ROWS,
             **how,
@@ -93,11 +104,11 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         print_json({name: getattr(summary, name) for name in fields})
     else:
         if expected is not None:
-            click.echo(f"{expected}\n")
+            echo(f"{expected}\n")
         for note in planned.settings.get("searches", ()):
-            click.echo(f"search: {SearchNote(**note)}")
+            echo(f"search: {SearchNote(**note)}")
         where = " (made in a stream, vectors and candidates in files; --spill never: in memory)" if streamed else ""
-        click.echo(f"{summary}\n\nplan: {out}{where}\nnext: cleanpairs export --plan {out} --repaired FILE")
+        echo(f"{summary}\n\nplan: {out}{where}\nnext: cleanpairs export --plan {out} --repaired FILE")
 
 
 def _in_memory(
@@ -105,7 +116,7 @@ def _in_memory(
     data: str | None,
     out: str,
     options: dict[str, Any],
-    threshold: float | str | None,
+    threshold: float | None,
     overwrite: bool,
     how: dict[str, Any],
     settings: dict[str, Any],

@@ -13,12 +13,19 @@ REPAIR_NAMES = ("strategy", "solver", "donors", "max_reuse", "min_repair_score",
 
 
 def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--threshold --strategy --solver --donors --max-reuse --min-repair-score --min-confidence --candidates``."""
+    """Which pairs are kept, and how the others are repaired."""
     for decorate in reversed(
         [
             click.option(
                 "--threshold", metavar="P|auto", help="Pairs below it are repaired or dropped.  [default: the run's]"
             ),
+            click.option(
+                "--max-wrong",
+                type=float,
+                metavar="P",
+                help="Keep the largest set of which at most this share is mismatched; refused where that is not known.",
+            ),
+            click.option("--keep", type=float, metavar="P", help="Keep this share of the pairs, the best."),
             click.option(
                 "--strategy",
                 type=click.Choice(["ot", "nearest", "half-replace", "pseudo-caption", "method"]),

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cleanpairs.cli.options import RUN, existing_run
+from cleanpairs.cli.options import RUN, existing_run, trust_option
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["report"]
 
 
-@click.command(short_help="Write one HTML page about a run.")
+@click.command(cls=PathsCommand, short_help="Write one HTML page about a run.")
 @RUN
-@click.option("--out", default="report.html", show_default=True, metavar="FILE")
+@click.option("--out", type=Writes(), default="report.html", show_default=True, metavar="FILE")
 @click.option("--slice-by", metavar="COLUMN,...", help="Columns of the input; a table of outcomes for each.")
 @click.option("--pairs", "count", default=24, show_default=True, type=click.IntRange(1, 200), help="Cards a gallery.")
 @click.option(
@@ -28,6 +29,7 @@ __all__ = ["report"]
 )
 @click.option("--truth", metavar="FILE", help="True mismatches: .npy or Parquet; a column `true_mismatch` is found.")
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
+@trust_option
 @json_option
 def report(
     run: str | None,
@@ -37,6 +39,7 @@ def report(
     audit_size: int | None,
     truth: str | None,
     overwrite: bool,
+    trusted: bool,
     as_json: bool,
 ) -> None:
     """One self-contained page: what was done and how, scores and learning, pairs as thumbnails to sort and filter.
@@ -47,7 +50,7 @@ def report(
     from cleanpairs.plan import RepairPlan
     from cleanpairs.report import write_report
 
-    chosen = existing_run(run)
+    chosen = existing_run(run, trusted)
     pairs = chosen.load_input()
     plan_file = chosen.path / "plan.parquet"
     plan = RepairPlan.load(plan_file) if plan_file.exists() else chosen.estimator().rematch(pairs)
@@ -74,7 +77,7 @@ def report(
     if as_json:
         print_json({"report": path})
     else:
-        click.echo(f"written: {path}")
+        echo(f"written: {path}")
 
 
 def _settings(run: Any) -> dict[str, Any]:
@@ -106,11 +109,12 @@ def _sample(run: Any, scores: Any, threshold: float, size: int | None) -> Any:
 def _audit_result(run: Any) -> dict[str, Any] | None:
     """What ``cleanpairs audit --labels`` left."""
     from cleanpairs.errors import DataError
+    from cleanpairs.regular import read_json
 
     file = Path(run.path / "audit" / "result.json")
     if not file.exists():
         return None
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        return dict(read_json(file))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{file} cannot be read: {error}; `cleanpairs audit --labels` writes it anew") from error

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import click
 
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["restore"]
 
 
-@click.command(short_help="Undo an export: write its input again.")
+@click.command(cls=PathsCommand, short_help="Undo an export: write its input again.")
 @click.argument("out", metavar="OUT", type=click.Path())
-@click.option("--to", required=True, metavar="FILE", help="Parquet to write: the table that was exported.")
+@click.option(
+    "--to", type=Writes(), required=True, metavar="FILE", help="Parquet to write: the table that was exported."
+)
 @click.option("--ledger", metavar="FILE", help="Where the ledger is, if it is not where it was written.")
 @click.option("--overwrite", is_flag=True, help="Replace --to.")
 @json_option
@@ -28,4 +32,4 @@ def restore(out: str, to: str, ledger: str | None, overwrite: bool, as_json: boo
         fields = ("rows", "columns", "unchanged", "undone", "returned")
         print_json({"path": summary.path} | {name: getattr(summary, name) for name in fields})
     else:
-        click.echo(str(summary))
+        echo(str(summary))

@@ -7,14 +7,18 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, split_run_and_data
+from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["score"]
 
 
-@click.command(short_help="Score any pairs with a fitted model.")
+@click.command(cls=PathsCommand, short_help="Score any pairs with a fitted model.")
 @click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
-@click.option("--out", required=True, metavar="FILE", help="The scores table to write (Parquet).")
+@click.option(
+    "--out", type=Writes(beside=(".parts",)), required=True, metavar="FILE", help="The scores table to write (Parquet)."
+)
 @column_options
 @engine_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
@@ -53,7 +57,7 @@ def score(
     if as_json:
         print_json(result.to_dict())
     else:
-        click.echo(
+        echo(
             f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
             f"{result.quarantined:,} quarantined -> {out}"
         )

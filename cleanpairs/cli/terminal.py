@@ -1,11 +1,24 @@
-"""Text of strangers on a terminal: nothing that it would obey, and no more than there is room for."""
+"""What is printed: nothing that a terminal would obey, no more than there is room for, and no end where nobody reads.
+
+Every command prints by :func:`echo`: names of columns and files, captions, and what a run or a manifest says are
+others' text, and may hold anything.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-__all__ = ["columns", "cut", "plural", "safe"]
+import click
+
+from cleanpairs.errors import OutputError
+
+__all__ = ["columns", "cut", "echo", "plural", "safe", "steady_streams"]
 
 
 def plural(count: int, noun: str) -> str:
@@ -13,14 +26,107 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def safe(text: str) -> str:
-    """One line without anything that a terminal would obey, cannot write, or would turn around; blanks as blanks."""
+def safe(text: str, keep: str = "") -> str:
+    """One line without anything that a terminal would obey, cannot write, or would turn around; blanks as blanks.
+
+    Control characters, halves of surrogate pairs and marks of direction become escapes, those in ``keep`` excepted.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    line = "".join(
-        c if c.isprintable() else " " if unicodedata.category(c) == "Zs" else c.encode("unicode_escape").decode()
-        for c in text
-    )
-    return line.encode(encoding, "backslashreplace").decode(encoding)
+    if not text.isprintable():
+        text = "".join(
+            c
+            if c.isprintable() or c in keep
+            else " "
+            if unicodedata.category(c) == "Zs"
+            else c.encode("unicode_escape").decode()
+            for c in text
+        )
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def echo(
+    text: str = "", *, err: bool = False, fg: str | None = None, head: str = "", color: bool | None = None
+) -> None:
+    """Print lines, made :func:`safe`; the one way to the terminal.
+
+    Parameters
+    ----------
+    err : bool
+        To standard error.
+    fg : str, optional
+        Colour of the text.
+    head : str
+        Our own words before it, red.
+    color : bool, optional
+        Whether to colour; by the context of the command when None.
+    """
+    shown = safe(text, keep="\n\t")
+    if fg is not None:
+        shown = click.style(shown, fg=fg)
+    if head:
+        shown = f"{click.style(head, fg='red', bold=True)} {shown}"
+    click.echo(shown, err=err, color=color)
+
+
+class _Steady:
+    """A standard stream that may end before the work does: what is written after its end goes nowhere.
+
+    Standard error is never worth the work. Of standard output, a full disk is an error, once the work is done; that
+    nobody reads it any more is none.
+    """
+
+    def __init__(self, stream: Any, name: str) -> None:
+        self._stream, self._name = stream, name
+        self._terminal = stream.isatty()
+        self._failure: OSError | None = None
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except OSError as error:
+            self._ended(error)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._ended(error)
+
+    def _ended(self, error: OSError) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())  # what is buffered is written at the exit of the process
+        os.close(null)
+        if self._name == "stdout" and error.errno != errno.EPIPE and not self._terminal:
+            self._failure = error
+
+    def check(self) -> None:
+        """OutputError where something that was written is lost."""
+        if self._failure is not None:
+            raise OutputError(f"standard output cannot be written: {self._failure.strerror}") from self._failure
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def steady_streams() -> Iterator[Any]:
+    """Standard output and error that may be closed, or end, without an end of the command; given is the output."""
+    for number in range(3):  # else the next file that is opened is standard error to every library
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    before = sys.stdout, sys.stderr
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        stream = open(os.devnull, "w", encoding="utf-8") if stream is None else stream  # noqa: SIM115 - until the exit
+        setattr(sys, name, _Steady(stream, name))
+    written: Any = sys.stdout
+    try:
+        yield written
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def columns(char: str) -> int:

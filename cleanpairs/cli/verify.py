@@ -7,34 +7,37 @@ import sys
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.terminal import echo
 
 __all__ = ["verify"]
 
 
 @click.command(short_help="Check that an export, a run or a file is whole.")
 @click.argument("path", metavar="PATH", type=click.Path())
+@click.option("--data", metavar="PATH", help="The input of the export PATH, where it lies in another folder.")
 @json_option
 @click.option("--quiet", is_flag=True, help="Print only what is wrong.")
-def verify(path: str, as_json: bool, quiet: bool) -> None:
+def verify(path: str, data: str | None, as_json: bool, quiet: bool) -> None:
     """Check PATH against what it says of itself, and name what is wrong: file, row group, row, column.
 
     PATH is the cleaned data of an export (or its manifest), a run directory, a saved model, a Parquet file, or a
-    directory of such. Of an export: sizes and SHA-256 of the manifest, the page checksums, and every pair of the input
-    exactly once. Of a run: its files, their SHA-256, the scores' rows and ranges, and that the model loads.
+    directory of such. Of an export: sizes and SHA-256 of the manifest, the page checksums, every pair of the input
+    exactly once, and every value against the input, where that is still as it was. Of a run: its files, their SHA-256,
+    the scores' rows and ranges, and that the model loads.
 
     Exit code 3 if anything is wrong.
     """
     from cleanpairs.errors import DataError
     from cleanpairs.verification import verify_path
 
-    found = verify_path(path)
+    found = verify_path(path, data)
     if as_json:
         print_json(found.to_dict())
     elif not quiet:
-        click.echo(str(found))
+        echo(str(found))
     elif not found.ok:
-        click.echo("\n".join(str(problem) for problem in found.problems))
+        echo("\n".join(str(problem) for problem in found.problems))
     if not found.ok:
         sys.exit(DataError.exit_code)
     if not (as_json or quiet):
-        click.echo(f"{len(found.checked)} checks, nothing wrong")
+        echo(f"{len(found.checked)} checks, nothing wrong")

@@ -21,9 +21,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
 
-__all__ = ["StagedSet", "staged_directory", "staged_file", "staged_set"]
+__all__ = ["ScratchDirectory", "StagedSet", "staged_directory", "staged_file", "staged_set"]
 
 _AT_FDCWD = -100
 _LOCKED_WITHIN = 600  # seconds: a living writer locks its staging directory at once
@@ -55,19 +56,15 @@ def _sync_tree(folder: Path) -> None:
         _sync(Path(root))
 
 
-def _same(a: Path, b: Path) -> bool:
-    try:
-        return os.path.samefile(a, b)  # through links and mounts as well
-    except OSError:
-        return False
-
-
-def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Sequence[str | os.PathLike[str]]) -> None:
+def _refuse(
+    target: Path,
+    overwrite: bool,
+    directory: bool,
+    inputs: Sequence[str | os.PathLike[str]],
+    ours: re.Pattern[str] | None,
+) -> None:
     """OutputExistsError where ``target`` must not be written."""
-    if any(Path(os.path.abspath(i)) == target or _same(Path(i), target) for i in inputs):
-        raise OutputExistsError(f"{target} is the input, which is never written; name another output")
-    if directory and overwrite and any(Path(i).resolve().is_relative_to(target.resolve()) for i in inputs):
-        raise OutputExistsError(f"{target} holds the input, which is never written; name another output")
+    refuse_inputs([target], inputs)
     try:
         mode = os.lstat(target).st_mode
     except FileNotFoundError:
@@ -80,6 +77,9 @@ def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Sequence[str
         raise OutputExistsError(f"{target} is no regular {'directory' if directory else 'file'}; it is not replaced")
     if not overwrite:
         raise OutputExistsError(f"{target} exists; --overwrite (overwrite=True) replaces it")
+    refuse_labels(target)
+    if directory and ours is not None:
+        refuse_foreign(target, ours)
 
 
 def _prefix(name: str) -> str:
@@ -113,14 +113,53 @@ def _collect_unlocked(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _hold(lock: int, folder: Path) -> None:
+    """Lock the open file ``.locking`` of ``folder``, and show it as ``.lock``."""
+    with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    os.rename(folder / ".locking", folder / ".lock")  # seen only when it is held
+
+
+class ScratchDirectory:
+    """A directory ``path`` for files of a while; those that a kill has left go when the next of its name is made.
+
+    A context manager. ``near``: where it is made; the system's folder for temporary files when None.
+    """
+
+    def __init__(self, name: str, near: str | os.PathLike[str] | None = None) -> None:
+        parent = Path(near or tempfile.gettempdir())
+        _collect_stale(parent, name)
+        self.path = Path(tempfile.mkdtemp(prefix=_prefix(name), dir=parent))
+        self._lock: int | None = os.open(self.path / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
+        _hold(self._lock, self.path)
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 class _Output:
     """One target: its staging directory and lock, what is written there, and what became of it."""
 
     def __init__(
-        self, target: Path, overwrite: bool, directory: bool, inputs: Sequence[str | os.PathLike[str]]
+        self,
+        target: Path,
+        overwrite: bool,
+        inputs: Sequence[str | os.PathLike[str]],
+        directory: bool = False,
+        ours: re.Pattern[str] | None = None,
     ) -> None:
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
-        _refuse(self.target, overwrite, directory, inputs)
+        _refuse(self.target, overwrite, directory, inputs, ours)
         self._lock: int | None = None
         self._written: os.stat_result | None = None  # what is to be published, to know it again
         self._final = False
@@ -137,9 +176,7 @@ class _Output:
 
     def begin(self) -> None:
         self._lock = os.open(self.folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
-        with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.rename(self.folder / ".locking", self.folder / ".lock")  # seen only when it is held
+        _hold(self._lock, self.folder)
         if self.directory:
             self.staged.mkdir()
 
@@ -149,7 +186,10 @@ class _Output:
             raise CleanpairsError(f"nothing was written for {self.target}")
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(self.staged, (0o777 if self.directory else 0o666) & ~umask)
+        mode = (0o777 if self.directory else 0o666) & ~umask
+        with suppress(OSError):  # what is replaced keeps its permissions: nobody is shown more than before
+            mode = os.lstat(self.target).st_mode & 0o777 | stat.S_IRUSR
+        os.chmod(self.staged, mode)
         for inner in self.staged.rglob("*") if self.directory else ():
             os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & ~umask)
         if self.directory:
@@ -227,13 +267,18 @@ class StagedSet:
         self, target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
     ) -> Path:
         """A path to write a file to, as of :func:`staged_file`."""
-        return self._add(_Output(Path(target), overwrite, False, inputs))
+        return self._add(_Output(Path(target), overwrite, inputs))
 
     def directory(
-        self, target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
+        self,
+        target: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        inputs: Sequence[str | os.PathLike[str]] = (),
+        ours: re.Pattern[str] | None = None,
     ) -> Path:
         """An empty directory to fill, as of :func:`staged_directory`."""
-        return self._add(_Output(Path(target), overwrite, True, inputs))
+        return self._add(_Output(Path(target), overwrite, inputs, directory=True, ours=ours))
 
     def _add(self, output: _Output) -> Path:
         self._outputs.append(output)
@@ -253,11 +298,11 @@ class StagedSet:
             raise output.unwritable(error) from error
 
     def _culprit(self, error: OSError) -> _Output | None:
-        """The output that an error in the block is about: the one whose staging it names, else the last."""
+        """The output that an error in the block is about: the one whose staging it names, the last if it names none."""
         for output in self._outputs:
             if str(error.filename or "").startswith(str(output.folder)):
                 return output
-        return self._outputs[-1] if self._outputs else None
+        return self._outputs[-1] if self._outputs and not error.filename else None
 
     def _publish(self) -> None:
         for output in self._outputs:
@@ -300,6 +345,8 @@ def staged_set() -> Iterator[StagedSet]:
             raise
         except OSError as error:
             output = outputs._culprit(error)
+            if output is None and error.filename:  # a temporary file, and not one of the outputs
+                raise OutputError(f"{os.fsdecode(error.filename)}: {error.strerror or error}") from error
             if error.errno is None or output is None:
                 raise
             raise output.unwritable(error) from error
@@ -334,8 +381,16 @@ def staged_file(
 
 @contextmanager
 def staged_directory(
-    target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
+    target: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    inputs: Sequence[str | os.PathLike[str]] = (),
+    ours: re.Pattern[str] | None = None,
 ) -> Iterator[Path]:
-    """An empty directory to fill; it becomes ``target`` when the block ends. As :func:`staged_file` otherwise."""
+    """An empty directory to fill; it becomes ``target`` when the block ends. As :func:`staged_file` otherwise.
+
+    ``ours`` fits the names of the files, relative to it, that such a directory consists of: one that holds others is
+    not replaced.
+    """
     with staged_set() as outputs:
-        yield outputs.directory(target, overwrite=overwrite, inputs=inputs)
+        yield outputs.directory(target, overwrite=overwrite, inputs=inputs, ours=ours)

@@ -12,6 +12,7 @@ from cleanpairs.registry import nearest
 
 __all__ = ["SCORE", "USUAL_NAMES", "check_truth", "find_columns", "is_list", "score_columns"]
 
+_VECTORS = ("features", "emb", "embs", "embedding", "embeddings", "vector", "vectors")
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "text": ("caption", "text", "title", "captions", "texts", "sentence", "sentences", "description", "comment"),
     "image": (
@@ -19,8 +20,8 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
         "filename", "image_name", "image_file", "img_path", "file", "path",
     ),
     "key": ("key", "__key__", "uid", "id", "image_id"),
-    "features": ("image_features", "features"),
-    "text_features": ("text_features", "caption_features"),
+    "features": ("image_features", "features", *(f"{side}_{end}" for side in ("image", "img") for end in _VECTORS)),
+    "text_features": tuple(f"{side}_{end}" for end in _VECTORS for side in ("text", "caption", "txt")),
 }  # fmt: skip
 
 # A score that the data brings has the role "score:<column>"; there may be several.
@@ -84,7 +85,8 @@ _WANTED = {
 def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str) -> dict[str, str]:
     """Role -> column: text, image, features, text_features, key, and ``score:NAME`` for each column of similarities.
 
-    Vectors of captions go with one caption a row; where the captions are lists, they are not taken.
+    Vectors of captions go with one caption a row; where the captions are lists, they are not taken. There need be no
+    column of captions where there are vectors of both sides.
 
     Parameters
     ----------
@@ -119,14 +121,17 @@ def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str)
             for name in alike:
                 if role not in found and _fits(role, schema.field(name).type):
                     found[role] = name
-    if "text" not in found:
-        raise DataError(f"{where} has no column of captions; name one with --text-column (columns: {listed})")
-    if "image" not in found and "features" not in found:
-        raise DataError(f"{where} has no column of images or vectors; name one with --image-column (columns: {listed})")
-    if is_list(schema.field(found["text"]).type):
-        found.pop("text_features", None)
     if given.get("image") is not None and "image" in found:
         found.pop("features", None)  # asked for the images, so the vectors beside them are not used
+    if "text" not in found and not {"features", "text_features"} <= found.keys():
+        raise DataError(
+            f"{where} has no column of captions; name one with --text-column, or bring vectors of both sides, in "
+            f"columns like image_emb and text_emb or by --text-vectors (columns: {listed})"
+        )
+    if "image" not in found and "features" not in found:
+        raise DataError(f"{where} has no column of images or vectors; name one with --image-column (columns: {listed})")
+    if "text" in found and is_list(schema.field(found["text"]).type):
+        found.pop("text_features", None)
     return found | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in found.values()}
 
 

@@ -58,7 +58,8 @@ def prepare(data: bytes, function: Callable[..., Any], settings: dict[str, Any],
 
 def main() -> None:
     """Serve requests until the standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; it ends this one by itself
+    for number in (signal.SIGINT, signal.SIGHUP):  # for the process that asks; it ends this one by itself
+        signal.signal(number, signal.SIG_IGN)
     requests = open(0, "rb", buffering=2**18, closefd=False)  # noqa: SIM115 - for as long as this process lives
     replies = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not come between the replies

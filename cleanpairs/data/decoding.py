@@ -29,6 +29,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from cleanpairs import children
 from cleanpairs.data.decode_worker import REPLY, REQUEST, prepare, resolve
 from cleanpairs.errors import DataError, ResourceError
 from cleanpairs.limits import limit, memory_is_capped
@@ -251,18 +252,14 @@ class _Worker:
             }
         ).encode()  # fmt: skip
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        code = (
-            "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-            "from cleanpairs.data.decode_worker import main; main()"
-        )
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code, json.dumps(sys.path)],
+            self._process = children.start(
+                "from cleanpairs.data.decode_worker import main; main()",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 bufsize=0,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
         except OSError as error:
             self._said.close()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.errors import CleanpairsError
+from cleanpairs.regular import open_regular, read_json
 
 __all__ = ["LARGE", "digest_of"]
 
@@ -40,12 +41,12 @@ def digest_of(path: str | os.PathLike[str], folder: Path, *, least: int = LARGE)
     OSError
         The file cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         begun, seen = time.time(), _seen(file.fileno())
         note = folder / f"{hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()}.json"
         if seen["size"] >= least:
             with suppress(OSError, ValueError, TypeError, KeyError):
-                known = json.loads(note.read_text(encoding="ascii"))
+                known = read_json(note)
                 if known["seen"] == seen and len(digest := bytes.fromhex(known["sha256"])) == 32:
                     return digest
         digest = hashlib.file_digest(file, "sha256").digest()

@@ -16,6 +16,7 @@ import numpy as np
 
 from cleanpairs.errors import DataError
 from cleanpairs.limits import whole
+from cleanpairs.regular import read_bytes
 
 __all__ = [
     "EncodedList",
@@ -214,7 +215,7 @@ def cell_bytes(value: Any, root: Path) -> bytes:
             raise DataError(f"the image file {str(value)[:120]!r} is missing")
         if file.stat().st_size > (most := whole("image_bytes")):
             raise DataError(f"the image file {str(value)[:120]!r} is larger than {most} bytes")
-        return file.read_bytes()
+        return read_bytes(file)
     except OSError as error:
         raise DataError(f"the image file {str(value)[:120]!r} cannot be read: {error.strerror}") from error
 

@@ -8,6 +8,7 @@ wrong in other ways, too: see :mod:`cleanpairs.data.noise_kinds`.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_directory, staged_file
+from cleanpairs.data.columns import score_columns
 from cleanpairs.data.noise_kinds import (
     NoiseKind,
     category_codes,
@@ -186,7 +188,8 @@ def apply_noise(pairs: Pairs, noise: Noise) -> Pairs:
     captions = [pairs.captions[i] for i in noise.permutation.tolist()]
     for i, caption in noise.rewritten.items():
         captions[i] = caption
-    moved = pairs.with_captions(captions)
+    rewrites = pairs.text_vectors is None or noise.rewritten  # of a text that is new no vector is known
+    moved = pairs.with_captions(captions, of=None if rewrites else noise.permutation)
     keys = [pairs.keys[i] for i in noise.permutation.tolist()]
     return replace(moved, true_mismatch=noise.mismatched, true_key=keys)
 
@@ -229,7 +232,7 @@ def corrupt(
         raise ConfigError("corrupt needs a rate or a noise file")
     wronged = apply_noise(pairs, noise)
     if pairs.source.kind == "precomp" and Path(out).suffix != ".parquet":
-        with staged_directory(out, overwrite=overwrite, inputs=[data]) as folder:
+        with staged_directory(out, overwrite=overwrite, inputs=[data], ours=_RESEARCH) as folder:
             _write_research(wronged, Path(pairs.source.paths[0]), folder)
         return noise
     with staged_file(out, overwrite=overwrite, inputs=pairs.source.paths) as file:
@@ -240,6 +243,9 @@ def corrupt(
             for table in tables:
                 sink.write(table)
     return noise
+
+
+_RESEARCH = re.compile(r"\w+_(ims\.npy|caps\w*\.txt|truth\.parquet)")  # files of the layout
 
 
 def _write_research(wronged: Pairs, images: Path, folder: Path) -> None:
@@ -255,14 +261,16 @@ def _write_research(wronged: Pairs, images: Path, folder: Path) -> None:
 
 
 def _wronged_tables(pairs: Pairs, wronged: Pairs, noise: Noise) -> Iterator[pa.Table]:
-    """The input's rows with the new captions and the truth; rows whose captions stay keep their cell as it is."""
-    moved = noise.moved
-    text = pairs.source.columns["text"]
+    """The input's rows with the new captions, their vectors and the truth; rows that keep their captions stay as they
+    are. Given similarities of the others are null, and there are no vectors where captions were rewritten.
+    """
+    moved, columns_of = noise.moved, pairs.source.columns
     assert wronged.true_mismatch is not None and wronged.true_key is not None
     first = 0
     for batch in iter_tables(pairs.source):
         table = pa.Table.from_batches([batch])
-        table = table.drop_columns([c for c in TRUTH if c in table.column_names])
+        lost = columns_of.get("text_features") if wronged.text_vectors is None else None
+        table = table.drop_columns([c for c in (*TRUTH, lost) if c in table.column_names])
         lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
         columns: list[list[Any]] = [
             wronged.captions[lo:hi],
@@ -273,8 +281,17 @@ def _wronged_tables(pairs: Pairs, wronged: Pairs, noise: Noise) -> Iterator[pa.T
             cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(table) + 1)).tolist()
             columns = [[c[a:b] for a, b in pairwise(cuts)] for c in columns]
         changed = np.unique(pairs.row[lo:hi][moved[lo:hi]]) - first
-        field, at = table.schema.field(text), table.schema.get_field_index(text)
-        table = table.set_column(at, field, _with_cells(table[text], changed, columns[0]))
+        replaced: dict[str, Any] = {}
+        if "text" in columns_of:
+            replaced[columns_of["text"]] = [columns[0][r] for r in changed.tolist()]
+        if "text_features" in columns_of and wronged.text_vectors is not None:
+            vectors = wronged.text_vectors[lo:hi][changed]
+            replaced[columns_of["text_features"]] = [v if v.any() else None for v in vectors]
+        replaced |= {name: [None] * len(changed) for name in score_columns(columns_of)}
+        for name, cells in replaced.items():
+            field, at = table.schema.field(name), table.schema.get_field_index(name)
+            field = field.with_nullable(field.nullable or any(cell is None for cell in cells))
+            table = table.set_column(at, field, _with_cells(table[name], changed, cells))
         list_of = pa.list_ if pairs.source.explicit_lists else (lambda kind: kind)
         table = table.append_column(TRUTH[0], pa.array(columns[1], list_of(pa.bool_())))
         table = table.append_column(TRUTH[1], pa.array(columns[2], list_of(pa.string())))
@@ -283,10 +300,10 @@ def _wronged_tables(pairs: Pairs, wronged: Pairs, noise: Noise) -> Iterator[pa.T
 
 
 def _with_cells(column: pa.ChunkedArray, rows: np.ndarray, cells: list[Any]) -> pa.ChunkedArray:
-    """The column with ``cells[r]`` at each of the sorted ``rows``; by slices: views have no kernel that takes."""
+    """The column with ``cells[k]`` at the k-th of the sorted ``rows``; by slices: views have no kernel that takes."""
     old, parts, start = column.combine_chunks(), [], 0
     old = pa.concat_arrays(old.chunks) if isinstance(old, pa.ChunkedArray) else old
-    fresh = pa.array([cells[r] for r in rows.tolist()], old.type)
+    fresh = pa.array(cells, old.type)
     for k, r in enumerate(rows.tolist()):
         parts += [old.slice(start, r - start), fresh.slice(k, 1)]
         start = r + 1

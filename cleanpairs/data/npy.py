@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from cleanpairs.errors import DataError
+from cleanpairs.regular import check_regular
 
 __all__ = ["read_npy"]
 
@@ -20,6 +21,7 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
         It is no such file, is cut short, or holds Python objects.
     """
     try:
+        check_regular(path)
         array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # the header is read as Python's text is: a damaged one raises tokenize's errors too
         raise DataError(f"{path} cannot be read as an array: {error}") from error

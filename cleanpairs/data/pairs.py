@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import EncodedList, FeatureImages, ImageSource, vector_groups
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.source import Source
-from cleanpairs.data.text import caption_fault, concerns_caption, content_hash, text_groups
+from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
 from cleanpairs.errors import DataError
 
 __all__ = ["Pairs"]
@@ -27,6 +26,7 @@ class Pairs:
     Attributes
     ----------
     captions : list of N str
+        All empty where the input has none: vectors of both sides do without.
     image_index : (N,) int64
         Row of ``images``.
     row, position : (N,) int64
@@ -36,7 +36,7 @@ class Pairs:
     image_group : (M,) int64
         Equal = the same image.
     text_group : (N,) int64
-        Equal = the same text after normalisation.
+        Equal = the same text after normalisation; the same vector, where there are no captions.
     reasons : dict
         pair_id -> why it is quarantined.
     source : Source
@@ -80,43 +80,61 @@ class Pairs:
         """(N,) int64: the image group of each pair's image."""
         return self.image_group[self.image_index]
 
+    @property
+    def has_both_vectors(self) -> bool:
+        """Whether the input brings vectors of the images and of the captions."""
+        return self.text_vectors is not None and self.images.array() is not None
+
+    @property
+    def has_captions(self) -> bool:
+        """Whether any pair has one."""
+        return any(self.captions)
+
     @classmethod
     def from_arrays(
         cls,
-        captions: Sequence[str],
+        captions: Sequence[str] | None = None,
         *,
+        image_vectors: np.ndarray | None = None,
+        text_vectors: np.ndarray | None = None,
         features: np.ndarray | None = None,
         images: Sequence[bytes | None] | None = None,
         image_index: Sequence[int] | np.ndarray | None = None,
         keys: Sequence[str] | None = None,
-        text_vectors: np.ndarray | None = None,
         given_scores: Mapping[str, Sequence[float] | np.ndarray] | None = None,
     ) -> Pairs:
         """Pairs in memory.
 
         Parameters
         ----------
-        captions : N str
-        features : (M, D) or (M, R, D) float, optional
-            Precomputed vectors; or
+        captions : N str, optional
+            They may be left out where there are vectors of both sides.
+        image_vectors : (M, D) or (M, R, D) float, optional
+            Precomputed vectors; ``features`` is another name of it. Or
+        text_vectors : (N, D) float, optional
+            Of the captions.
         images : M bytes, optional
             Encoded images.
         image_index : (N,) int, optional
             Image of each caption; by default caption i has image i.
         keys : N str, optional
-        text_vectors : (N, D) float, optional
-            Of the captions.
         given_scores : mapping of str to (N,) float, optional
             Similarities that are known already, by name.
 
         Raises
         ------
         DataError
-            Neither or both of ``features`` and ``images``; sizes that do not fit together.
+            Neither or both of ``image_vectors`` and ``images``; neither captions nor vectors of them; sizes that do not
+            fit together.
         """
+        features = image_vectors if features is None else features
         if (features is None) == (images is None):
-            raise DataError("give either features or images")
-        captions = list(captions)
+            raise DataError("give either image_vectors (features) or images")
+        if captions is None and (text_vectors is None or features is None):
+            raise DataError("captions may be left out only where there are vectors of both sides")
+        texts = None if text_vectors is None else np.asarray(text_vectors)
+        captioned = captions is not None
+        captions = [""] * len(texts) if captions is None and texts is not None else list(captions or ())
         source_images: ImageSource
         if features is not None:
             array = np.asarray(features)
@@ -141,9 +159,10 @@ class Pairs:
             )
         if keys is not None and len(keys) != len(captions):
             raise DataError(f"{len(captions)} captions need {len(captions)} keys, found {len(keys)}")
-        if text_vectors is not None and (text_vectors.ndim != 2 or len(text_vectors) != len(captions)):
+        if texts is not None and (texts.ndim != 2 or len(texts) != len(captions) or texts.dtype.kind != "f"):
             raise DataError(
-                f"{len(captions)} captions need text vectors ({len(captions)}, D), found {text_vectors.shape}"
+                f"{len(captions)} captions need text vectors ({len(captions)}, D) of floats, found {texts.dtype} "
+                f"{texts.shape}"
             )
         scores = {name: np.asarray(values, np.float32) for name, values in (given_scores or {}).items()}
         for name, values in scores.items():
@@ -154,9 +173,15 @@ class Pairs:
             array[list(bad)] = 0
             source_images = FeatureImages(array)
         reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
-        reasons |= {i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))}
+        if texts is not None and len(odd := np.flatnonzero(~np.isfinite(texts).all(axis=1))):
+            texts = np.array(texts)
+            texts[odd] = 0
+            reasons |= {i: NOT_FINITE_TEXT for i in odd.tolist() if i not in reasons}
+        if captioned:
+            reasons |= {i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))}
+        text_group = text_groups(captions) if captioned or texts is None else vector_groups(texts)
         digest = hashlib.sha256("\0".join(captions).encode("utf-8", "surrogatepass"))
-        digest.update(groups.tobytes() + index.tobytes())
+        digest.update(groups.tobytes() + index.tobytes() + (b"" if captioned else text_group.tobytes()))
         n = len(captions)
         source = Source("memory", (), {}, digest.hexdigest(), n, None, False)
         return cls(
@@ -167,10 +192,10 @@ class Pairs:
             keys=[str(k) for k in keys] if keys is not None else [str(i) for i in range(n)],
             images=source_images,
             image_group=groups,
-            text_group=text_groups(captions),
+            text_group=text_group,
             reasons=reasons,
             source=source,
-            text_vectors=text_vectors,
+            text_vectors=texts,
             given_scores=scores,
         )
 
@@ -192,30 +217,34 @@ class Pairs:
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest, n_rows=len(at)),
             true_mismatch=None if self.true_mismatch is None else self.true_mismatch[at],
             true_key=None if self.true_key is None else [self.true_key[i] for i in chosen],
-            **self._given(at),
+            text_vectors=None if self.text_vectors is None else self.text_vectors[at],
+            given_scores={name: values[at] for name, values in self.given_scores.items()},
         )
 
-    def _given(self, at: np.ndarray) -> dict[str, Any]:
-        """What the input says about the captions of the pairs ``at`` (k,)."""
-        return {
-            "text_vectors": None if self.text_vectors is None else self.text_vectors[at],
-            "given_scores": {name: values[at] for name, values in self.given_scores.items()},
-        }
-
-    def with_captions(self, captions: Sequence[str]) -> Pairs:
+    def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> Pairs:
         """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes.
 
         Given scores are unknown (NaN) where the caption is another one; so are the text vectors, altogether, unless
-        every new caption is one of the old ones, whose vector it gets.
+        every new caption is one of the old ones, whose vector it gets: that of pair ``of[i]`` (N,) int64, if given.
         """
         captions = list(captions)
         if len(captions) != len(self):
             raise DataError(f"{len(self)} pairs need {len(self)} captions, found {len(captions)}")
         digest = hashlib.sha256((self.source.fingerprint + "\0".join(captions)).encode("utf-8", "surrogatepass"))
+        captioned = self.has_captions or any(captions)
+        text_group = text_groups(captions) if captioned else self.text_group
         changed = {i for i, (a, b) in enumerate(zip(self.captions, captions, strict=True)) if a != b}
+        vectors = self.text_vectors
+        if of is not None and vectors is not None:
+            vectors, text_group = np.asarray(vectors[of]), text_group if captioned else text_group[of]
+            changed = set(np.flatnonzero(of != np.arange(len(self))).tolist())
+            digest.update(of.tobytes())
+        elif changed:
+            vectors = self._vectors_for(captions)
         reasons = {i: why for i, why in self.reasons.items() if not (i in changed and concerns_caption(why))}
         for i in changed - reasons.keys():
-            if fault := caption_fault(captions[i]):
+            was = "" if of is None else self.reasons.get(int(of[i]), "")
+            if fault := was if concerns_caption(was) else caption_fault(captions[i]) if captioned else None:
                 reasons[i] = fault
         scores = {name: np.array(values) for name, values in self.given_scores.items()}
         for values in scores.values():
@@ -224,9 +253,9 @@ class Pairs:
             self,
             captions=captions,
             reasons=reasons,
-            text_group=text_groups(captions),
+            text_group=text_group,
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest.hexdigest()),
-            text_vectors=self._vectors_for(captions) if changed else self.text_vectors,
+            text_vectors=vectors,
             given_scores=scores,
         )
 
@@ -251,22 +280,7 @@ class Pairs:
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             raise DataError(f"rows must lie in 0 .. {len(self) - 1}, found {rows.min()} to {rows.max()}")
-        digest = hashlib.sha256(self.source.fingerprint.encode() + rows.tobytes()).hexdigest()
-        picked = rows.tolist()
-        return replace(
-            self,
-            captions=[self.captions[i] for i in picked],
-            image_index=self.image_index[rows],
-            row=self.row[rows],
-            position=self.position[rows],
-            keys=[self.keys[i] for i in picked],
-            text_group=self.text_group[rows],
-            reasons={at: self.reasons[i] for at, i in enumerate(picked) if i in self.reasons},
-            source=replace(self.source, kind="memory", paths=(), fingerprint=digest, n_rows=len(rows)),
-            true_mismatch=None if self.true_mismatch is None else self.true_mismatch[rows],
-            true_key=None if self.true_key is None else [self.true_key[i] for i in picked],
-            **self._given(rows),
-        )
+        return self.select(rows)
 
     def mismatched_by(self, permutation: np.ndarray) -> np.ndarray:
         """(N,) bool: where pair i shows the caption of pair ``permutation[i]`` (N,), is it mismatched by that?

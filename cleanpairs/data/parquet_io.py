@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import glob
-import json
+import os
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from cleanpairs.data.images import image_cells, rows_by_file
 from cleanpairs.data.vector_pages import VectorColumn, plain_columns
 from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.errors import DataError
+from cleanpairs.regular import check_regular, read_json
 
 __all__ = [
     "common_schema",
@@ -39,15 +41,17 @@ def parquet_files(folder: Path) -> list[str]:
 
     An export leaves ``OUT.manifest.json``, which names its ledger and its dropped pairs: they are no input.
     """
-    aside: set[Path] = set()
+    aside: set[str] = set()
     for manifest in folder.glob("[!.]*.manifest.json"):
         try:
-            files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-            aside |= {(folder / name).resolve() for name, f in files.items() if f["role"] in ("ledger", "dropped")}
+            files = read_json(manifest)["files"]
+            aside |= {
+                os.path.realpath(folder / name) for name, f in files.items() if f["role"] in ("ledger", "dropped")
+            }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # of somebody else
     found = sorted(folder.glob("[!.]*.parquet"))  # hidden ones are somebody's staging
-    return [str(p) for p in found if p.resolve() not in aside]
+    return [str(p) for p in found if os.path.realpath(p) not in aside]
 
 
 def expand(data: str) -> list[str]:
@@ -93,6 +97,7 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
 
 
 def _opened(path: str) -> pq.ParquetFile:
+    check_regular(path)
     # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets, and a
     # damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
@@ -125,7 +130,7 @@ def common_schema(paths: Sequence[str]) -> pa.Schema:
         with open_parquet(path) as file, _named(path):
             schema = plain_schema(file.schema_arrow)
         names = schema.names
-        twice = sorted({n for n in names if names.count(n) > 1})
+        twice = sorted(n for n, k in Counter(names).items() if k > 1)
         if twice:
             raise DataError(f"{path} has the column {twice[0]!r} more than once")
         if first is None:
@@ -222,12 +227,11 @@ def _batches(
 ) -> Generator[pa.RecordBatch, None, None]:
     """The row groups from ``first`` on in batches of at most ``rows``; vectors that are stored plainly as they lie."""
     groups = range(first, len(sizes))
-    names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+    chosen = None if wanted is None else set(wanted)
+    names = [name for name in file.schema_arrow.names if chosen is None or name in chosen]
     plain = plain_columns(file, names)
     if not plain:
-        yield from file.iter_batches(
-            batch_size=rows, columns=None if wanted is None else list(wanted), row_groups=list(groups)
-        )
+        yield from _by_arrow(file, rows, None if wanted is None else list(wanted), groups)
         return
     schema = file.schema_arrow
     schema = pa.schema([schema.field(name) for name in names], schema.metadata)
@@ -242,11 +246,22 @@ def _batches(
         total = sum(sizes[first:])
         parts: Iterator[Any] = (min(rows, total - at) for at in range(0, total, rows))
         if others:
-            parts = file.iter_batches(batch_size=rows, columns=others, row_groups=list(groups))
+            parts = _by_arrow(file, rows, others, groups)
         for part in parts:
             n = part if isinstance(part, int) else len(part)
-            columns = [vectors[name].take(n) if name in vectors else part.column(name) for name in names]
+            columns = [vectors[name].read(n) if name in vectors else part.column(name) for name in names]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _by_arrow(
+    file: pq.ParquetFile, rows: int, columns: list[str] | None, groups: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    """Batches as pyarrow reads them, which of dictionaries inside of lists cannot be over the end of a row group."""
+    chosen = None if columns is None else set(columns)
+    kinds = [field.type for field in file.schema_arrow if chosen is None or field.name in chosen]
+    apart = any("dictionary" in str(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
+    for some in ([group] for group in groups) if apart else [list(groups)]:
+        yield from file.iter_batches(batch_size=rows, columns=columns, row_groups=some)
 
 
 def read_rows(paths: Sequence[str], column: str, wanted: np.ndarray) -> Iterator[tuple[int, Any, str]]:

@@ -26,8 +26,9 @@ from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.text import caption_fault, text_groups
 from cleanpairs.errors import DataError
+from cleanpairs.regular import read_text
 
-__all__ = ["PrecompReader", "splits_of"]
+__all__ = ["PrecompReader", "lines_of", "splits_of"]
 
 
 _FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
@@ -85,7 +86,7 @@ class PrecompReader:
         truth = folder / f"{name}_truth.parquet"
         if truth.exists():
             paths.append(str(truth))
-        images, captions = _arrays(paths[0]), _lines(paths[1])
+        images, captions = _arrays(paths[0]), lines_of(paths[1])
         per_image = _per_image(len(images), len(captions), paths)
         source = Source(
             kind=self.kind,
@@ -100,7 +101,7 @@ class PrecompReader:
 
     def load(self, source: Source) -> Pairs:
         """All pairs of the split; the vectors stay memory-mapped unless some are not finite."""
-        array, lines = _regions(source.paths[0]), _lines(source.paths[1])
+        array, lines = _regions(source.paths[0]), lines_of(source.paths[1])
         per_image = _per_image(len(array), len(lines), source.paths)
         array = array[: source.n_rows]
         captions = lines[: len(array) * per_image]
@@ -149,7 +150,7 @@ class PrecompReader:
         self, source: Source, batch_rows: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The split as rows with ``key``, ``caption`` (or a list ``captions``) and ``image_features``."""
-        array, lines = _regions(source.paths[0]), _lines(source.paths[1])
+        array, lines = _regions(source.paths[0]), lines_of(source.paths[1])
         per_image = _per_image(len(array), len(lines), source.paths)
         split, text = _split_of(source), source.columns["text"]
         R, D = array.shape[1:]
@@ -189,9 +190,10 @@ def _arrays(path: str) -> np.ndarray:
     return array
 
 
-def _lines(path: str) -> list[str]:
+def lines_of(path: str) -> list[str]:
+    """The captions of a text file, one a line; of token numbers (not in ``*_caps.txt``) commas become spaces."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start})") from error
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,15 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.folder import annotation_files
-from cleanpairs.data.formats.remote import fetch
+from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.source import Source, cache_dir
+from cleanpairs.data.source import Source
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.registry import READERS
 
-__all__ = ["iter_tables", "load_pairs", "open_source", "sniff"]
+__all__ = ["iter_tables", "load_pairs", "load_source", "open_source", "sniff"]
 
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -61,6 +59,8 @@ def open_source(
     image_column: str | None = None,
     text_column: str | None = None,
     key_column: str | None = None,
+    text_vectors: str | Path | None = None,
+    captions: str | Path | None = None,
     image_root: str | Path | None = None,
     limit: int | None = None,
     allow_urls: bool = False,
@@ -69,11 +69,26 @@ def open_source(
     if limit is not None and limit < 0:
         raise ConfigError(f"limit is a number of rows, 0 or more; found {limit}")
     columns = {"image": image_column, "text": text_column, "key": key_column}
+    columns["text_features"] = None if text_vectors is None else _fetched(str(text_vectors), allow_urls)
     root = None if image_root is None else str(image_root)
-    path = fetch(str(data), allow_urls)
-    reader = READERS.load(sniff(path))()
+    path = _fetched(str(data), allow_urls)
+    kind = sniff(path)
+    if kind == "npy":
+        columns["captions"] = None if captions is None else _fetched(str(captions), allow_urls)
+    elif captions is not None:
+        raise ConfigError(f"captions beside the data go with arrays of vectors (.npy), and {data} is {kind}")
+    reader = READERS.load(kind)()
     source: Source = reader.open(path, split=split, columns=columns, image_root=root, limit=limit)
+    if text_vectors is not None and "text_features" not in source.columns:
+        raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source
+
+
+def _fetched(name: str, allow_urls: bool) -> str:
+    """The local path of what ``name`` names: a glob, where a URL names several arrays or Parquet files."""
+    path, ending = fetch(name, allow_urls), Path(name).suffix
+    several = is_url(name) and ending in (".npy", ".parquet") and Path(path).is_dir()
+    return f"{path}/*{ending}" if several else path
 
 
 def load_pairs(
@@ -83,6 +98,8 @@ def load_pairs(
     image_column: str | None = None,
     text_column: str | None = None,
     key_column: str | None = None,
+    text_vectors: str | Path | None = None,
+    captions: str | Path | None = None,
     image_root: str | Path | None = None,
     limit: int | None = None,
     allow_urls: bool = False,
@@ -100,6 +117,11 @@ def load_pairs(
         Where the input has splits; ``train`` by default.
     image_column, text_column, key_column : str, optional
         Found by their usual names if not given. A text column of lists makes one pair of each caption.
+    text_vectors : str, optional
+        The column with vectors of the captions, found by its usual names if not given; where ``data`` is ``.npy`` files
+        of image vectors, those of the captions.
+    captions : path, optional
+        Beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns.
     image_root : path, optional
         Image paths are relative to it (else to the folder of the file that names them) and may not leave it.
     limit : int, optional
@@ -130,17 +152,24 @@ def load_pairs(
         image_column=image_column,
         text_column=text_column,
         key_column=key_column,
+        text_vectors=text_vectors,
+        captions=captions,
         image_root=image_root,
         limit=limit,
         allow_urls=allow_urls,
     )
+    return load_source(source)
+
+
+def load_source(source: Source) -> Pairs:
+    """The pairs of an input that was opened by :func:`open_source`."""
     pairs: Pairs = READERS.load(source.kind)().load(source)
     return pairs
 
 
 def _written(data: Any) -> Path:
     """A DataFrame or Table as a Parquet file in the cache directory, named by its content."""
-    from cleanpairs.data.writing import ParquetSink
+    from cleanpairs.data.writing import cached_table
 
     if hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):
         try:
@@ -153,17 +182,7 @@ def _written(data: Any) -> Path:
         raise DataError(
             f"pairs are read from a path, a DataFrame, a pyarrow Table or Pairs, not from {type(data).__name__}"
         )
-    digest = hashlib.sha256(str(data.schema).encode())
-    for batch in data.combine_chunks().to_batches():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        digest.update(sink.getvalue())
-    path = cache_dir() / "tables" / f"{digest.hexdigest()[:32]}.parquet"
-    if not path.exists():
-        with staged_file(path, overwrite=True) as staged, ParquetSink(staged, data.schema) as out:
-            out.write(data)
-    return path
+    return cached_table(data)
 
 
 def _regions_as_lists(frame: Any) -> Any:

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from cleanpairs.data.columns import is_list, score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
-from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash
+from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
 from cleanpairs.errors import DataError
 from cleanpairs.limits import whole
-from cleanpairs.ops.columns import unsliced
+from cleanpairs.ops.columns import filtered, taken
 from cleanpairs.ops.strings import flatten, string_column
 
 __all__ = ["RowBatch", "Vectors", "convert", "finite_rows", "vector_shape", "vectors_of"]
@@ -46,6 +46,14 @@ class RowBatch:
     true_mismatch: list[bool] | None = None
     true_key: list[str] | None = None
     given_scores: dict[str, np.ndarray] = field(default_factory=dict)  # column -> (k,) float32, NaN where missing
+    captioned: bool = True  # else the captions are empty, and known by their vectors alone
+
+    @property
+    def text_group(self) -> np.ndarray:
+        """(k,) int64: equal = the same text; where there are no captions, the same vector."""
+        if self.captioned or self.text_vectors is None:
+            return text_groups(self.captions)
+        return vector_groups(self.text_vectors)
 
 
 def vector_shape(kind: pa.DataType, column: pa.Array | None) -> tuple[int, int, np.dtype[Any]] | None:
@@ -82,7 +90,7 @@ def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]], what: st
     Nothing is copied where all rows are good and of the array's type. ``what`` the vector is called in a reason.
     """
     R, D, dtype = shape
-    column, n = unsliced(column), len(column)
+    n = len(column)
     nested = is_list(column.type.value_type)
     outer = R if nested else D
     lengths = _lengths(column)
@@ -117,7 +125,7 @@ def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]], what: st
 
 
 def _only(column: pa.Array, rows: np.ndarray) -> pa.Array:
-    return column if rows.all() else column.filter(pa.array(rows))
+    return column if rows.all() else filtered(column, rows)
 
 
 def finite_rows(array: np.ndarray) -> np.ndarray:
@@ -204,8 +212,10 @@ def convert(
     else:
         out.image_group, row_faults = _image_groups(column(columns["image"]), path, image_root, first_row)
     row_faults |= faults or {}
-    captions, keys = column(columns["text"]), column(columns.get("key"))
-    assert captions is not None
+    captions, keys = column(columns.get("text")), column(columns.get("key"))
+    out.captioned = captions is not None
+    if captions is None:
+        captions = pa.nulls(n, pa.string()).fill_null("")
     if not _one_a_row(out, captions, keys, row_faults, first_row, truth="true_mismatch" in batch.schema.names):
         _row_by_row(out, captions, keys, row_faults, first_row, column("true_mismatch"), column("true_key"))
     texts = column(columns.get("text_features"))
@@ -239,8 +249,8 @@ def _one_a_row(
     odd = (flat.lengths == 0) | (first <= 0x20) | (first >= 0x7F) | (flat.lengths > whole("caption_bytes"))
     if len(flat.data) and not flat.data.all():
         odd |= flat.counts(flat.data == 0) > 0
-    asked = np.flatnonzero(odd)
-    for i, text in zip(asked.tolist(), texts.take(pa.array(asked)).to_pylist(), strict=True):
+    asked = np.flatnonzero(odd) if out.captioned else np.empty(0, np.int64)
+    for i, text in zip(asked.tolist(), taken(texts, asked).to_pylist(), strict=True):
         if fault := caption_fault(None if missing[i] else text):
             out.faults[i] = fault
     out.faults = dict(sorted((out.faults | faults).items()))
@@ -290,7 +300,8 @@ def _row_by_row(
             texts = [None]
         for position, text in enumerate(texts):
             fault = row_faults.get(i)
-            fault = fault or (NOT_UTF8 if isinstance(text, bytes) else caption_fault(text))
+            if out.captioned:
+                fault = fault or (NOT_UTF8 if isinstance(text, bytes) else caption_fault(text))
             if fault:
                 out.faults[len(made)] = fault
             made.append(_readable(text))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from cleanpairs.data.digests import digest_of
@@ -61,7 +65,7 @@ def _digest(path: str | os.PathLike[str]) -> bytes:
     try:
         return digest_of(path, cache_dir() / "digests")
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def settings_text(source: Source) -> str:
@@ -80,4 +84,17 @@ def cache_dir() -> Path:
     own = os.environ.get("CLEANPAIRS_CACHE")
     if own:
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cleanpairs"
+    if found := os.environ.get("XDG_CACHE_HOME"):
+        return Path(found) / "cleanpairs"
+    try:
+        return Path.home() / ".cache" / "cleanpairs"
+    except RuntimeError:  # a user without HOME, whom the system does not know
+        return _own_folder()
+
+
+@cache
+def _own_folder() -> Path:
+    """Of this process, until it ends: a folder of a known name in /tmp may be somebody else's."""
+    folder = tempfile.mkdtemp(prefix="cleanpairs-cache-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

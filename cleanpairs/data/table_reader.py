@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.columns import check_truth, find_columns, is_list, score_columns
-from cleanpairs.data.images import FeatureImages, ImageSource
+from cleanpairs.data.images import FeatureImages, ImageSource, vector_groups
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import RowBatch, convert, vector_shape
 from cleanpairs.data.source import Source, cache_dir, fingerprint_files, settings_text
@@ -152,18 +152,23 @@ class TableReader(ABC):
             fingerprint="",
             n_rows=n_rows if limit is None else min(limit, n_rows),
             image_root=None if image_root is None else str(Path(image_root).absolute()),
-            explicit_lists=is_list(schema.field(found["text"]).type),
+            explicit_lists="text" in found and is_list(schema.field(found["text"]).type),
             options=dict(options or {}),
         )
         return replace(source, fingerprint=fingerprint_files(paths, settings_text(source)))
 
 
 def load_rows(
-    batches: Iterator[RowBatch], source: Source, encoded: ImageSource | None, vectors: np.ndarray | None = None
+    batches: Iterator[RowBatch],
+    source: Source,
+    encoded: ImageSource | None,
+    vectors: np.ndarray | None = None,
+    text_vectors: np.ndarray | None = None,
 ) -> Pairs:
     """Pairs out of converted batches of rows.
 
-    ``vectors`` (n_rows, R, D): those of the features column, where they lie in one array already and need no copy.
+    ``vectors`` (n_rows, R, D), ``text_vectors`` (n_rows, D): those of the columns of vectors, where they lie in one
+    array already and need no copy.
     """
     captions: list[str] = []
     keys: list[str] = []
@@ -195,7 +200,7 @@ def load_rows(
                 scores[name].append(values)
             if batch.vectors is not None and vectors is None:
                 images_kept.add(batch.vectors, stack)
-            if batch.text_vectors is not None:
+            if batch.text_vectors is not None and text_vectors is None:
                 texts_kept.add(batch.text_vectors, stack)
             first += batch.n_rows
     array = vectors
@@ -204,6 +209,7 @@ def load_rows(
     images: ImageSource | None = encoded if array is None else FeatureImages(array, encoded)
     if images is None:
         raise DataError(f"{', '.join(source.paths)} holds no images")
+    texts = texts_kept.array((1,)) if text_vectors is None and "text_features" in source.columns else text_vectors
     rows = np.concatenate(row)
     return Pairs(
         captions=captions,
@@ -213,12 +219,12 @@ def load_rows(
         keys=keys,
         images=images,
         image_group=np.concatenate(groups) if groups else np.empty(0, np.int64),
-        text_group=text_groups(captions),
+        text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
         reasons=reasons,
         source=source,
         true_mismatch=np.asarray(mismatch, dtype=bool) if truth else None,
         true_key=true_key if truth else None,
-        text_vectors=texts_kept.array((1,)) if "text_features" in source.columns else None,
+        text_vectors=texts,
         given_scores={name: np.concatenate([np.empty(0, np.float32), *parts]) for name, parts in scores.items()},
     )
 

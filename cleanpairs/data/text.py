@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.limits import whole
+from cleanpairs.ops.columns import taken
 from cleanpairs.ops.strings import BLANK, byte_table, collapse_blanks, flatten, hashes, in_chunks, string_column
 
 __all__ = [
+    "NOT_FINITE_TEXT",
     "NOT_UTF8",
     "caption_fault",
     "concerns_caption",
@@ -27,6 +29,7 @@ _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the el
     "\u2010-\u201f\u2039\u203a\u3001\u3002\u3008-\u3011\u3014-\u301f\u30fb]+"
 )
 NOT_UTF8 = "the caption is not UTF-8"
+NOT_FINITE_TEXT = "its text vector is not finite"
 
 
 def normalise_text(text: str) -> str:
@@ -61,7 +64,7 @@ def _groups(captions: list[str] | pa.Array) -> np.ndarray:
     normal = collapse_blanks(flat, _NORMAL)
     odd = np.flatnonzero(~flat.plain() | (normal.lengths == 0))  # or of nothing but punctuation, which it keeps then
     groups = hashes(normal)
-    groups[odd] = _one_by_one(column.take(pa.array(odd)).to_pylist())
+    groups[odd] = _one_by_one(taken(column, odd).to_pylist())
     return groups
 
 
@@ -84,5 +87,5 @@ def caption_fault(caption: str | None) -> str | None:
 
 
 def concerns_caption(reason: str) -> bool:
-    """Whether a reason speaks of the caption: one of :func:`caption_fault`, or :data:`NOT_UTF8`."""
-    return reason.startswith(("the caption ", "there is no caption"))
+    """Whether a reason speaks of the caption or its vector: :func:`caption_fault`, :data:`NOT_UTF8`, a reader's."""
+    return reason.startswith(("the caption ", "there is no caption", "its text vector ", "there is no text vector"))

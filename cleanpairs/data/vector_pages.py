@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cleanpairs.data.thrift import Fields, read_struct, read_varint
+from cleanpairs.regular import open_regular
 
 __all__ = ["Chunk", "VectorColumn", "plain_columns"]
 
@@ -61,11 +62,15 @@ def plain_columns(file: pq.ParquetFile, names: Sequence[str]) -> dict[str, list[
     schema, footer = file.schema_arrow, file.metadata
     if any("." in name for name in schema.names) or len(set(schema.names)) < len(schema.names):
         return found  # Parquet's paths are not clear then
-    leaves = {file.schema.column(i).path: i for i in range(len(file.schema))}
+    vectors = {name for name in names if _is_vector(schema.field(name).type)}
+    if not vectors:
+        return found
+    leaves: dict[str, list[int]] = {}
+    for i in range(len(file.schema)):
+        leaves.setdefault(file.schema.column(i).path.split(".")[0], []).append(i)
     for name in names:
-        kind = schema.field(name).type
-        at = [i for path, i in leaves.items() if path.split(".")[0] == name]
-        if len(at) != 1 or not _is_vector(kind):
+        kind, at = schema.field(name).type, leaves.get(name, [])
+        if len(at) != 1 or name not in vectors:
             continue
         leaf = file.schema.column(at[0])
         if leaf.max_repetition_level != 1 or _TYPES.get(leaf.physical_type) != kind.value_type:
@@ -124,7 +129,7 @@ class VectorColumn:
     ) -> None:
         self._field, self._chunks, self._rows, self._opened = field, chunks, rows, opened
         self._group, self._at = group, 0  # the row of the group that is next
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - close() does
+        self._file = open_regular(path, buffering=0)
         self._pages: _Pages | None = None
         self._arrow: _ByArrow | None = None
 
@@ -133,7 +138,7 @@ class VectorColumn:
         self._file.close()
         self._end_group()
 
-    def take(self, rows: int) -> pa.Array:
+    def read(self, rows: int) -> pa.Array:
         """The next ``rows`` rows, as Arrow would give them, and with its errors; there must be as many."""
         pieces: list[pa.Array] = []
         while rows:

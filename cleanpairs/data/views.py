@@ -1,4 +1,4 @@
-"""Arrow's view types as the plain types that they are views of: pyarrow has few kernels for views, `datasets` none."""
+"""Arrow's views and extension types as the plain types that hold them: pyarrow has few kernels for others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ __all__ = ["plain_batch", "plain_schema", "plain_type"]
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type without views: string for string_view, list for list_view, inside lists and structs too."""
+    """The type without views and extensions: string for string_view and arrow.json, inside lists and structs too."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
     if pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_binary_view(kind):
         return pa.binary()
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
+    if pa.types.is_map(kind):
+        parts = (field.with_type(plain_type(field.type)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(*parts, keys_sorted=kind.keys_sorted)
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     for is_one, made in (
@@ -28,12 +35,12 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema without views."""
+    """The schema without views and extensions."""
     return pa.schema([field.with_type(plain_type(field.type)) for field in schema], schema.metadata)
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without views; itself where it has none."""
+    """The batch without views and extensions; itself where it has none."""
     schema = plain_schema(batch.schema)
     if schema.equals(batch.schema):
         return batch
@@ -44,6 +51,11 @@ def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type.equals(kind):
         return column
-    if "list_view" in str(column.type):  # pyarrow 26 casts those with nulls to lists that are invalid
-        return pa.array(column.to_pylist(), kind)
-    return column.cast(kind)
+    if isinstance(column, pa.ExtensionArray):
+        return _plain(column.storage, kind)
+    try:
+        if "list_view" not in str(column.type):  # pyarrow 26 casts those with nulls to lists that are invalid
+            return column.cast(kind)
+    except pa.ArrowNotImplementedError:  # inside of maps and dictionaries
+        pass
+    return pa.array(column.to_pylist(), kind)

@@ -19,11 +19,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.source import cache_dir
 from cleanpairs.data.vector_writer import VectorWriter
 from cleanpairs.errors import OutputError
-from cleanpairs.ops.columns import is_list
+from cleanpairs.ops.columns import as_schema, is_list
 
-__all__ = ["ParquetSink", "with_image_feature"]
+__all__ = ["ParquetSink", "cached_table", "with_image_feature"]
 
 GROUP_BYTES = 64 * 2**20
 GROUP_ROWS = 65_536
@@ -126,6 +128,9 @@ class ParquetSink:
         Note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it is given.
     hashed : bool
         Make :attr:`sha256` of a file with vectors while it is written; else the file is read for it.
+    note : str, optional
+        A key in the metadata of the file, not of its schema: of a file without vectors, gone when another program
+        writes it again.
 
     Attributes
     ----------
@@ -143,7 +148,13 @@ class ParquetSink:
     parts: Mapping[str, int] = {}  # of a directory: this is one file
 
     def __init__(
-        self, path: str | os.PathLike[str], schema: pa.Schema, *, image_feature: bool = True, hashed: bool = False
+        self,
+        path: str | os.PathLike[str],
+        schema: pa.Schema,
+        *,
+        image_feature: bool = True,
+        hashed: bool = False,
+        note: str | None = None,
     ) -> None:
         self.path, self.schema = Path(path), with_image_feature(schema) if image_feature else schema
         self.rows = 0
@@ -158,14 +169,15 @@ class ParquetSink:
                 self._writer = VectorWriter(self.path, self.schema, hashed=hashed, **how)
             else:
                 self._writer = pq.ParquetWriter(self.path, self.schema, **how)
+                if note is not None:
+                    self._writer.add_key_value_metadata({note: ""})
         except OSError as error:
             raise OutputError(f"{self.path} cannot be written: {error}") from error
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows; a row group is written when 64 MiB or 65,536 rows have come together."""
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        table = table.cast(self.schema) if not table.schema.equals(self.schema) else table
-        table = table.replace_schema_metadata(self.schema.metadata)
+        table = as_schema(table, self.schema)
         self.rows += len(table)
         step = max(1, min(GROUP_ROWS, int(GROUP_BYTES * len(table) / max(table.nbytes, 1))))
         for start in range(0, len(table), step):
@@ -212,3 +224,18 @@ class ParquetSink:
         else:
             with suppress(OSError, pa.ArrowException):  # the staging around it throws the file away
                 self._writer.close()
+
+
+def cached_table(table: pa.Table) -> Path:
+    """The table as a Parquet file in the cache directory, named by its content."""
+    digest = hashlib.sha256(str(table.schema).encode())
+    for batch in table.combine_chunks().to_batches():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        digest.update(sink.getvalue())
+    path = cache_dir() / "tables" / f"{digest.hexdigest()[:32]}.parquet"
+    if not path.exists():
+        with staged_file(path, overwrite=True) as staged, ParquetSink(staged, table.schema) as out:
+            out.write(table)
+    return path

@@ -11,10 +11,10 @@ run, and pickled weights are refused.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import string
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +27,8 @@ from torch import Tensor
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
 from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.hub import hub_allowed
+from cleanpairs.regular import read_json, sha256_of
 
 __all__ = ["PretrainedCLIP"]
 
@@ -253,8 +255,16 @@ def _download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path
 
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
         raise DataError(f"there is no directory {name}, and it is no name on the hub either: check the path")
+    patterns = [*FILES, *also]
+    if not hub_allowed():
+        with suppress(Exception):  # whatever it is: it is not here
+            return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=True))
+        raise DataError(
+            f"there is no model {name} on this machine, neither as a directory nor in the hub's cache, and what a file "
+            f"names is never fetched: if you trust it, `hf download {name}`, then again"
+        )
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=[*FILES, *also]))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # whatever the HTTP client below raises: there is no model, and the reason is told
         reason = " ".join(str(error).split())[:300]
         raise DataError(
@@ -265,7 +275,7 @@ def _download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except FileNotFoundError as error:
         raise DataError(f"{file.parent} is no pretrained model: {file.name} is missing") from error
     except (ValueError, OSError) as error:
@@ -355,10 +365,5 @@ def _fingerprint(folder: Path) -> str:
     """SHA-256 over names and contents of the model's files."""
     digest = hashlib.sha256()
     for file in sorted({file for pattern in FILES for file in folder.glob(pattern)}):
-        digest.update(f"{file.name}\0{_sha256(file)}\n".encode())
+        digest.update(f"{file.name}\0{sha256_of(file)}\n".encode())
     return digest.hexdigest()
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

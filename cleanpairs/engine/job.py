@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -22,10 +23,11 @@ from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Engine, Finished, Work
 from cleanpairs.errors import OutputError, OutputExistsError
 
-__all__ = ["MANIFEST", "Progress", "remove_job", "run_partitions"]
+__all__ = ["MANIFEST", "Progress", "claim_folder", "release_folder", "remove_job", "run_partitions"]
 
 MANIFEST = "manifest.jsonl"
 LOCK = ".job-lock"
+PART = re.compile(r"part-\d{6,}")  # see Partition.name
 
 Progress = Callable[[int, int], None]
 """``progress(rows done, rows in all)``, when a partition is finished."""
@@ -86,12 +88,49 @@ def run_partitions(
     return [done[p.number] for p in partitions]
 
 
+def claim_folder(folder: Path) -> None:
+    """Make the folder of a job, or go on in one that a job has made; it is known by the file :data:`LOCK` in it.
+
+    Raises
+    ------
+    OutputExistsError
+        Somebody else's files are in it.
+    OutputError
+        It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / LOCK).exists() and (theirs := next(folder.iterdir(), None)) is not None:
+            raise OutputExistsError(
+                f"{folder} holds {theirs.name!r}, and no job has made it: what lies there could be lost among its "
+                "parts; move it away, or name another output"
+            )
+        (folder / LOCK).touch(mode=0o600)
+    except OutputExistsError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
 def remove_job(folder: Path) -> None:
     """Remove what a job has left in its folder, and the folder if there is nothing else in it."""
     with suppress(OSError):
-        for file in [*folder.glob("part-*"), folder / MANIFEST, folder / LOCK]:
+        for file in [*_parts(folder), folder / MANIFEST, folder / LOCK]:
             file.unlink(missing_ok=True)
         folder.rmdir()
+
+
+def release_folder(folder: Path) -> None:
+    """Remove the folder of jobs that have removed what they left in it, if there is nothing else."""
+    with suppress(OSError):
+        if [path.name for path in folder.iterdir()] == [LOCK]:
+            (folder / LOCK).unlink()
+            folder.rmdir()
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The outputs of partitions, of whichever job."""
+    return [path for path in folder.iterdir() if PART.fullmatch(path.name)]
 
 
 @contextmanager
@@ -109,8 +148,8 @@ def _writing(folder: Path) -> Iterator[None]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """The folder, made, and held against a second process that would do the same job."""
+    claim_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
@@ -140,7 +179,7 @@ def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
         )
     else:
         kept = {}
-        for old in folder.glob("part-*"):
+        for old in _parts(folder):
             old.unlink()
     with staged_file(manifest, overwrite=True) as fresh:
         lines = [{"job": name}, *(asdict(finished) for finished in kept.values())]

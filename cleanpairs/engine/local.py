@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
+import subprocess
+import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any, cast
 
+from cleanpairs.children import start
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Do, Finished, Work, carry_out, share_of_threads
 from cleanpairs.errors import ConfigError, ResourceError
@@ -21,8 +25,8 @@ DEATHS = 3  # of the pool in a row, without a partition finished in between
 class LocalEngine:
     """A pool of ``workers`` processes, which share the cores; one worker is this process itself.
 
-    Processes are spawned, not forked: threads of PyTorch and Arrow do not survive a fork. When one dies (the kernel
-    kills who takes too much memory), the others are stopped with it, and a new pool does what is left.
+    Processes are started anew, not forked: threads of PyTorch and Arrow do not survive a fork. When one dies (the
+    kernel kills who takes too much memory), the others are stopped with it, and a new pool does what is left.
 
     Raises
     ------
@@ -55,7 +59,7 @@ class LocalEngine:
                     del left[finished.number]
                     deaths = 0
                     yield finished
-            except BrokenProcessPool as error:
+            except _DeathError as error:
                 deaths += 1
                 if deaths >= DEATHS:
                     raise ResourceError(
@@ -65,35 +69,91 @@ class LocalEngine:
                     ) from error
 
     def _round(self, work: Work, partitions: list[Partition], folder: Path) -> Iterator[Finished]:
-        workers = min(self.workers, len(partitions))
-        pool = ProcessPoolExecutor(
-            workers,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_begin,
-            initargs=(work, share_of_threads(self.workers)),
-        )
+        """Do partitions until all are done, one fails, or a worker dies."""
+        threads = share_of_threads(self.workers)
+        waiting = list(reversed(partitions))
+        workers = {w.connection: w for w in (_Worker(work, threads) for _ in range(min(self.workers, len(waiting))))}
         try:
-            futures: list[Future[Finished]] = [pool.submit(_do_one, p, folder) for p in partitions]
-            for future in as_completed(futures):
-                yield future.result()
+            for worker in workers.values():
+                worker.begin(waiting.pop(), folder)
+            busy = set(workers)
+            while busy:
+                for connection in wait(busy):
+                    worker = workers[cast(Connection, connection)]
+                    finished = worker.result()
+                    if waiting:
+                        worker.begin(waiting.pop(), folder)
+                    else:
+                        busy.remove(worker.connection)
+                    yield finished
+        except _DeathError:
+            for worker in workers.values():
+                worker.process.kill()
+            raise
         finally:
-            pool.shutdown(cancel_futures=True)  # after an error the others finish the partitions in hand
+            for worker in workers.values():  # after an error the others finish the partitions in hand
+                worker.close()
 
 
-_work: tuple[Work, int] | None = None
-_do: Do | None = None
+class _DeathError(Exception):
+    """A worker died."""
 
 
-def _begin(work: Work, threads: int) -> None:
-    """In a worker. The work is opened with the first partition: the pool would swallow an error raised here."""
-    global _work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    _work = work, threads
+class _Worker:
+    """A process that does one partition after another."""
+
+    def __init__(self, work: Work, threads: int) -> None:
+        self.connection, theirs = Pipe()
+        try:
+            code = f"from cleanpairs.engine.local import serve; serve({theirs.fileno()})"
+            self.process = start(code, stdin=subprocess.DEVNULL, keep=[theirs.fileno()])
+        except OSError as error:
+            self.connection.close()
+            raise ResourceError(f"no process can be started ({error}): take fewer workers") from error
+        finally:
+            theirs.close()
+        self._send((work, threads))
+
+    def _send(self, what: object) -> None:
+        try:
+            self.connection.send(what)
+        except OSError as error:
+            raise _DeathError from error
+
+    def begin(self, partition: Partition, folder: Path) -> None:
+        """Have it do a partition."""
+        self._send((partition, folder))
+
+    def result(self) -> Finished:
+        """What it has done, or the error that it has raised."""
+        try:
+            said = self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise _DeathError from error
+        if isinstance(said, Finished):
+            return said
+        raise said
+
+    def close(self) -> None:
+        """Let it end, when it has finished what it has in hand."""
+        self.connection.close()
+        self.process.wait()
 
 
-def _do_one(partition: Partition, folder: Path) -> Finished:
-    global _do
-    assert _work is not None
-    if _do is None:
-        _do = _work[0].open(_work[1])
-    return carry_out(_do, partition, folder)
+def serve(number: int) -> None:
+    """In a worker: do what comes over the connection of this file descriptor, until it is closed."""
+    for signal_number in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all: the parent's to handle
+        signal.signal(signal_number, signal.SIG_IGN)
+    connection: Connection[Any, Any] = Connection(number)
+    with suppress(EOFError, OSError):
+        work, threads = connection.recv()
+        do: Do | None = None
+        while True:
+            partition, folder = connection.recv()
+            try:
+                do = do or work.open(threads)
+                said: Finished | Exception = carry_out(do, partition, folder)
+            except Exception as error:
+                error.add_note(f"in a worker process:\n{traceback.format_exc()}")
+                said = error
+            connection.send(said)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.engine.job import remove_job, run_partitions
+from cleanpairs.engine.job import claim_folder, release_folder, remove_job, run_partitions
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Engine, Work
 from cleanpairs.ops.inverted_lists import InvertedLists
@@ -115,7 +114,8 @@ class EngineSearch:
         self._searches.append(folder)
         n = len(queries)
         parts = [Partition(i, f, min(prepared.block, n - f)) for i, f in enumerate(range(0, n, prepared.block))]
-        folder.mkdir(parents=True, exist_ok=True)
+        claim_folder(self.folder)
+        claim_folder(folder)
         work: Work
         if self.engine.remote or self.job is None:
             digests = [_lay_down(folder, name, array) for name, array in _arrays(prepared, queries)]
@@ -139,8 +139,7 @@ class EngineSearch:
             for name in ("queries", *_LISTS):
                 (folder / f"{name}.npy").unlink(missing_ok=True)
             remove_job(folder)
-        with suppress(OSError):
-            self.folder.rmdir()
+        release_folder(self.folder)
 
 
 def _arrays(prepared: Prepared, queries: np.ndarray) -> list[tuple[str, np.ndarray]]:

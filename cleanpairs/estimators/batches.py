@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.data.text import text_groups
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.errors import DataError
@@ -53,7 +52,7 @@ class RowScorer(Protocol):
 
 def vector_scorer(model: PairCleaner, roles: Set[str]) -> RowScorer | None:
     """What scores rows of which these roles are known, batch by batch; None: the pairs are needed as a whole."""
-    given = model.text_encoder == "features"
+    given = model.text_encoder_ == "features"
     if "features" not in roles or model.image_encoder_ != "features" or (given and "text_features" not in roles):
         return None
     return VectorScorer(model, text_vectors=given)
@@ -74,7 +73,7 @@ class VectorScorer:
             return np.empty(0, np.float32)
         images, texts = self._encoded(batch, data)
         image_group = batch.image_group[_filled(batch.row)]
-        scores = model.bank_(images, texts, image_group, _filled(text_groups(batch.captions)))[:n]
+        scores = model.bank_(images, texts, image_group, _filled(batch.text_group))[:n]
         scores[list(batch.faults)] = np.nan
         return scores
 

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from cleanpairs import distributed
+from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.valley import Valley, find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
@@ -24,7 +25,9 @@ from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
 from cleanpairs.estimators.batches import RowScorer, vector_scorer
 from cleanpairs.estimators.cross_fitting import out_of_fold_scores
-from cleanpairs.estimators.encoders import Encoders, takes_sentences, vector_moments
+from cleanpairs.estimators.cut import Cut, cut_at
+from cleanpairs.estimators.encoders import AUTO, WORDS, Encoders, takes_sentences, text_encoder_for, vector_moments
+from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT, evidence_of, refuse_without
 from cleanpairs.estimators.shared import SharedParameters
@@ -52,14 +55,20 @@ class PairCleaner(Plots, SharedParameters):
     ``fit``, for N pairs:
 
     - ``correspondence_`` (N,) float32 in [0, 1], low = bad, NaN where quarantined;
-    - ``threshold_`` float, below which a pair is flagged; ``noise_rate_`` float, estimated share of wrong pairs;
+    - ``threshold_`` float, below which a pair is flagged; ``noise_rate_`` float, estimated share of wrong pairs, and
+      ``noise_rate_interval_``, its 95 % interval (low, high); NaN where undetermined, or the method has none;
     - ``quarantined_`` dict, pair_id -> reason; ``history_`` list of dicts, one an epoch;
+    - ``text_encoder_`` what captions go through: the name of an encoder, "features" (the data's vectors) or "words"
+      (learned); None beside an ``encoder`` of both sides;
     - ``captions_`` str, what the captions became (learned words, vectors of which encoder), and why;
     - ``model_`` the dual encoder (the mean of two, where the method trains two), ``tokenizer_`` its vocabulary,
       ``bank_`` the trusted pairs that scores refer to.
     """
 
     encoders_ = Encoders()  # none, until a fit or a saved model names some
+    calibration_: Calibration | None = None  # of a method whose correspondence is a probability
+    noise_rate_interval_ = (float("nan"), float("nan"))
+    text_encoder_: str | Path | None = None
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
@@ -72,6 +81,8 @@ class PairCleaner(Plots, SharedParameters):
 
     def _default_threshold(self, valley: Valley) -> float:
         return 0.5
+
+    _null_threshold = True  # vectors of one space give the threshold: labels there are on a scale of their own
 
     def _head(self, model: Any) -> Any:
         """What is learned beside ``model`` and kept with it; None when nothing is."""
@@ -169,6 +180,8 @@ class PairCleaner(Plots, SharedParameters):
         self.fingerprint_ = pairs.source.fingerprint
         self.tau_ = self.label_tau or self.tau
         self._set_threshold(self.correspondence_[usable])
+        if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
+            self._set_by_null(matrix.array, data)
         device = self._device()
         self.bank_ = Bank.choose(
             embed_images(self.model_, matrix.array, device=device),
@@ -202,7 +215,7 @@ class PairCleaner(Plots, SharedParameters):
         on_encode_texts: Callable[[int, int], None] | None,
     ) -> tuple[Pairs, ImageMatrix, np.ndarray, TrainingData]:
         """The pairs with their groups, the images' features, which pairs are usable, and these for a training."""
-        self._load_encoders()
+        self._load_encoders(text_encoder_for(self, pairs))
         matrix = self.encoders_.images(pairs, self.image_encoder, self.image_size, on_encode)
         self.quarantined_ = self._quarantine(pairs, matrix)
         pairs = self._grouped(pairs)
@@ -224,6 +237,10 @@ class PairCleaner(Plots, SharedParameters):
         """What makes a table of captions: learned words, a frozen encoder, or both; ``captions_`` says which."""
         captions = [pairs.captions[i] for i in usable]
         self.encoders_, self.captions_ = self.encoders_.suiting(captions, self)
+        if self.text_encoder_ == AUTO:
+            self.text_encoder_ = (
+                WORDS if self.encoders_.text is None else str(self.encoders_.to_dict()["text_encoder"]["name"])
+            )
         frozen = self.encoders_.texts(pairs)
         both = isinstance(frozen, FrozenTexts) and self.encoders_.both is None and takes_sentences(self.backbone)
         if frozen is not None and not both:
@@ -231,9 +248,12 @@ class PairCleaner(Plots, SharedParameters):
         words = Tokenizer.fit(captions, kind=self.tokenizer, min_count=self.min_count, max_length=self.max_length)
         return words if frozen is None else WordsAndSentences(words, frozen)
 
-    def _load_encoders(self, saved: dict[str, Any] | None = None, path: Path | None = None) -> None:
+    def _load_encoders(
+        self, text_encoder: str | Path | None, saved: dict[str, Any] | None = None, path: Path | None = None
+    ) -> None:
         """The pretrained networks that the parameters name; those of a model in ``path``, where it is loaded."""
-        self.encoders_ = Encoders.load(self)
+        self.text_encoder_ = text_encoder
+        self.encoders_ = Encoders.load(self, text_encoder)
         if saved and path is not None:
             self.encoders_.check(saved, path)
 
@@ -328,6 +348,16 @@ class PairCleaner(Plots, SharedParameters):
             if self.threshold is None and self.require_evidence and not self._hint():
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
 
+    def _set_by_null(self, images: np.ndarray, data: TrainingData) -> None:
+        """Threshold and noise rate of vectors of one space, where these agree with the method."""
+        texts = data.tokens.vectors
+        assert texts is not None
+        y, rows = self.correspondence_[data.pair_id], data.tokens.ids[data.tokens.offsets[:-1]]
+        vectors = images[data.image_index, 0], texts[rows]
+        found = null_threshold(y, *vectors, data.image_group, data.text_group, seed=self.random_state)
+        if found is not None:
+            self.threshold_, self.noise_rate_ = found
+
     def _hint(self) -> bool:
         """Whether the pairs gave any sign of depending on each other; where they were not asked, they may."""
         found = getattr(self, "evidence_", None)
@@ -396,6 +426,33 @@ class PairCleaner(Plots, SharedParameters):
         """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
         self._fitted()
         return vector_scorer(self, roles)
+
+    def threshold_for(
+        self, *, max_wrong: float | None = None, keep: float | None = None, correspondence: np.ndarray | None = None
+    ) -> Cut:
+        """The threshold that keeps the largest set with at most a share of mismatched pairs, or the best share.
+
+        Parameters
+        ----------
+        max_wrong : float in (0, 1)
+            Mismatched pairs among the kept: their expected share is at most this, and the upper end of its 95 %
+            interval at most 1.5 times.
+        keep : float in (0, 1]
+            Share of the pairs that is kept; of equal ones all are.
+        correspondence : (n,) float, optional
+            Of the data of ``fit``; ``correspondence_`` by default, which a loaded model has not.
+
+        Raises
+        ------
+        ConfigError
+            Not exactly one of the two, or out of range.
+        RefusedError
+            ``max_wrong``, and the method gives no probabilities, or the noise rate is undetermined, or not even 30
+            pairs are known to be that pure.
+        """
+        self._fitted()
+        y = np.asarray(self.correspondence_ if correspondence is None else correspondence, dtype=np.float32)
+        return cut_at(y[np.isfinite(y)], self.calibration_, self.method_name, max_wrong=max_wrong, keep=keep)
 
     def rematch(
         self,

@@ -1,7 +1,8 @@
 """The pretrained networks of an estimator: what stands before the trained model, or within it.
 
 By the parameters ``encoder`` (both towers of CLIP or SigLIP), ``text_encoder`` (text alone), ``image_encoder`` (a torch
-module) and ``tune``. Without them an estimator learns its own words, and nothing here is used.
+module) and ``tune``, and by the vectors that the data brings. Without them an estimator learns its own words, and
+nothing here is used.
 """
 
 from __future__ import annotations
@@ -35,10 +36,45 @@ if TYPE_CHECKING:
     from cleanpairs.encoders.sentences import SentenceEncoder
     from cleanpairs.estimators.shared import SharedParameters
 
-__all__ = ["AUTO", "WORDS", "Encoders", "takes_sentences", "vector_moments"]
+__all__ = [
+    "AUTO", "GIVEN", "WORDS", "Encoders", "refuse_without_captions", "takes_sentences", "text_encoder_for",
+    "vector_moments",
+]  # fmt: skip
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
 AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions; learned words alone
+
+
+def text_encoder_for(estimator: SharedParameters, pairs: Pairs) -> str | Path | None:
+    """The text encoder of a fit on ``pairs``: the one that is named, else the data's vectors (:data:`GIVEN`).
+
+    These are taken where the data brings them of both sides and no encoder of images is named; else words are learned
+    (:data:`WORDS`), or what suits the captions is chosen when they are known (:data:`AUTO`). None beside ``encoder``,
+    which reads the captions itself.
+
+    Raises
+    ------
+    DataError
+        There are no captions, and the vectors are not taken.
+    """
+    named = estimator.text_encoder
+    given = pairs.has_both_vectors and estimator.image_encoder in ("auto", GIVEN)
+    if estimator.encoder is not None:
+        found = named if named not in (AUTO, WORDS) else None
+    else:
+        found = named if named not in (None, AUTO) else GIVEN if given else named or WORDS
+    if found != GIVEN:
+        refuse_without_captions(pairs, found or estimator.encoder)
+    return found
+
+
+def refuse_without_captions(pairs: Pairs, reader: Any) -> None:
+    """DataError where ``reader``, a text encoder, would find no captions to read."""
+    if not pairs.has_captions and len(pairs.reasons) < len(pairs):
+        raise DataError(
+            f"the data has no captions, and {reader} reads them: leave encoders out, which takes the vectors of both "
+            "sides, or name a column of captions"
+        )
 
 
 @dataclass(frozen=True)
@@ -55,8 +91,8 @@ class Encoders:
     image: ModuleEncoder | None = None
 
     @classmethod
-    def load(cls, estimator: SharedParameters) -> Encoders:
-        """Those that the parameters of ``estimator`` name.
+    def load(cls, estimator: SharedParameters, text_encoder: str | Path | None) -> Encoders:
+        """Those that the parameters of ``estimator`` name, and ``text_encoder``, of :func:`text_encoder_for`.
 
         Raises
         ------
@@ -71,17 +107,16 @@ class Encoders:
             from cleanpairs.encoders.pretrained import PretrainedCLIP
 
             both = PretrainedCLIP.load(_resolved(estimator.encoder), device)
-        if estimator.text_encoder == GIVEN:
+        if text_encoder == GIVEN:
             text = GIVEN
-        elif estimator.text_encoder == AUTO:
+        elif text_encoder == AUTO:
             if estimator.encoder is None and takes_sentences(estimator.backbone):
                 text = _shipped(device)
-        elif estimator.text_encoder not in (None, WORDS):
+        elif text_encoder not in (None, WORDS):
             from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder
 
-            name = estimator.text_encoder
-            text = _shipped(device) if name == SHIPPED else None
-            text = text or SentenceEncoder.load(_resolved(name), device)
+            text = _shipped(device) if text_encoder == SHIPPED else None
+            text = text or SentenceEncoder.load(_resolved(str(text_encoder)), device)
         if not isinstance(estimator.image_encoder, str):
             from cleanpairs.encoders.module_encoder import ModuleEncoder
 
@@ -164,6 +199,12 @@ class Encoders:
 
     # -- the model --------------------------------------------------------------------------------------------------
 
+    def in_one_space(self, matrix: ImageMatrix, tokens: TokenTable) -> bool:
+        """Whether both sides are single vectors of one length: of one model, or of the data."""
+        if self.tuned or tokens.vectors is None or matrix.array.shape[1:] != (1, tokens.vectors.shape[1]):
+            return False
+        return self.both is not None or (self.text == GIVEN and matrix.encoder == GIVEN)
+
     def builder(self, estimator: SharedParameters, matrix: ImageMatrix, tokens: TokenTable) -> Callable[[], Any] | None:
         """A maker of fresh models on these inputs; None: the estimator's backbone is the model."""
         if self.both is not None and self.tuned:
@@ -176,10 +217,8 @@ class Encoders:
         from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 
         assert tokens.vectors is not None
-        regions, dim_image = matrix.array.shape[1:]
-        dim_text = int(tokens.vectors.shape[1])
-        given = self.text == GIVEN and matrix.encoder == GIVEN
-        if self.both is not None or (given and regions == 1 and dim_image == dim_text):
+        dim_image, dim_text = int(matrix.array.shape[-1]), int(tokens.vectors.shape[1])
+        if self.in_one_space(matrix, tokens):
             return lambda: JointHead(dim_image)
         images = vector_moments(matrix.array.reshape(-1, dim_image))
         texts = vector_moments(tokens.vectors)

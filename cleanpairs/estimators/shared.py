@@ -51,9 +51,10 @@ class SharedParameters(BaseEstimator):
         In the towers: more time, less memory.
     text_encoder : str or path, optional
         ``words`` (or None): learned from the captions. ``auto``: beside them vectors of the sentence encoder that comes
-        with the installation, where it knows the captions' language. A directory or a name on the hub: those of
-        another frozen encoder, like a sentence-transformers model; the backbones ``mlp`` and ``vse_inf`` take both,
-        others these alone. ``features``: the captions' vectors of the data.
+        with the installation, where it knows the captions' language. With both (None and ``auto``), the data's vectors
+        are taken instead where it brings those of both sides and ``image_encoder`` is "auto" or "features". A directory
+        or a name on the hub: those of another frozen encoder, like a sentence-transformers model; the backbones
+        ``mlp`` and ``vse_inf`` take both, others these alone. ``features``: the captions' vectors of the data.
     dim, dim_word : int
         Joint embedding and word embedding.
     dim_sim : int

@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanpairs.data import Pairs, Source, fingerprint_of
+from cleanpairs.data.guard import refuse_foreign
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.export.files import CARD, manifest_of
 from cleanpairs.export.formats import ExportFormat
 from cleanpairs.export.layout import WRITTEN, acted
+from cleanpairs.regular import read_json
 
 __all__ = [
     "check_counts",
@@ -121,12 +123,7 @@ def refuse_foreign_directory(out: Path) -> None:
     """
     if not out.is_dir() or out.is_symlink():
         return  # what else it may be is for the staging to refuse
-    foreign = sorted(p.name for p in out.iterdir() if not OURS.fullmatch(p.name))
-    if foreign:
-        raise OutputExistsError(
-            f"{out} holds {foreign[0]!r}{f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''}, which no export "
-            "wrote: it is not replaced; name another directory, or move them"
-        )
+    refuse_foreign(out, OURS)
     if any(out.iterdir()) and not manifest_of(out).is_file():
         raise OutputExistsError(
             f"{out} exists, and there is no {manifest_of(out).name} beside it: it is no export of cleanpairs and is "
@@ -143,6 +140,8 @@ def output_paths(
     ------
     ConfigError
         Two have one path, or one lies in the directory ``out``, which is renamed as a whole.
+    OutputExistsError
+        Where the manifest or the ledger goes by default, there is something else.
     """
     targets = {"out": out, "manifest": manifest_of(out)}
     if dropped is not None:
@@ -158,7 +157,30 @@ def output_paths(
         if directory and name != "out" and whole.is_relative_to(out.resolve()):
             raise ConfigError(f"{name} would be {path}, in the output {out}, which is written as a whole: name another")
         seen[whole] = name
+    _refuse_others(targets["manifest"], targets["ledger"] if ledger is None else None)
     return targets
+
+
+def _refuse_others(manifest: Path, ledger: Path | None) -> None:
+    """OutputExistsError where files that nobody named would be replaced, and no export wrote them."""
+    theirs = []
+    if manifest.is_file():
+        try:
+            if not {"files", "counts"} <= read_json(manifest).keys():
+                theirs.append(manifest)
+        except (OSError, ValueError, AttributeError):
+            theirs.append(manifest)
+    if ledger is not None and ledger.is_file():
+        try:
+            if not {"pair_id", "action"} <= set(pq.read_schema(ledger).names):
+                theirs.append(ledger)
+        except (OSError, pa.ArrowException):
+            theirs.append(ledger)
+    if theirs:
+        raise OutputExistsError(
+            f"{theirs[0]} exists, and no export wrote it: it would be replaced by this one's; move it away, or "
+            "name another output"
+        )
 
 
 def extra_column(values: np.ndarray | pa.Array, n: int, name: str) -> pa.Array:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cleanpairs.plan import RepairPlan
+from cleanpairs.registry import METHODS
 
 __all__ = ["CardFacts", "dataset_card"]
 
@@ -92,7 +94,7 @@ def dataset_card(
     code = _LOADING[format].format(out=name, first="00000", last=last)
     sections = [
         f"---\n{header.to_yaml()}\n---",
-        f"# {title}",
+        f"# {_inline(title)}",
         "Pairs of images and captions, cleaned by cleanpairs: a model that "
         "wrong pairs do not spoil scored every pair, the pairs below a threshold were repaired where a partner was "
         "found that fits, and dropped where not.",
@@ -111,6 +113,12 @@ def dataset_card(
         _versions(about.versions),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _inline(value: object) -> str:
+    """What a run or a plan says of itself, as text of one line: nothing in it is Markdown or HTML."""
+    line = "".join(c for c in " ".join(str(value).split()) if c.isprintable())
+    return re.sub(r"([\\`*\[\]<>&|~])", r"\\\1", line)
 
 
 def size_category(rows: int) -> str:
@@ -142,7 +150,8 @@ def _counts(counts: Mapping[str, int], rows: int) -> str:
 def _how(plan: RepairPlan, about: CardFacts) -> str:
     lines = []
     if about.method is not None:
-        lines.append(f"- method: {about.method} (`cleanpairs methods {about.method}`)")
+        known = f" (`cleanpairs methods {about.method}`)" if about.method in METHODS else ""
+        lines.append(f"- method: {_inline(about.method)}{known}")
     if about.flagged is not None and about.fitted:
         share = 100 * about.flagged / about.fitted
         lines.append(f"- taken for wrong by the method: {about.flagged:,} of {about.fitted:,} pairs ({share:.1f} %)")
@@ -152,7 +161,7 @@ def _how(plan: RepairPlan, about: CardFacts) -> str:
         f"- threshold of correspondence, below which a pair is not kept: {plan.threshold:g}",
         f"- least score of a repair: {plan.min_repair_score:g}",
     ]
-    said = ", ".join(f"{name} {plan.settings[name]}" for name in _SAID if plan.settings.get(name) is not None)
+    said = ", ".join(f"{name} {_inline(plan.settings[name])}" for name in _SAID if plan.settings.get(name) is not None)
     return "\n".join([*lines, *([f"- repair: {said}"] if said else [])])
 
 
@@ -195,4 +204,4 @@ def _versions(known: Mapping[str, str]) -> str:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return ", ".join(f"{name} {number}" for name, number in sorted(found.items()))
+    return ", ".join(f"{_inline(name)} {_inline(number)}" for name, number in sorted(found.items()))

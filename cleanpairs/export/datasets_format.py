@@ -24,9 +24,10 @@ from cleanpairs.errors import DataError, OutputError
 from cleanpairs.export.features import card_features, features_of
 from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import OutTable, Sink
-from cleanpairs.ops.columns import one_array
+from cleanpairs.ops.columns import as_schema, one_array
+from cleanpairs.regular import read_json
 
-__all__ = ["DatasetsFormat", "iter_stored", "with_structs"]
+__all__ = ["DatasetsFormat", "iter_stored", "stored_files", "with_structs"]
 
 SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
 STATE = "state.json"
@@ -48,7 +49,7 @@ class DatasetsFormat:
 
     def count(self, path: Path) -> int:
         """Rows of the streams, to their ends."""
-        return sum(count_arrow_rows(name) for name in _stored_files(path))
+        return sum(count_arrow_rows(name) for name in stored_files(path))
 
     def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
         """One split, ``train``: ``load_dataset`` reads the Arrow files of a hub repository."""
@@ -91,8 +92,7 @@ class _DatasetsSink:
                 mask=pc.is_null(column),
             )
             table = table.set_column(table.schema.get_field_index(self._image), self._image, struct)
-        table = table.replace_schema_metadata(None).cast(self._schema.remove_metadata())
-        table = table.replace_schema_metadata(self._schema.metadata)
+        table = as_schema(table, self._schema)
         if self._stream is None or self._bytes >= SHARD_BYTES:
             self._next()
         self._guard(self._stream.write_table, table)
@@ -154,13 +154,14 @@ def iter_stored(folder: Path, batch_rows: int = BATCH_ROWS) -> Iterator[pa.Recor
     DataError
         A file is missing or damaged; the message names it.
     """
-    for path in _stored_files(folder):
+    for path in stored_files(folder):
         yield from iter_arrow(path, None, batch_rows)
 
 
-def _stored_files(folder: Path) -> list[str]:
+def stored_files(folder: Path) -> list[str]:
+    """The Arrow files of a directory, in order; DataError where it does not say."""
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state = read_json(folder / STATE)
         return [str(folder / Path(str(entry["filename"])).name) for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / STATE} cannot be read as the list of a datasets directory: {error}") from error

@@ -55,7 +55,7 @@ class PlanFile:
         try:
             note = json.loads((schema.metadata or {})[METADATA_KEY])
             RepairPlan(PLAN_SCHEMA.empty_table(), **note)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, RecursionError):
             return None
         if any(name not in schema.names for name in PLAN_SCHEMA.names):
             return None

@@ -15,6 +15,7 @@ from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.errors import ConfigError
 from cleanpairs.export.ledger import LEDGER_SCHEMA
 from cleanpairs.export.opening import Exported, open_export
+from cleanpairs.ops.columns import filtered
 from cleanpairs.plan import ACTIONS
 from cleanpairs.plan_editing import write_csv
 from cleanpairs.registry import nearest
@@ -151,7 +152,7 @@ def _batches(export: Exported, columns: Sequence[str]) -> Iterator[pa.RecordBatc
 def _changes(export: Exported, actions: tuple[str, ...]) -> Iterator[Change]:
     names = [name for name in LEDGER_SCHEMA.names if name not in ("row", "position", "source_pair_id", "out_row")]
     for batch in _batches(export, names):
-        lines = batch.filter(pc.is_in(batch.column("action"), pa.array(actions))).to_pylist()
+        lines = filtered(batch, pc.is_in(batch.column("action"), pa.array(actions))).to_pylist()
         for line in lines:
             yield Change(
                 pair_id=line["pair_id"],

@@ -7,6 +7,7 @@ memory is bounded, whatever the number of donors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.ops.columns import unsliced
+from cleanpairs.errors import OutputError
+from cleanpairs.ops.columns import taken
 
 __all__ = ["LentColumns", "StoredRows"]
 
@@ -31,7 +33,13 @@ class StoredRows:
 
     @classmethod
     def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> StoredRows:
-        """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition."""
+        """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition.
+
+        Raises
+        ------
+        OutputError
+            ``path`` cannot be written.
+        """
         first = 0
         writer: pa.RecordBatchFileWriter | None = None
         try:
@@ -42,13 +50,19 @@ class StoredRows:
                     writer = pa.ipc.new_file(path, schema)
                 for start in range(lo, hi, _STEP):
                     some = rows[start : min(hi, start + _STEP)]
-                    at = pa.array(some - first)
-                    columns = [unsliced(column).take(at) for column in batch.columns]
-                    writer.write_batch(pa.RecordBatch.from_arrays([*columns, pa.array(some)], schema=schema))
+                    lent = taken(batch, some - first)
+                    writer.write_batch(pa.RecordBatch.from_arrays([*lent.columns, pa.array(some)], schema=schema))
                 first += len(batch)
-        finally:
             if writer is not None:
                 writer.close()
+        except OSError as error:
+            with suppress(OSError):  # it is closed, whatever more it says
+                if writer is not None:
+                    writer.close()
+            raise OutputError(
+                f"the temporary file {path} cannot be written: {error.strerror or error}; make room in "
+                f"{path.parent.parent}, or set TMPDIR to another disk"
+            ) from error
         return cls(path)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -80,13 +94,12 @@ class StoredRows:
         pieces = []
         for begin, end in zip(cuts, [*cuts[1:], len(order)], strict=True):
             batch = self._file.get_batch(int(number[begin]))
-            local = pa.array(at[order[begin:end]] - starts[number[begin]])
-            taken = [batch.column(name).take(local) for name in columns]
-            pieces.append(pa.RecordBatch.from_arrays(taken, schema=schema))
+            local = at[order[begin:end]] - starts[number[begin]]
+            pieces.append(taken(batch.select(columns), local))
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         whole = pa.Table.from_batches(pieces, schema).combine_chunks()
-        return whole.take(pa.array(back))
+        return taken(whole, back)
 
 
 @dataclass(frozen=True)

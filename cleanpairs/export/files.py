@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,9 +12,11 @@ from types import TracebackType
 
 import numpy as np
 
-from cleanpairs.data import Source, iter_tables
+from cleanpairs.data import Source, iter_tables, note_named
+from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.export.donors import LentColumns, StoredRows
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
+from cleanpairs.regular import sha256_of
 
 __all__ = ["BATCH_ROWS", "CARD", "DonorParts", "manifest_of", "sha256_of", "write_manifest"]
 
@@ -33,7 +33,7 @@ class DonorParts:
     A context manager; the files go when it is left. ``lent``: the columns, which other processes can read as well.
     """
 
-    def __init__(self, folder: tempfile.TemporaryDirectory[str]) -> None:
+    def __init__(self, folder: ScratchDirectory) -> None:
         self._folder = folder
         self.lent = LentColumns()
 
@@ -49,14 +49,14 @@ class DonorParts:
         near : path, optional
             The folder for the files; the system's for temporary ones when None.
         """
-        parts = cls(tempfile.TemporaryDirectory(prefix=".cleanpairs-donors-", dir=near))
+        parts = cls(ScratchDirectory("donors", near))
         stored: dict[str, StoredRows] = {}
         try:
             for name, rows, roles in (("images", images, IMAGE_ROLES), ("texts", texts, TEXT_ROLES)):
                 columns = [source.columns[role] for role in roles if role in source.columns]
                 if len(rows) and columns:
                     batches = iter_tables(source, batch_rows=DONOR_ROWS, columns=columns)
-                    path = Path(parts._folder.name) / f"{name}.arrow"
+                    path = parts._folder.path / f"{name}.arrow"
                     stored |= dict.fromkeys(columns, StoredRows.collect(path, batches, np.unique(rows)))
         except BaseException:
             parts.close()
@@ -67,7 +67,7 @@ class DonorParts:
     def close(self) -> None:
         """Remove the files."""
         self.lent = LentColumns()
-        self._folder.cleanup()
+        self._folder.close()
 
     def __enter__(self) -> DonorParts:
         return self
@@ -91,7 +91,7 @@ def write_manifest(
     files: Mapping[str, tuple[Path, Path, int | None]],
     parts: Mapping[str, int],
     counts: Mapping[str, int],
-    fingerprint: str,
+    source: Source,
     threshold: float,
     sha256: Mapping[str, str] | None = None,
 ) -> None:
@@ -108,13 +108,18 @@ def write_manifest(
         noted, its README.md as the card.
     parts : mapping
         Of a directory: file name -> rows, where a file holds any.
-    counts, fingerprint, threshold
+    counts, threshold
         Noted as they are.
+    source : Source
+        The input: its fingerprint is noted, and what finds the same rows again, paths as seen from the folder of
+        ``out``.
     sha256 : mapping, optional
         Role -> SHA-256, of the files of which it is known; the others are read.
     """
     entries, home, known = {}, files["out"][0].parent, sha256 or {}
     for role, (target, where, rows) in files.items():
+        if target.parent != home:
+            note_named(target)  # so that `verify` and `restore` may follow the manifest there
         inside = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
         for file in inside:
             held = rows if file == where else parts.get(file.name)
@@ -129,17 +134,20 @@ def write_manifest(
         "format": format,
         "files": entries,
         "counts": dict(counts),
-        "fingerprint": fingerprint,
+        "fingerprint": source.fingerprint,
+        "input": {
+            "kind": source.kind,
+            "paths": [os.path.relpath(path, home) for path in source.paths],
+            "columns": dict(source.columns),
+            "rows": source.n_rows,
+            "image_root": source.image_root,
+            "explicit_lists": source.explicit_lists,
+            "options": dict(source.options),
+        },
         "threshold": threshold,
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in ("cleanpairs", "pyarrow")}},
     }
     Path(path).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
-def sha256_of(path: str | Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _version(package: str) -> str | None:

@@ -30,7 +30,7 @@ class OutTable:
     """
 
     schema: pa.Schema
-    text: str
+    text: str | None
     image: str | None
     key: str | None
     features: str | None
@@ -39,7 +39,7 @@ class OutTable:
     @property
     def lists(self) -> bool:
         """Whether a row holds a list of captions."""
-        return is_list(self.schema.field(self.text).type)
+        return self.text is not None and is_list(self.schema.field(self.text).type)
 
 
 class Sink(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.ops.columns import flat_type, grouped, replace_values, unsliced
+from cleanpairs.ops.columns import flat_type, grouped, replace_values, taken
 
 __all__ = ["along_captions", "list_type", "of_pairs", "replaced_vectors", "without"]
 
@@ -49,12 +49,11 @@ def of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.n
     -------
     (k,) array, of the type of a single score.
     """
-    column = unsliced(column)
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
     starts = np.cumsum(lengths) - lengths
     missing = bare | (position >= lengths[row])
     at = pa.array(np.where(missing, 0, starts[row] + position), mask=missing)
-    return column.flatten().take(at).cast(flat_type(column.type))
+    return taken(column.flatten(), at).cast(flat_type(column.type))
 
 
 def along_captions(column: pa.Array, scores: pa.Array, counts: np.ndarray, changed: np.ndarray) -> pa.Array:
@@ -70,8 +69,8 @@ def along_captions(column: pa.Array, scores: pa.Array, counts: np.ndarray, chang
     changed : (m,) int64
     """
     kind = list_type(column.type)
-    column = column if column.type.equals(kind) else unsliced(column).cast(kind)
+    column = column if column.type.equals(kind) else column.cast(kind)
     if not len(changed):
         return column
-    lists = grouped(scores, counts, large=pa.types.is_large_list(kind)).take(pa.array(changed))
+    lists = taken(grouped(scores, counts, large=pa.types.is_large_list(kind)), changed)
     return replace_values(column, changed, lists)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,9 @@ from cleanpairs.data.columns import score_columns
 from cleanpairs.export.donors import LentColumns
 from cleanpairs.export.formats import OutTable
 from cleanpairs.export.given import along_captions, list_type, of_pairs, replaced_vectors, without
-from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values
+from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values, taken
 
 __all__ = ["IMAGE_ROLES", "NEW_CAPTION", "TEXT_ROLES", "WRITTEN", "Layout", "OutBatch", "acted"]
-
-Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 NEW_CAPTION = ("rematch_text", "recaption")
 REPAIRED = ("rematch_image", *NEW_CAPTION)
@@ -44,14 +42,6 @@ def acted(decided: pa.Table, actions: Sequence[str]) -> np.ndarray:
     """Which pairs have one of these actions: (P,) bool."""
     found = pc.is_in(one_array(decided["action"]), pa.array(list(actions), pa.string()))
     return np.asarray(found.to_numpy(zero_copy_only=False), bool)
-
-
-def taken(table: Rows, rows: np.ndarray) -> Rows:
-    """The ``rows`` (k,) int64, rising, of a table or a batch; itself, where these are all."""
-    whole = len(rows) == len(table) and (
-        not len(rows) or (rows[-1] == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
-    )
-    return table if whole else table.take(pa.array(rows))
 
 
 @dataclass(frozen=True)
@@ -96,9 +86,9 @@ class Layout:
         return fresh_names(self.schema.names, list(_DROPPED))
 
     @cached_property
-    def text(self) -> int:
-        """Place of the column of captions in the input."""
-        return int(self.schema.get_field_index(self.source.columns["text"]))
+    def text(self) -> list[int]:
+        """Place of the column of captions in the input; empty where it has none."""
+        return self._places(["text"])
 
     @cached_property
     def images(self) -> list[int]:
@@ -139,7 +129,7 @@ class Layout:
         root = self.source.image_root or (folders.pop() if len(folders) == 1 else None)
         return OutTable(
             schema=self.out_schema,
-            text=named["text"],
+            text=named.get("text"),
             image=named.get("image"),
             key=named.get("key"),
             features=named.get("features"),
@@ -183,9 +173,10 @@ class Layout:
             rows, counts = np.unique(rows, return_counts=True)
         columns = [one_array(c) for c in taken(table, rows).columns]
         replaces = acted(pairs, NEW_CAPTION)
-        columns[self.text] = self._text_column(columns[self.text], pairs, replaces, counts)
+        for i in self.text:
+            columns[i] = self._text_column(columns[i], pairs, replaces, counts)
         for name in self.truth:
-            columns[self.schema.get_field_index(name)] = self._truth_column(name, truth[name].take(left), counts)
+            columns[self.schema.get_field_index(name)] = self._truth_column(name, taken(truth[name], left), counts)
         new_image = np.flatnonzero(acted(pairs, ["rematch_image"]))
         for i in self.images if len(new_image) else ():
             columns[i] = replace_values(columns[i], new_image, lent.values(self.schema.names[i], lenders[new_image]))
@@ -210,12 +201,13 @@ class Layout:
         gone = np.flatnonzero(~acted(decided, WRITTEN))
         pairs = taken(decided, gone)
         columns = [one_array(c) for c in taken(table, row[gone]).columns]
-        text = pairs["original_caption"] if self.source.explicit_lists else columns[self.text]
-        columns[self.text] = one_array(text).cast(self._flat)
+        for i in self.text:
+            text = pairs["original_caption"] if self.source.explicit_lists else columns[i]
+            columns[i] = one_array(text).cast(self._flat)
         for i in self.score_lists:
             columns[i] = of_pairs(table.column(i), row[gone], _position(row)[gone], np.zeros(len(gone), bool))
         for name in self.truth:
-            values = one_array(truth[name].take(gone))
+            values = one_array(taken(truth[name], gone))
             columns[self.schema.get_field_index(name)] = values.cast(flat_type(self.schema.field(name).type))
         columns += [one_array(pairs[name]) for name in _DROPPED]
         return pa.Table.from_arrays(columns, schema=self.dropped_schema)
@@ -227,7 +219,7 @@ class Layout:
         if self.source.explicit_lists:
             return captions
         where = np.flatnonzero(replaces)
-        return replace_values(column.cast(self._flat), where, captions.take(where))
+        return replace_values(column.cast(self._flat), where, taken(captions, where))
 
     def _fill_scores(
         self,
@@ -258,14 +250,18 @@ class Layout:
         flat = one_array(values).cast(flat_type(self.schema.field(name).type))
         return flat if self.one_row_a_pair else grouped(flat, counts)
 
+    @property
+    def _text_type(self) -> pa.DataType:
+        return self.schema.field(self.text[0]).type
+
     @cached_property
     def _flat(self) -> pa.DataType:
-        return flat_type(self.schema.field(self.text).type)
+        return flat_type(self._text_type)
 
     @cached_property
     def _list_type(self) -> pa.DataType:
         """A list of any number of captions: one of fixed size would not let any go."""
-        large = pa.types.is_large_list(self.schema.field(self.text).type)
+        large = pa.types.is_large_list(self._text_type)
         return pa.large_list(self._flat) if large else pa.list_(self._flat)
 
     @cached_property
@@ -277,7 +273,8 @@ class Layout:
     def _input_fields(self, renamed: dict[str, str], one_row_a_pair: bool) -> list[pa.Field]:
         """The input's fields under their new names, captions and truth with the type of an output row."""
         fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
-        fields[self.text] = pa.field(fields[self.text].name, self._flat if one_row_a_pair else self._list_type)
+        for i in self.text:
+            fields[i] = pa.field(fields[i].name, self._flat if one_row_a_pair else self._list_type)
         for name in self.truth:
             i = self.schema.get_field_index(name)
             flat = flat_type(self.schema.field(i).type)

@@ -24,7 +24,7 @@ from cleanpairs.data import Source
 from cleanpairs.data.parquet_io import common_schema
 from cleanpairs.errors import DataError
 from cleanpairs.export.layout import NEW_CAPTION, WRITTEN, Layout, OutBatch, acted
-from cleanpairs.ops.columns import one_array
+from cleanpairs.ops.columns import taken
 
 __all__ = ["LEDGER_SCHEMA", "RESTORABLE", "REVERSIBLE", "Ledger", "LedgerNote", "input_schema"]
 
@@ -189,13 +189,13 @@ class Ledger:
         first[1:] = row[1:] != row[:-1]
         wanted = needed[:, row] & first  # (columns, P)
         children = [
-            one_array(table.column(i)).take(pa.array(row, mask=~wanted[i]))
+            taken(table.column(i), pa.array(row, mask=~wanted[i]))
             if wanted[i].any()
             else pa.nulls(len(row), self._stored[i].type)
             for i in range(len(names))
         ]
         some = np.asarray(np.any(wanted, axis=0), bool)
-        noted = pa.array(names, pa.string()).take(pa.array(np.nonzero(wanted.T)[1]))
+        noted = taken(pa.array(names, pa.string()), np.nonzero(wanted.T)[1])
         ends = np.cumsum(wanted.sum(axis=0), dtype=np.int32)
         offsets = pa.array(np.concatenate([np.zeros(1, np.int32), ends]))
         return {

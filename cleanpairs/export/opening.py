@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from cleanpairs.data.recorded import check_inside
 from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of, sha256_of
+from cleanpairs.regular import read_json
 
 __all__ = ["Exported", "open_export"]
 
@@ -75,7 +76,7 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
     if not out.exists():
         raise DataError(f"there is no file {out}; name the cleaned file of `cleanpairs export`")
     try:
-        noted = json.loads(manifest.read_text(encoding="utf-8"))
+        noted = read_json(manifest)
         roles: dict[str, list[Part]] = {}
         for name, entry in noted["files"].items():
             if "role" not in entry:
@@ -92,7 +93,12 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
         raise DataError(f"{manifest} cannot be read as the manifest of an export: {error}") from error
     if "out" not in roles or "ledger" not in roles:
         raise DataError(f"{manifest} names no ledger: the export was made by an earlier version; export again")
+    home = (out.parent, out)
+    for part in roles["out"]:
+        check_inside(part.path, home, manifest, "export again")
     path = roles["ledger"][0].path if ledger is None else Path(ledger)
+    if ledger is None:
+        check_inside(path, home, manifest, "say where the ledger is by --ledger")
     if not path.is_file():
         raise DataError(f"there is no ledger {path}, without which {out} tells nothing; say where it is by --ledger")
     return Exported(out, manifest, path, roles["ledger"][0].sha256, tuple(roles["out"]), kind)

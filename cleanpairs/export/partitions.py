@@ -31,7 +31,7 @@ from cleanpairs.export.decisions import Decisions, PlanFile
 from cleanpairs.export.donors import LentColumns, StoredRows
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import Ledger
-from cleanpairs.ops.columns import one_array, unsliced
+from cleanpairs.ops.columns import one_array
 from cleanpairs.plan import counted
 
 __all__ = ["ExportWork", "Written", "join_parts"]
@@ -118,7 +118,7 @@ class ExportWork:
         first = partition.first
         for _, batch in iter_batches(self.source.paths, None, ROWS, partition.rows, partition.first):
             decided = decisions.next(len(batch))
-            columns = [unsliced(batch.column(name)) for name in self.layout.schema.names]
+            columns = [batch.column(name) for name in self.layout.schema.names]
             table = pa.RecordBatch.from_arrays(columns, schema=self.layout.schema)  # the next file has another order
             self._check_keys(table, decided, first)
             yield table, decided, first

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cleanpairs.data.recorded import check_inside
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.export.card import CardFacts
 from cleanpairs.export.files import CARD
@@ -63,12 +64,15 @@ def push_export(
     check_push(repo, endpoint)
     export = open_export(out, ledger)
     export.check_out()
+    own = export.out if export.out.is_dir() else export.out.parent
     chosen = Path(card) if card is not None else export.out / CARD if export.out.is_dir() else beside_card(export.out)
     if not chosen.is_file():
         raise ConfigError(
             f"there is no dataset card {chosen}: name it by --card, or export again with "
             f"--card {beside_card(export.out)}"
         )
+    if card is None:
+        check_inside(chosen, (own,), own, "name it by --card")
     files: dict[str, Path | bytes] = {CARD: chosen}
     for part in export.parts:
         name = _SINGLE.get(export.format) or part.path.relative_to(export.out).as_posix()
@@ -101,7 +105,10 @@ def push_model(
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder} is no model directory: it holds no config.json")
     files: dict[str, Path | bytes] = {CARD: model_card(repo, about).encode()}
-    files |= {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != CARD}
+    found = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != CARD]
+    for path in found:
+        check_inside(path, (folder,), folder, "a link is not pushed")
+    files |= {p.relative_to(folder).as_posix(): p for p in found}
     return push_files(
         repo, files, kind="model", message="A model fitted by cleanpairs", private=private, endpoint=endpoint
     )

@@ -21,7 +21,7 @@ from cleanpairs.export.datasets_format import iter_stored
 from cleanpairs.export.files import BATCH_ROWS
 from cleanpairs.export.ledger import RESTORABLE, REVERSIBLE, LedgerNote
 from cleanpairs.export.opening import Exported, open_export
-from cleanpairs.ops.columns import unsliced
+from cleanpairs.ops.columns import filtered, taken
 
 __all__ = ["RestoreSummary", "restore_export"]
 
@@ -159,7 +159,7 @@ class _Rows:
             changed[row[np.array(pc.not_equal(batch.column("action"), "keep"), bool)]] = True
             there = np.array(batch.column("out_row").is_valid(), bool)
             at, first = np.unique(row[there], return_index=True)
-            found = batch.column("out_row").filter(pa.array(there)).to_numpy()[first]
+            found = filtered(batch.column("out_row"), there).to_numpy()[first]
             new = out_row[at] < 0  # a row's pairs may lie in two batches
             out_row[at[new]] = found[new]
         return cls(out_row, changed)
@@ -178,7 +178,7 @@ class _Feed:
         """The batch held tells about all input rows below this one."""
         return self._rows if self._held is None else int(self._held[0][-1]) + 1
 
-    def take(self, first: int, last: int) -> tuple[np.ndarray, pa.RecordBatch | None]:
+    def until(self, first: int, last: int) -> tuple[np.ndarray, pa.RecordBatch | None]:
         """Input rows in [first, last), with ``last`` at most the horizon, (k,) less ``first``, and their batch (k)."""
         if self._held is None:
             return np.empty(0, np.int64), None
@@ -192,12 +192,12 @@ class _Feed:
 def _merged(export: Exported, note: LedgerNote, rows: _Rows) -> Iterator[pa.Table]:
     """The input's table, in pieces."""
     cleaned = _Feed(_cleaned(export, rows), note.rows)
-    kept = _Feed(_kept(export.ledger), note.rows)
+    originals = _Feed(_originals(export.ledger), note.rows)
     first = 0
     while first < note.rows:
-        last = min(cleaned.horizon, kept.horizon)
-        held, table = cleaned.take(first, last)
-        aside, lines = kept.take(first, last)
+        last = min(cleaned.horizon, originals.horizon)
+        held, table = cleaned.until(first, last)
+        aside, lines = originals.until(first, last)
         arrays = [
             _column(field, note.renamed.get(field.name, field.name), last - first, held, table, aside, lines)
             for field in note.schema
@@ -223,15 +223,14 @@ def _cleaned(export: Exported, rows: _Rows) -> Iterator[tuple[np.ndarray, pa.Rec
     first = 0
     for batch in batches:
         lo, hi = np.searchsorted(wanted, [first, first + len(batch)])
-        whole = hi - lo == len(batch)
-        yield row[lo:hi], batch if whole else batch.take(pa.array(wanted[lo:hi] - first))
+        yield row[lo:hi], taken(batch, wanted[lo:hi] - first)
         first += len(batch)
 
 
-def _kept(ledger: Path) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+def _originals(ledger: Path) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
     """The ledger's lines with an original row."""
     for _, batch in iter_batches([str(ledger)], None, BATCH_ROWS):
-        lines = batch.filter(batch.column("original_columns").is_valid())
+        lines = filtered(batch, batch.column("original_columns").is_valid())
         yield lines.column("row").to_numpy(), lines
 
 
@@ -250,18 +249,16 @@ def _column(
     total = 0
     if lines is not None:
         has = np.array([field.name in names for names in lines.column("original_columns").to_pylist()], bool)
-        pieces.append(unsliced(lines.column("original_row").field(field.name)).filter(pa.array(has, pa.bool_())))
+        pieces.append(filtered(lines.column("original_row").field(field.name), has))
         index[aside[has]] = np.arange(has.sum())
         total = int(has.sum())
     left = np.flatnonzero(index[held] < 0)
     if table is not None and len(left):
-        values = unsliced(table.column(out_name))
-        pieces.append(_as_type(values if len(left) == len(values) else values.take(pa.array(left)), field.type))
+        pieces.append(_as_type(taken(table.column(out_name), left), field.type))
         index[held[left]] = total + np.arange(len(left))
     if (index < 0).any():
         return None
-    values = pa.concat_arrays(pieces)
-    return values if np.array_equal(index, np.arange(len(values))) else values.take(pa.array(index))
+    return taken(pa.concat_arrays(pieces), index)
 
 
 def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:

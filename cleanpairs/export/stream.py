@@ -6,10 +6,8 @@ through :func:`cleanpairs.export.export_pairs`, whose outputs these are, row for
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.data import Source, iter_tables, staged_set
+from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.engine import Engine, Progress, plan_partitions, remove_job, run_partitions
 from cleanpairs.errors import CleanpairsError, DataError
@@ -34,6 +33,7 @@ from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import RESTORABLE, input_schema
 from cleanpairs.export.partitions import ExportWork, Written, join_parts
 from cleanpairs.export.summary import ExportSummary
+from cleanpairs.regular import sha256_of
 
 __all__ = ["PARTS", "InputWatch", "export_stream", "streams"]
 
@@ -138,7 +138,7 @@ def export_stream(
             work = ExportWork(source, plan, layout, lent, donors.lent, before, roles)
             if engine.remote and partitions:
                 parts = out.with_name(out.name + PARTS)
-                job = json.dumps([cleanpairs.__version__, source.fingerprint, _digest(plan), roles])
+                job = json.dumps([cleanpairs.__version__, source.fingerprint, sha256_of(plan.path), roles])
                 done = run_partitions(
                     work, partitions, parts, job=job, engine=engine, overwrite=overwrite, progress=progress
                 )
@@ -168,7 +168,7 @@ def export_stream(
             files={r: (targets[r], staged[r], written.rows.get(r)) for r in targets if r != "manifest"},
             parts={},
             counts=counts,
-            fingerprint=source.fingerprint,
+            source=source,
             threshold=plan.head.threshold,
             sha256=written.sha256,
         )
@@ -190,13 +190,8 @@ def _check_for(plan: PlanFile, source: Source) -> None:
 @contextmanager
 def _lent(plan: PlanFile, scan: Scan, near: Path | None) -> Iterator[StoredRows | None]:
     """What donors lend, of captions and keys, in a file for as long as it is needed."""
-    with tempfile.TemporaryDirectory(prefix=".cleanpairs-donors-", dir=near) as folder:
-        yield plan.store(Path(folder) / "captions.arrow", np.union1d(scan.text_donors, scan.image_donors))
-
-
-def _digest(plan: PlanFile) -> str:
-    with open(plan.path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with ScratchDirectory("donors", near) as folder:
+        yield plan.store(folder / "captions.arrow", np.union1d(scan.text_donors, scan.image_donors))
 
 
 def _check_counts(written: Written, counts: Mapping[str, int], out: int, on_disk: Mapping[str, int]) -> None:

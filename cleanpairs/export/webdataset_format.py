@@ -26,9 +26,9 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputError
 from cleanpairs.export.formats import OutTable, Sink
-from cleanpairs.ops.columns import fresh_names
+from cleanpairs.ops.columns import as_schema, fresh_names
 
-__all__ = ["SHARD_ROWS", "WebDatasetFormat", "image_suffix", "sample_key"]
+__all__ = ["SHARD_ROWS", "WebDatasetFormat", "image_suffix", "json_lines", "sample_key"]
 
 SHARD_ROWS = 10_000  # as img2dataset has it
 KEY = "key"
@@ -96,8 +96,11 @@ class WebDatasetFormat:
 
 
 def sample_key(key: str) -> str:
-    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``; empty where nothing of it is left."""
-    safe = re.sub(r"[^A-Za-z0-9_-]", "_", key)[:MAX_KEY]
+    """``key`` as a name of files in a tar: at most 80 of ``A-Z a-z 0-9 _ -``; empty where nothing of it is left.
+
+    It begins with one ``_`` at most: by two, readers know what is no sample but a note of the writer.
+    """
+    safe = re.sub(r"^_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]", "_", key))[:MAX_KEY]
     return safe if safe.strip("_") else ""
 
 
@@ -146,18 +149,18 @@ class _WebDatasetSink:
     def _add(self, part: pa.Table) -> None:
         out = self._table
         images = image_cells(part[out.image].combine_chunks())
-        captions = part[out.text].to_pylist()
+        captions = [""] * len(part) if out.text is None else part[out.text].to_pylist()
         own = [None] * len(part) if out.key is None else part[out.key].to_pylist()
         keys = [self._fresh_key(key, i) for i, key in enumerate(own)]
         table = part.drop_columns([str(out.image)])
         table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
         table = table.add_column(0, KEY, pa.array(keys, pa.string()))
-        self._sidecar.write(table.cast(self._schema.remove_metadata()))
+        self._sidecar.write(as_schema(table, self._schema))
         told = table if out.features is None else table.drop_columns([self._renamed.get(out.features, out.features)])
-        for key, image, caption, line in zip(keys, images, captions, _lines(told), strict=True):
+        for key, image, caption, line in zip(keys, images, captions, json_lines(told), strict=True):
             encoded = self._encoded(image, key)
             self._member(f"{key}.{image_suffix(encoded)}", encoded)
-            self._member(f"{key}.json", json.dumps(_plain(line), ensure_ascii=False, allow_nan=False).encode())
+            self._member(f"{key}.json", line)
             self._member(f"{key}.txt", (caption or "").encode())
         self._in_shard += len(part)
         self.rows += len(part)
@@ -219,6 +222,11 @@ class _WebDatasetSink:
             if self._tar is None:
                 self._next()  # no rows: an empty tar tells so, no file would look like a mistake
             self._stack.close()
+
+
+def json_lines(table: pa.Table) -> list[bytes]:
+    """What the .json of each row holds."""
+    return [json.dumps(_plain(line), ensure_ascii=False, allow_nan=False).encode() for line in _lines(table)]
 
 
 def _lines(table: pa.Table) -> list[dict[str, Any]]:

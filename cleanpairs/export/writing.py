@@ -160,7 +160,7 @@ def export_pairs(
             files={role: (targets[role], staged[role], written.rows.get(role)) for role in _described(targets)},
             parts=written.parts,
             counts=counts,
-            fingerprint=pairs.source.fingerprint,
+            source=pairs.source,
             threshold=plan.threshold,
         )
     return ExportSummary(**counts, rows=written.rows["out"], files=targets, renamed=written.renamed, format=name)

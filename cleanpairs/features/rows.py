@@ -22,6 +22,7 @@ import numpy as np
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.errors import DataError, OutputError
+from cleanpairs.regular import read_json
 
 __all__ = ["Chunk", "Rows", "compute_rows", "digest"]
 
@@ -138,7 +139,7 @@ def _go_on(
 def _state(folder: Path, n: int) -> tuple[int, dict[int, str]]:
     """How many rows are whole, and which of them failed; nothing is, where the state is missing or damaged."""
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = read_json(folder / "state.json")
         done = int(state["done"])
         failures = {int(row): str(reason) for row, reason in state["failures"].items()}
         if state["format"] != FORMAT or state["rows"] != n or not 0 <= done <= n or not (folder / "rows.npy").exists():

@@ -1,16 +1,21 @@
-r"""Auto: no noise rate, no threshold, no schedule to choose. What holds of the four papers, and a witness of its own.
+r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities that hold.
 
-1. Before any training, neighbours' agreement in frozen spaces (:mod:`cleanpairs.correspondence.agreement`) gives every
-   pair a probability u of being right, and the corpus its noise rate pi, without a label.
-2. Two networks train side by side on all pairs, cross entropy and its reverse weighted by w (L2RM's warm-up objective;
-   CRCL's idea of weighing by the label), w = u at first.
-3. After each of the epochs 2 .. ``horizon`` both networks score every pair in evaluation mode; their mean over networks
-   and epochs, calibrated by u, is joined with u (:mod:`cleanpairs.correspondence.witnesses`): the new w. At the horizon
-   likeness to trusted neighbours in the joint space is a third witness, and gives most of w's order. Later epochs have
-   learned wrong pairs by heart, and are not asked. Where u sees nothing wrong, a mixture of their score decides.
-4. After the horizon, sparse partial transport between the images and the captions of the pairs with w < 1/2 gives each
-   such image the caption that suits it best of those left over (L2RM's idea, in the whole corpus and not in a batch);
-   these repaired pairs train with the weight ``repaired``.
+1. Before any training a share of the pairs exchange their captions: these *planted* pairs are mismatched for sure, like
+   those that were so before, and go through all that follows as if nobody knew (target-decoy competition: Elias and
+   Gygi, Nature Methods 2007). No image and no caption is there a second time.
+2. Neighbours' agreement in frozen spaces (:mod:`cleanpairs.correspondence.agreement`) gives every pair a first
+   probability of being right.
+3. Two networks train side by side on all pairs, cross entropy and its reverse weighted by w (L2RM's warm-up objective;
+   CRCL's idea of weighing by the label), w = the first probability at first.
+4. After each of the epochs 2 .. ``horizon`` both networks score every pair in evaluation mode. At the horizon the
+   similarity to trusted neighbours in the joint space gives most of the order. The planted pairs' scores are the null
+   of pairs that were learned like all others: :mod:`cleanpairs.correspondence.calibration` makes w of it, and the
+   noise rate with its interval. Later epochs have learned wrong pairs by heart, and are not asked.
+5. The planted pairs get their own captions back. These were never trained together: they are judged by the networks
+   as unseen, with random unseen pairs as null.
+6. Sparse partial transport between the images and the captions of the pairs with w < 1/2 gives each such image the
+   caption that suits it best of those left over (L2RM's idea, in the whole corpus and not in a batch); these repaired
+   pairs train with the weight ``repaired``.
 
 The correspondence is w, a probability; the threshold is 1/2. The model is the mean of both networks (Co-teaching's two
 views, as in NCR and REPAIR).
@@ -18,20 +23,23 @@ views, as in NCR and REPAIR).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.stats import rankdata
 from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 from torch import Tensor, nn
 
 from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, neighbours_likeness, nothing_known
+from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate, noise_rate, positions
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import gaussian_split
+from cleanpairs.correspondence.planting import plant
+from cleanpairs.correspondence.similarity import SimilarityEvidence, similarity_evidence
 from cleanpairs.correspondence.valley import Valley
-from cleanpairs.correspondence.witnesses import in_order, joined, ranks
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives.rce import InfoNCEWithRCE
@@ -40,14 +48,14 @@ from cleanpairs.ops.matching import matching_probability
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.parameters import check_flag, check_number, check_whole
-from cleanpairs.trainer import TrainingData, View
+from cleanpairs.trainer import TrainingData, View, step_seed
 
 __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
 LIKENESS, UNTRAINED = 2.0, 0.15  # of the ranks in the last order, beside 1 of the networks' score
-DOUBT = 0.03  # error of the estimated noise rate (docs/methods/auto.md)
+RANDOM = 2  # unseen random pairs, for each planted one
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
@@ -61,38 +69,65 @@ def reduced(x: Any, seed: int) -> np.ndarray:
 
 
 def agreement_of(data: TrainingData, seed: int) -> Agreement:
-    """Neighbours' agreement of a training's pairs: of standardised mean regions, and of rare words, frozen vectors or
-    both, where they stand side by side.
+    """Evidence of a training's pairs: similarity, where images and captions are vectors of one space; else neighbours'
+    agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand side by side.
     """
+    tokens = data.tokens
+    if tokens.vectors is not None and data.images.ndim == 3 and data.images.shape[1] == 1 and len(tokens):
+        image = normalize(data.images[data.image_index, 0].astype(np.float32))
+        text = normalize(np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]], np.float32))
+        found = similarity_evidence(image, text, data.image_group, data.text_group, seed=seed)
+        if found is not None:
+            return found
     images = reduced(image_vectors(data.images, np.arange(len(data.images))), seed)
     spaces = [reduced(normalize(space), seed) for space in caption_spaces(data.tokens)]
     texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
     return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
 
 
-def believed(wrong: float) -> float:
-    """The share that is to be called wrong: none for an estimate within its error, all of it from twice that on."""
-    return float(np.clip(2 * (wrong - DOUBT), 0, wrong))
+def ranks(score: np.ndarray) -> np.ndarray:
+    """(N,) in (0, 1); equal scores have equal ranks."""
+    return np.asarray((rankdata(score) - 0.5) / max(len(score), 1))
 
 
 class _Weighing:
-    """The procedure of the module's head."""
+    """The procedure of the module's head.
+
+    It looks at ``rows`` (K,) of images and ``texts`` (K,) of captions: the N pairs as they are trained, then the m
+    planted images with their own captions, then these images with captions of other planted ones.
+    """
 
     def __init__(self, data: TrainingData, method: Auto) -> None:
         n = len(data)
-        agreement = agreement_of(data, method.random_state) if method.witness else nothing_known(n)
-        self.right, self.wrong, self.own = agreement.right, agreement.wrong, agreement.own
-        self.asked = len(agreement.control) > 0  # else there are too few pairs, and all count as right at first
-        self.objective = InfoNCEWithRCE(tau=method.tau)
-        self.tau, self.networks, self.witness = method.tau, method.networks, method.witness
         self.horizon = min(method.horizon, method.epochs)
+        rng = np.random.default_rng(step_seed(method.random_state, 18))
+        share = method.planted if self.horizon > 1 else 0.0
+        self.caption, self.planted = plant(data.image_group, data.text_group, share, rng)
+        self.trained = self.caption.copy()
+        unseen = [self.planted, *others(self.planted, self.caption, data, rng)]
+        self.rows = np.concatenate([np.arange(n), *[self.planted] * len(unseen)])
+        self.texts = np.concatenate([self.caption, *unseen])
+        changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
+        as_given = agreement_of(data, method.random_state) if method.witness else nothing_known(n)
+        self.settled = isinstance(as_given, SimilarityEvidence) and as_given.settled
+        self.rate = as_given.wrong
+        agreement = as_given
+        if len(self.planted) and method.witness and not self.settled:
+            agreement = agreement_of(changed, method.random_state)
+        self.right, self.control = agreement.right, agreement.control
+        # Where nobody was asked, as of random pairs, one value says nothing.
+        self.own = np.concatenate([agreement.own, np.resize(self.control, len(self.rows) - n)])
+        if len(self.control):
+            self.own[n : n + len(self.planted)] = as_given.own[self.planted]
+        self.objective = InfoNCEWithRCE(tau=method.tau)
+        self.tau, self.networks, self.seed = method.tau, method.networks, method.random_state
         self.repaired, self.likeness = method.repaired, method.likeness
         self.w = self.right.astype(np.float32)
         self.weight = self.w.copy()
-        self.caption = np.arange(n, dtype=np.int64)
-        self.scores = np.zeros((self.networks, n), dtype=np.float64)  # sums over the epochs
-        self.counted = 0
-        self.found = 0.0  # share of wrong pairs by the networks' score alone
+        if self.settled:
+            self.weight[self.planted] = 0
+        self.scores = np.zeros(len(self.rows), dtype=np.float64)  # sums over networks and epochs
+        self.calibration: Calibration | None = None
         self.mean_probability: float | None = None
         self.note: str | None = None
 
@@ -117,49 +152,67 @@ class _Weighing:
         return self.objective(f.similarity(), f.of(self.weight), f.excluded).mean()
 
     def end_epoch(self, view: View) -> None:
-        """Ask the networks, join what they say with the agreement, and repair once."""
+        """Ask the networks, calibrate by the planted pairs, and repair once."""
         self.note = None
         if view.epoch < 2 or view.epoch > self.horizon:
             return
         for k in range(self.networks):
-            self.scores[k] += self.probability(view, k)
-        self.counted += 1
-        said = self.scores.sum(axis=0)
-        self.w = self.joined([said])
-        if view.epoch == self.horizon and self.likeness:
-            like = self.like(view)
-            order = ranks(said) + LIKENESS * like + UNTRAINED * ranks(self.own)
-            self.w = in_order(self.joined([said, like]), order, self.rate()).astype(np.float32)
+            self.scores += self.probability(view, k)
+        last = view.epoch == self.horizon
+        if self.settled:
+            if last:
+                self.calibration = calibrate(self.own[: len(self.w)], self.control, seed=self.seed)
+        else:
+            order = ranks(self.scores)
+            if not last:
+                order += ranks(self.own)
+            elif self.likeness:
+                order += LIKENESS * self.similar(view) + UNTRAINED * ranks(self.own)
+            self.w = self.calibrated(order, last).astype(np.float32)
         self.weight = self.w.copy()
+        if self.settled and not last:
+            self.weight[self.planted] = 0
         self.mean_probability = float(self.w.mean())
-        if view.epoch == self.horizon and self.repaired > 0:
-            self.repair(view)
+        if last:
+            self.caption = np.arange(len(self.w), dtype=np.int64)
+            if self.repaired > 0:
+                self.repair(view)
 
-    def joined(self, scores: list[np.ndarray]) -> np.ndarray:
-        """w (N,) float32 of the trained witnesses' scores, the networks' first, and of the untrained one.
+    def calibrated(self, order: np.ndarray, last: bool) -> np.ndarray:
+        """P(matched) (N,) of scores (K,); at ``last`` of the planted images with their own captions."""
+        n, m = len(self.w), len(self.planted)
+        null = np.zeros(n, bool)
+        null[self.planted] = True
+        observed, planted = order[:n][~null], order[self.planted]
+        known = positions(self.own[self.planted], self.control) if len(self.control) else None
+        found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.seed)
+        if found is None:
+            return self.mixed(order[:n])
+        at = positions(order[:n], observed)
+        w = 1 - found.mismatched(at)
+        if last and np.isnan(noise_rate(found, n).value):  # what is not known makes no pair sure
+            w = 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
+        if last:
+            self.calibration = found
+            own, random = order[n : n + m], order[n + m :]
+            again = calibrate(own, random, draws=0)
+            if again is not None:
+                w[self.planted] = 1 - again.shifted(found.noise_rate(n).value).mismatched(positions(own, own))
+        return w
 
-        Where that one is not asked, or sees next to nothing wrong (captions that were swapped within a category, or are
-        wrong by half, are like those of like images), there is nothing to calibrate by: the papers' mixture splits the
-        networks' score, if its two components are apart.
-        """
-        self.found = 0.0
-        if self.witness and believed(self.wrong) > DOUBT:
-            return joined(self.right, scores, believed(self.wrong)).astype(np.float32)
-        split = gaussian_split(scores[0] / (self.networks * self.counted), early_stop=False)
-        if self.witness and not split.separated:  # two witnesses that see nothing wrong
-            return joined(self.right, scores, believed(self.wrong)).astype(np.float32)
-        self.found = float(1 - split.high.mean())
-        return np.asarray(split.high, dtype=np.float32)
+    def mixed(self, order: np.ndarray) -> np.ndarray:
+        """P(matched) (N,) where there are too few pairs to plant some: by the papers' mixture, or the agreement's."""
+        split = gaussian_split(order / max(float(order.max()), 1e-12), early_stop=False)
+        return np.asarray(split.high if split.separated and not len(self.control) else self.right)
 
-    def rate(self) -> float:
-        """The share of wrong pairs, by the witness that has seen any."""
-        return self.found or believed(self.wrong)
-
-    def like(self, view: View) -> np.ndarray:
-        """The third witness (N,): how like each pair is to its trusted neighbours in the joint space."""
-        d = view.data
-        image, text = self.joint(view, d.image_index, np.arange(len(d)))
-        return neighbours_likeness(image, text, d.image_group, d.text_group, self.w, seed=view.seed(8))
+    def similar(self, view: View) -> np.ndarray:
+        """How similar each pair is to its trusted neighbours in the joint space (K,); planted ones are none."""
+        d, trusted = view.data, np.zeros(len(self.rows))
+        trusted[: len(self.w)] = self.w
+        trusted[self.planted] = 0
+        image, text = self.joint(view, d.image_index[self.rows], self.texts)
+        groups = d.image_group[self.rows], d.text_group[self.texts]
+        return neighbours_likeness(image, text, *groups, trusted, seed=view.seed(8))
 
     def joint(self, view: View, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
@@ -170,10 +223,11 @@ class _Weighing:
         )
 
     def probability(self, view: View, network: int) -> np.ndarray:
-        """Matching probability (N,) of all pairs in evaluation mode, over random groups."""
+        """Matching probability (K,) in evaluation mode, over random groups."""
         return view.figure(
-            network, lambda S, excluded: matching_probability(S, self.tau, excluded), seed=view.seed(7, network)
-        )
+            network, lambda S, excluded: matching_probability(S, self.tau, excluded), seed=view.seed(7, network),
+            pairs=(self.rows, self.texts),
+        )  # fmt: skip
 
     def repair(self, view: View) -> None:
         """Give the images of wrong pairs the captions of wrong pairs, jointly, where one fits."""
@@ -214,18 +268,34 @@ class _Weighing:
         return self.w
 
     def state(self) -> dict[str, Any]:
-        """What the epochs have changed; the agreement is computed again."""
-        return {
-            "w": self.w, "weight": self.weight, "caption": self.caption, "scores": self.scores, "counted": self.counted,
-            "found": self.found,
-        }  # fmt: skip
+        """What the epochs have changed; the agreement and the planted pairs are computed again."""
+        known = {} if self.calibration is None else vars(self.calibration)
+        return {"w": self.w, "weight": self.weight, "caption": self.caption, "scores": self.scores, **known}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
         self.w, self.weight = (np.array(state[name], dtype=np.float32) for name in ("w", "weight"))
         self.caption = np.array(state["caption"], dtype=np.int64)
-        self.scores, self.counted = np.array(state["scores"], dtype=np.float64), int(state["counted"])
-        self.found = float(state["found"])
+        self.scores = np.array(state["scores"], dtype=np.float64)
+        self.calibration = Calibration.from_dict(state) if "theta" in state else None
+
+
+def others(planted: np.ndarray, caption: np.ndarray, data: TrainingData, rng: np.random.Generator) -> list[np.ndarray]:
+    """RANDOM times, for each planted row another's caption, neither its own nor the one it was trained with."""
+    found = []
+    for _ in range(RANDOM if len(planted) else 0):
+        drawn = rng.permutation(planted)
+        for _ in range(100):
+            again = np.flatnonzero(
+                (data.image_group[drawn] == data.image_group[planted])
+                | (data.text_group[drawn] == data.text_group[planted])
+                | (drawn == caption[planted])
+            )
+            if not len(again):
+                break
+            drawn[again] = rng.choice(planted, len(again))
+        found.append(drawn)
+    return found
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -242,18 +312,23 @@ class Auto(PairCleaner):
         Weight of the repaired pairs in the training behind the horizon; 0 for none.
     networks : {1, 2}
         How many are trained; two take twice the time.
+    planted : float in [0, .25]
+        Share of the pairs that exchange captions up to the horizon; at least 100 pairs where these are no more than a
+        quarter, and at most 2,000. 0: none, and the noise rate is undetermined.
     witness, likeness : bool
-        False: without neighbours' agreement in the frozen spaces (the papers' Gaussian mixture splits the networks'
-        score instead, all pairs have weight 1 at first), without the likeness in the joint space. For comparisons.
+        False: without neighbours' agreement in the frozen spaces (all pairs have weight 1 at first), without the
+        similarity to neighbours in the joint space. For comparisons.
     """
 
     method_name: ClassVar[str] = "auto"
+    _null_threshold = False  # its correspondence is a probability
 
     text_encoder: str | Path | None = "auto"
     epochs: int = 12
     horizon: int = 5
     repaired: float = 0.5
     networks: int = 2
+    planted: float = 0.1
     witness: bool = True
     likeness: bool = True
 
@@ -263,6 +338,7 @@ class Auto(PairCleaner):
         check_number("auto", "repaired", self.repaired, least=0, most=1)
         check_whole("auto", "networks", self.networks, 1)
         check_number("auto", "networks", self.networks, most=2)
+        check_number("auto", "planted", self.planted, least=0, most=0.25)
         check_flag("auto", "witness", self.witness)
         check_flag("auto", "likeness", self.likeness)
 
@@ -272,8 +348,12 @@ class Auto(PairCleaner):
 
     def _set_threshold(self, y: np.ndarray) -> None:
         super()._set_threshold(y)
-        known = self._trained.asked or not self.witness
-        self.noise_rate_ = max(self._trained.wrong, self._trained.found) if known else float("nan")
+        rate = noise_rate(self._trained.calibration, len(y))
+        self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
+        if self._trained.settled:  # by the evidence itself, which may have asked near null pairs
+            self.noise_rate_ = found = self._trained.rate
+            self.noise_rate_interval_ = (float(np.fmin(rate.low, found)), float(np.fmax(rate.high, found)))
+        self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration
         del self._trained
 
     def _default_threshold(self, valley: Valley) -> float:

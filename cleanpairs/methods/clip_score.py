@@ -1,16 +1,19 @@
-r"""CLIP-score: the cosine of a pretrained CLIP or SigLIP, with nothing trained; the filter of LAION and DataComp.
+r"""CLIP-score: similarity by a pretrained CLIP or SigLIP, with nothing trained; normalised, unless told otherwise.
 
 Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021; Schuhmann et al.,
-LAION, 2021 and 2022; Gadre et al., DataComp, 2023. For unit vectors v of the image and t of the caption
+LAION, 2021 and 2022; Gadre et al., DataComp, 2023; Wang et al., NeurIPS 2024 (negCLIPLoss). The similarity is taken
+less what image and caption have with everybody (:mod:`cleanpairs.ops.normalised_similarity`); the same of images with
+captions of random others gives the noise rate, and the probability of being right, which is the correspondence
+(:mod:`cleanpairs.correspondence.null`). Its threshold is 1/2. With ``normalise="none"``
 
-    correspondence = (1 + v . t) / 2
+    correspondence = (1 + cosine) / 2
 
-so a threshold here is one on the cosine: LAION-400M's 0.3 is 0.65, LAION-5B's 0.28 is 0.64. By default the threshold is
-a quantile, as in DataComp, which keeps the best 30 %: here the lowest ``quantile`` of the pairs are flagged.
+so a threshold is one on the cosine: LAION-400M's 0.3 is 0.65, LAION-5B's 0.28 is 0.64. ``quantile`` flags the lowest
+share instead, as in DataComp, which keeps the best 30 %.
 
-Departures: wrong pairs are repaired too, where the papers only drop them. The cosine of a model has no absolute meaning
-(most wrong pairs of CLIP lie near 0.1 to 0.2), so candidates are judged by the matching probability against a bank of
-trusted pairs at the model's own temperature, as all methods do it, and not by their cosine.
+Departures: wrong pairs are repaired too, where the papers only drop them. Candidates are judged by the matching
+probability against a bank of trusted pairs at the model's own temperature, as all methods do it, and not by the cosine,
+which has no absolute meaning.
 """
 
 from __future__ import annotations
@@ -27,19 +30,42 @@ import cleanpairs
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import staged_directory
+from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.encoders import GIVEN
+from cleanpairs.estimators.encoders import GIVEN, refuse_without_captions
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.evaluate import Recall, recall
-from cleanpairs.features import FrozenTexts, ImageMatrix, encoded_matrix
-from cleanpairs.methods.given import Given, GivenScorer, given_cosines, no_donors, unit_rows
+from cleanpairs.features import FrozenTexts
+from cleanpairs.hub import without_hub
+from cleanpairs.methods.given import (
+    Given,
+    GivenScorer,
+    checked,
+    given_cosines,
+    image_matrix_of,
+    no_donors,
+    unit_rows,
+)
+from cleanpairs.methods.normalised import KINDS, NormalisedScore
 from cleanpairs.ops.candidates import Search
-from cleanpairs.parameters import check_number
-from cleanpairs.persistence import _STATE, FORMAT, _bank_arrays, _json, _plain, _side, _storable, parameters_of
+from cleanpairs.ops.normalised_similarity import Background
+from cleanpairs.parameters import check_choice, check_number
+from cleanpairs.persistence import (
+    _STATE,
+    FORMAT,
+    _bank_arrays,
+    _json,
+    _plain,
+    _side,
+    _storable,
+    parameters_of,
+    state_of,
+)
+from cleanpairs.regular import check_regular
 from cleanpairs.repair import RepairPlan
 from cleanpairs.scoring import Bank, Embeddings
 
@@ -61,7 +87,7 @@ class ClipScore(PairCleaner):
     model : str or path
         A CLIP or SigLIP model: a directory, or a name on the Hugging Face hub; see
         :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. Or ``encoder``, which says the same; or one of the next
-        two. One must be given.
+        two. One must be given, unless the data brings vectors of both sides.
     text_encoder : {"features"}
         No model: the data brings vectors of both sides, of one space.
     score_column : str
@@ -69,8 +95,12 @@ class ClipScore(PairCleaner):
         vectors of both sides too.
     revision : str, optional
         Branch, tag or commit on the hub.
-    quantile : float in [0, 1)
-        Share of the pairs that is flagged when ``threshold`` is None.
+    normalise : {"background", "csls", "none"}
+        By what the similarity is normalised: the softmax over a background, the nearest neighbours, or not at all. A
+        column of scores is taken as it is.
+    quantile : float in [0, 1), optional
+        Share of the pairs that is flagged when ``threshold`` is None. None: those that are more likely wrong; 0.3 of a
+        column of scores, where that is unknown.
     image_encoder : {"auto", "features"}
         "features": the vectors of the data are this model's own, of its number of dimensions. "auto": the model looks
         at the images; the vectors are taken only where there is no image.
@@ -83,43 +113,49 @@ class ClipScore(PairCleaner):
     model: str | Path | None = None
     revision: str | None = None
     score_column: str | None = None
-    quantile: float = 0.3
+    normalise: str = "background"
+    quantile: float | None = None
 
     def _validate(self) -> None:
         super()._validate()
-        check_number("clip-score", "quantile", self.quantile, least=0, below=1)
+        if self.quantile is not None:
+            check_number("clip-score", "quantile", self.quantile, least=0, below=1)
+        check_choice("clip-score", "normalise", self.normalise, tuple(KINDS))
         if self.revision is not None and not isinstance(self.revision, str):
             raise ConfigError(f"revision of clip-score must be a word or None, found {self.revision!r}")
-        if self.image_encoder not in ("auto", "features"):
-            raise ConfigError(
-                f"image_encoder of clip-score must be 'auto' or 'features', found {self.image_encoder!r}: the images "
-                f"are encoded by the model itself"
-            )
+        check_choice("clip-score", "image_encoder", self.image_encoder, ("auto", "features"))
         if self.score_column is not None and (not isinstance(self.score_column, str) or not self.score_column):
             raise ConfigError(
                 f"score_column of clip-score must be a column's name or None, found {self.score_column!r}"
             )
-        if self.text_encoder not in (None, GIVEN):
-            raise ConfigError(
-                f"text_encoder of clip-score must be 'features' or None, found {self.text_encoder!r}: a model brings "
-                f"both towers"
-            )
+        if self.text_encoder is not None:
+            check_choice("clip-score", "text_encoder", self.text_encoder, (GIVEN,))
         given = self.score_column is not None or self.text_encoder == GIVEN
-        if self.model is None and given and self.encoder is None:
+        if self.model is None and self.encoder is None:
             return
         name = self.encoder if self.model is None else self.model
         if not isinstance(name, (str, Path)) or not str(name):
-            raise ConfigError(
-                f"model of clip-score must be a directory or a name on the hub, like openai/clip-vit-large-patch14, "
-                f"found {self.model!r}; none is needed where the data brings vectors of both sides "
-                f"(text_encoder='features') or scores (score_column=NAME)"
-            )
+            raise self._no_model()
         if given:
             raise ConfigError("clip-score takes a model, text_encoder='features' or score_column, and found several")
 
+    def _no_model(self) -> ConfigError:
+        return ConfigError(
+            f"model of clip-score must be a directory or a name on the hub, like openai/clip-vit-large-patch14, found "
+            f"{self.model!r}; none is needed where the data brings vectors of both sides, or scores (score_column=NAME)"
+        )
+
     def _default_threshold(self, valley: Valley) -> float:
+        if self.quantile is None and self.score_ is not None:
+            return self.score_.threshold()
         known = self.correspondence_[np.isfinite(self.correspondence_)]
-        return float(np.quantile(known, self.quantile))
+        return float(np.quantile(known, 0.3 if self.quantile is None else self.quantile))
+
+    def _set_threshold(self, y: np.ndarray) -> None:
+        super()._set_threshold(y)
+        if self.score_ is not None:
+            fitted = self.score_.fitted
+            self.noise_rate_ = float("nan") if fitted is None else fitted.noise_rate
 
     # -- fit --------------------------------------------------------------------------------------------------------
 
@@ -134,6 +170,7 @@ class ClipScore(PairCleaner):
         on_epoch: Callable[[EpochRecord, np.ndarray], None] | None = None,
         on_step: Callable[[int, int, float], None] | None = None,
         on_encode: Callable[[int, int], None] | None = None,
+        on_encode_texts: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Encode ``pairs``, and set the threshold and the bank by them.
 
@@ -154,8 +191,14 @@ class ClipScore(PairCleaner):
             delattr(self, name)
         pairs = load_pairs(pairs)
         source = self.encoder if self.model is None else self.model
+        if source is None and self.text_encoder is None and self.score_column is None and not pairs.has_both_vectors:
+            raise self._no_model()
+        if source is None and pairs.has_both_vectors:
+            self.text_encoder_ = GIVEN
+        elif source is not None:
+            refuse_without_captions(pairs, source)
         model = Given(self.score_column) if source is None else self._load(str(Path(source).resolve()), str(source))
-        images, texts, self.quarantined_ = self._encode(model, pairs, on_encode)
+        images, texts, self.quarantined_ = self._encode(model, pairs, on_encode, on_encode_texts)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(len(pairs), len(usable))
         if len(usable) < 2:
@@ -164,8 +207,15 @@ class ClipScore(PairCleaner):
             index, groups = pairs.image_index[usable], (pairs.pair_image_group[usable], pairs.text_group[usable])
             found = evidence_of(images.vectors[:, None], texts.vectors[usable], index, *groups, seed=self.random_state)
             refuse_without(found, len(usable), self.method_name)
-        self.correspondence_ = self._bank_scores(pairs, images, texts)
-        self.correspondence_[list(self.quarantined_)] = np.nan
+        self.correspondence_ = np.full(len(pairs), np.nan, np.float32)
+        if self.score_column is not None:
+            self.score_: NormalisedScore | None = None
+            self.correspondence_[usable] = self._bank_scores(pairs, images, texts)[usable]
+        else:
+            known = _vectors(pairs, images, texts).take(usable)
+            self.score_, self.correspondence_[usable] = NormalisedScore.of(
+                known, self.normalise, model.temperature, self.random_state
+            )
         self._set_threshold(self.correspondence_[usable])
         self.fingerprint_, self.history_, self.heads_, self.best_val_rsum_ = pairs.source.fingerprint, [], [], None
         self.image_encoder_, self.image_size_ = self.method_name, None
@@ -200,45 +250,35 @@ class ClipScore(PairCleaner):
         return PretrainedCLIP.load(path if Path(path).is_dir() else name, self._device(), revision=self.revision)
 
     def _bank_scores(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """(1 + cosine) / 2; the bank is for repairs only."""
-        if self.score_column is not None:
+        """By the data's scores, or the vectors; the bank is for repairs only."""
+        if self.score_ is None:
+            assert self.score_column is not None
             return (1 + given_cosines(pairs, self.score_column)) / 2
-        out = np.empty(len(pairs), dtype=np.float32)
-        for start in range(0, len(pairs), 16_384):
-            s = slice(start, start + 16_384)
-            cosine = np.einsum("ij,ij->i", images.vectors[pairs.image_index[s]], texts.vectors[s])
-            out[s] = np.clip((1 + cosine) / 2, 0, 1)
-        return out
+        return self.score_(_vectors(pairs, images, texts))
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """Vectors of both sides stream; what a model encodes, or a column of scores judges, is loaded whole."""
         self._fitted()
-        given = isinstance(self.pretrained_, Given) and self.score_column is None
-        return GivenScorer() if given and {"features", "text_features"} <= roles else None
+        if self.score_ is None or not isinstance(self.pretrained_, Given) or not {"features", "text_features"} <= roles:
+            return None
+        return GivenScorer(self.score_)
 
     def _encode(
-        self, model: PretrainedCLIP | Given, pairs: Pairs, progress: Callable[[int, int], None] | None = None
+        self,
+        model: PretrainedCLIP | Given,
+        pairs: Pairs,
+        progress: Callable[[int, int], None] | None = None,
+        texts_progress: Callable[[int, int], None] | None = None,
     ) -> tuple[Embeddings, Embeddings, dict[int, str]]:
         """M images, N captions and the quarantine."""
         if isinstance(model, Given):
             images, texts, faults = model.vectors(pairs)
             return Embeddings(images), Embeddings(texts), dict(sorted({**faults, **pairs.reasons}.items()))
-        matrix = self._image_matrix(model, pairs, progress)
-        table = FrozenTexts(model).encode_pairs(pairs)
+        matrix = image_matrix_of(model, pairs, self.image_encoder, progress)
+        table = FrozenTexts(model).encode_pairs(pairs, texts_progress)
         assert table.vectors is not None
         texts = np.asarray(table.vectors[table.ids])
         return Embeddings(unit_rows(matrix.array[:, 0])), Embeddings(texts), self._quarantine(pairs, matrix)
-
-    def _image_matrix(
-        self, model: PretrainedCLIP, pairs: Pairs, progress: Callable[[int, int], None] | None = None
-    ) -> ImageMatrix:
-        """(M, 1, E) vectors, and image row -> why there is none; such rows are zero."""
-        array = pairs.images.array()
-        if array is not None and (self.image_encoder == "features" or not _has_images(pairs)):
-            return ImageMatrix(_checked(array, model)[:, None], {}, self.method_name, None)
-        if array is None and self.image_encoder == "features":
-            raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
-        return encoded_matrix(pairs, model, progress=progress)
 
     def rematch(self, pairs: Any, *, strategy: str = "ot", **settings: Any) -> RepairPlan:
         """As :meth:`cleanpairs.estimators.PairCleaner.rematch`; without vectors what is flagged is dropped."""
@@ -270,7 +310,7 @@ class ClipScore(PairCleaner):
 
             pictures = [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
             return np.asarray(self.pretrained_.encode_images(pictures))
-        return unit_rows(_checked(images, self.pretrained_))
+        return unit_rows(checked(images, self.pretrained_))
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, E) float32 of n captions."""
@@ -300,8 +340,9 @@ class ClipScore(PairCleaner):
             "bank": {"tau": self.bank_.tau, "group_size": self.bank_.group_size},
             "state": {name: _plain(getattr(self, name)) for name in _STATE},
         }
-        with staged_directory(Path(path), overwrite=overwrite) as staging:
-            write_tensors(_bank_arrays(self.bank_), Path(staging) / "bank.safetensors")
+        with staged_directory(Path(path), overwrite=overwrite, ours=MODEL_FILES) as staging:
+            scores = {} if self.score_ is None else self.score_.arrays()
+            write_tensors({**_bank_arrays(self.bank_), **scores}, Path(staging) / "bank.safetensors")
             (Path(staging) / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         return Path(path)
 
@@ -329,15 +370,18 @@ class ClipScore(PairCleaner):
         try:
             self = cls(**parameters_of(config))
             name, fingerprint = config["pretrained"]["name"], config["pretrained"]["fingerprint"]
-            state = {key: config["state"][key] for key in _STATE}
+            state = state_of(config)
             file = Path(path) / "bank.safetensors"
+            check_regular(file)
             arrays = load_file(file)
             groups = arrays["image_group"], arrays["text_group"]
             images, texts = _side(arrays, "images"), _side(arrays, "texts")
             self.bank_ = Bank(images, texts, *groups, config["bank"]["tau"], config["bank"]["group_size"])
+            self.score_ = None if self.score_column is not None else NormalisedScore.from_arrays(arrays, self.normalise)
         except (SafetensorError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
-        model = Given(self.score_column) if fingerprint == Given.fingerprint else self._load(name, name)
+        with without_hub():
+            model = Given(self.score_column) if fingerprint == Given.fingerprint else self._load(name, name)
         if model.fingerprint != fingerprint:
             raise DataError(
                 f"{name} is not the model that {path} was made with (its files have changed): fit again, or name the "
@@ -351,16 +395,7 @@ class ClipScore(PairCleaner):
         return self
 
 
-def _has_images(pairs: Pairs) -> bool:
-    """Whether there is any encoded image beside the vectors."""
-    return any(data is not None for _, chunk in pairs.images.iter_encoded(1024) for data in chunk)
-
-
-def _checked(array: np.ndarray, model: PretrainedCLIP) -> np.ndarray:
-    """(m, E) out of (m, E) or (m, 1, E)."""
-    if array.shape[-1] != model.dim or array.shape[1:-1] not in ((), (1,)):
-        raise DataError(
-            f"the model {model.name} makes one vector of {model.dim} dimensions of an image, and this data has vectors "
-            f"of {' x '.join(map(str, array.shape[1:]))}: give the images themselves, or vectors of this model"
-        )
-    return np.asarray(array, dtype=np.float32).reshape(len(array), model.dim)
+def _vectors(pairs: Pairs, images: Embeddings, texts: Embeddings) -> Background:
+    """The N pairs, out of M images and N captions."""
+    index = pairs.image_index
+    return Background(images.vectors[index], texts.vectors, pairs.image_group[index], pairs.text_group)

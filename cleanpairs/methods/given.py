@@ -1,18 +1,24 @@
-"""What clip-score takes in place of a model: vectors of both sides, or cosines, that the data brings."""
+"""What clip-score takes of the data: vectors of both sides or of the images, or cosines."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from cleanpairs.data import Pairs
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.errors import DataError
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.estimators.batches import _filled
+from cleanpairs.features import ImageMatrix, encoded_matrix
+from cleanpairs.methods.normalised import NormalisedScore
+from cleanpairs.ops.normalised_similarity import Background
 from cleanpairs.ops.search import TopK
 
-__all__ = ["Given", "GivenScorer", "given_cosines", "no_donors", "unit_rows"]
+__all__ = ["Given", "GivenScorer", "checked", "given_cosines", "image_matrix_of", "no_donors", "unit_rows"]
 
 NO_VECTOR = "its caption's vector is zero or not finite"
 
@@ -62,26 +68,22 @@ class Given:
 
 
 class GivenScorer:
-    """(1 + cosine) / 2 of given vectors, batch by batch; see :class:`cleanpairs.estimators.batches.RowScorer`."""
+    """Scores given vectors, batch by batch; see :class:`cleanpairs.estimators.batches.RowScorer`."""
 
-    hashes = False
+    def __init__(self, score: NormalisedScore) -> None:
+        self.score, self.hashes = score, score.kind != "none"
 
-    @torch.inference_mode()
     def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
         """Correspondence (k,) float32; a caption whose vector is zero is a fault, as in :meth:`Given.vectors`."""
-        images, texts = batch.vectors, batch.text_vectors
-        if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
-            raise _not_of_one_length(images, texts)
-        v, t = _float(images[:, 0]), _float(texts)  # (k, D) each: a row is a pair
-        length = torch.linalg.vecdot(t, t).sqrt()
-        batch.faults |= {i: NO_VECTOR for i in torch.nonzero(length == 0)[:, 0].tolist() if i not in batch.faults}
-        length = length.clamp_min(1e-12) * torch.linalg.vecdot(v, v).sqrt().clamp_min(1e-12)
-        scores = ((1 + torch.linalg.vecdot(v, t) / length) / 2).clamp(0, 1).numpy()
+        images, texts = self.embedded(batch, data)
+        n = len(images)
+        groups = (batch.image_group[batch.row], batch.text_group) if self.hashes else (np.arange(n),) * 2
+        scores = self.score(Background(*(_filled(x) if n else x for x in (images, texts, *groups))))[:n]
         scores[list(batch.faults)] = np.nan
-        return np.asarray(scores)
+        return scores
 
     @torch.inference_mode()
-    def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray] | None:
+    def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (k, E) float32 of both sides, as :meth:`Given.vectors` has them."""
         images, texts = batch.vectors, batch.text_vectors
         if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
@@ -136,3 +138,33 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
     """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
     x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
     return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+
+
+def image_matrix_of(
+    model: PretrainedCLIP, pairs: Pairs, image_encoder: str, progress: Callable[[int, int], None] | None = None
+) -> ImageMatrix:
+    """(M, 1, E) vectors, and image row -> why there is none; such rows are zero.
+
+    ``image_encoder`` "features": those of the data. "auto": the model makes them of the images, where there are any.
+    """
+    array = pairs.images.array()
+    if array is not None and (image_encoder == "features" or not _has_images(pairs)):
+        return ImageMatrix(checked(array, model)[:, None], {}, "clip-score", None)
+    if array is None and image_encoder == "features":
+        raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
+    return encoded_matrix(pairs, model, progress=progress)
+
+
+def _has_images(pairs: Pairs) -> bool:
+    """Whether there is any encoded image beside the vectors."""
+    return any(data is not None for _, chunk in pairs.images.iter_encoded(1024) for data in chunk)
+
+
+def checked(array: np.ndarray, model: PretrainedCLIP) -> np.ndarray:
+    """(m, E) out of (m, E) or (m, 1, E)."""
+    if array.shape[-1] != model.dim or array.shape[1:-1] not in ((), (1,)):
+        raise DataError(
+            f"the model {model.name} makes one vector of {model.dim} dimensions of an image, and this data has vectors "
+            f"of {' x '.join(map(str, array.shape[1:]))}: give the images themselves, or vectors of this model"
+        )
+    return np.asarray(array, dtype=np.float32).reshape(len(array), model.dim)

@@ -1,11 +1,25 @@
-"""Arrow columns: values put in the place of others, flat values regrouped into lists."""
+"""Arrow columns: rows taken out of them, values put in the place of others, flat values regrouped into lists."""
 
 from __future__ import annotations
+
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["flat_type", "fresh_names", "grouped", "is_list", "one_array", "replace_values", "unsliced"]
+__all__ = [
+    "as_schema",
+    "filtered",
+    "flat_type",
+    "fresh_names",
+    "grouped",
+    "is_list",
+    "one_array",
+    "replace_values",
+    "taken",
+]
+
+Data = TypeVar("Data", pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -15,9 +29,57 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
 
 
-def unsliced(array: pa.Array) -> pa.Array:
-    """The array without an offset: pyarrow 26 takes wrong values out of a slice of nested fixed-size lists."""
-    return pa.concat_arrays([array]) if array.offset else array
+def taken(data: Data, rows: np.ndarray | pa.Array) -> Data:
+    """The ``rows`` (k,) int64 of a column or a table, in any order, null where a row is; itself, where these are all.
+
+    Rows are taken out of Arrow data here and in :func:`filtered` only: pyarrow 26 takes the values of other rows, or of
+    no row at all, out of a slice of fixed-size lists of fixed-size lists.
+    """
+    if isinstance(rows, np.ndarray):
+        n = len(data)
+        if len(rows) == n and (not n or (rows[0] == 0 and rows[-1] == n - 1 and bool((np.diff(rows) == 1).all()))):
+            return data
+        rows = pa.array(rows, pa.int64())
+    return _without_offsets(data).take(rows)
+
+
+def filtered(data: Data, mask: np.ndarray | pa.Array) -> Data:
+    """The rows of a column or a table at which ``mask`` (n,) bool is true; see :func:`taken`."""
+    return _without_offsets(data).filter(mask if isinstance(mask, pa.Array) else pa.array(mask, pa.bool_()))
+
+
+def _without_offsets(data: Any) -> Any:
+    """The same values, but nested fixed-size lists, at any depth, copied into arrays that begin with their first."""
+    if isinstance(data, pa.Array):
+        return pa.concat_arrays([data]) if _nested(data.type) else data
+    if isinstance(data, pa.ChunkedArray):
+        return pa.chunked_array(map(_without_offsets, data.chunks), data.type) if _nested(data.type) else data
+    if not any(_nested(field.type) for field in data.schema):
+        return data
+    return type(data).from_arrays([_without_offsets(column) for column in data.columns], schema=data.schema)
+
+
+def _nested(kind: pa.DataType) -> bool:
+    """Whether a fixed-size list of fixed-size lists is anywhere in the type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _nested(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _nested(kind.value_type)
+    parts = [kind.field(i).type for i in range(kind.num_fields)]
+    if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
+        return True
+    return any(map(_nested, parts))
+
+
+def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``table`` with the types and metadata of ``schema``, whose columns it has.
+
+    Columns that have their type already are left alone: pyarrow 26 casts some lists of structs to lists that are
+    invalid, even where the types are equal.
+    """
+    found = [table[field.name] for field in schema]
+    cast = [c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(found, schema, strict=True)]
+    return pa.Table.from_arrays(cast, schema=schema)
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -47,7 +109,7 @@ def replace_values(column: pa.ChunkedArray | pa.Array, where: np.ndarray, values
         return array
     index = np.arange(len(array))
     index[where] = len(array) + np.arange(len(where))
-    return pa.concat_arrays([array, values if values.type == array.type else values.cast(array.type)]).take(index)
+    return taken(pa.concat_arrays([array, values if values.type == array.type else values.cast(array.type)]), index)
 
 
 def grouped(values: pa.ChunkedArray | pa.Array, counts: np.ndarray, large: bool = False) -> pa.Array:

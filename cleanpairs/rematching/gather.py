@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.data.text import text_groups
 from cleanpairs.errors import OutputError, RefusedError
 from cleanpairs.ops.scratch import Scratch, release
+from cleanpairs.regular import read_json
 
 __all__ = ["TEXTS", "Gathered", "gather", "gathered_before"]
 
@@ -84,7 +84,7 @@ class Gathered:
 def gathered_before(folder: Path, job: str) -> Gathered | None:
     """What a pass of the same ``job`` left in ``folder`` before the process was stopped; None where it did not end."""
     try:
-        note = json.loads((folder / "gathered.json").read_text(encoding="utf-8"))
+        note = read_json(folder / "gathered.json")
         if note["job"] != job:
             return None
         numbers = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in _NUMBERS}
@@ -158,7 +158,7 @@ def gather(
                 usable = np.isfinite(values)
                 _refuse_non_finite(usable, z_image, z_text)
                 correspondence[s], image_group[s] = values, batch.image_group
-                text_group[s] = text_groups(batch.captions)
+                text_group[s] = batch.text_group
                 cosine[s] = np.einsum("ij,ij->i", z_image, z_text)
                 below = np.flatnonzero(usable & (np.where(usable, values, 0) < threshold))
                 orphans.append(first + below)

@@ -25,19 +25,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import cleanpairs
-from cleanpairs.data import ParquetSink, Source, open_source, staged_file
+from cleanpairs.data import ParquetSink, Source, note_named, open_source, staged_file
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.data.text import text_groups
 from cleanpairs.engine import make_engine
+from cleanpairs.engine.job import claim_folder
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.methods.given import GivenScorer
 from cleanpairs.ops.candidates import Side
+from cleanpairs.ops.columns import filtered, taken
 from cleanpairs.ops.joint import Typical, sampled
 from cleanpairs.ops.repairs import Corpus, Repairs, decide_repairs
 from cleanpairs.ops.scratch import Scratch
-from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA, PlanSummary, counted
+from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA, WRITTEN_KEY, PlanSummary, counted
 from cleanpairs.plan_editing import donor_use
 from cleanpairs.registry import READERS
 from cleanpairs.rematching.gather import TEXTS, Gathered, gather, gathered_before
@@ -103,11 +104,11 @@ def plan_stream(
     given: dict[str, Any] = run.info["input"] if data is None else {"data": str(data), "options": dict(columns or {})}
     if given.get("noise"):
         return None
-    source = open_source(given["data"], **given["options"])
+    source = run.open_input() if data is None else open_source(data, **given["options"])
+    if data is not None:
+        note_named(data, given["options"])
     if source.n_rows < least_rows or source.explicit_lists or "true_mismatch" in _columns(source):
         return None
-    if data is None and source.fingerprint != given["fingerprint"]:
-        return None  # it has changed: reading it says so
     model = run.estimator()
     scorer = _scorer(model, source)
     if scorer is None:
@@ -118,7 +119,7 @@ def plan_stream(
     job = json.dumps([cleanpairs.__version__, source.fingerprint, run.hashes(), asdict(chosen)], sort_keys=True)
     job = hashlib.sha256(job.encode()).hexdigest()
     with staged_file(out, overwrite=overwrite, inputs=source.paths) as staged:
-        parts.mkdir(parents=True, exist_ok=True)
+        claim_folder(parts)
         scratch = Scratch(parts)
         known = None
         if source.fingerprint == model.fingerprint_ and source.n_rows == len(model.correspondence_):
@@ -183,7 +184,7 @@ class _Batch:
 
     def __init__(self, batch: RowBatch) -> None:
         self.image_index = np.arange(len(batch.captions))
-        self.image_group, self.text_group = batch.image_group, text_groups(batch.captions)
+        self.image_group, self.text_group = batch.image_group, batch.text_group
 
     def __len__(self) -> int:
         return len(self.image_index)
@@ -248,7 +249,7 @@ def _write(
     faulty = np.array(sorted(pairs.reasons), np.int64)
     schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(note).encode()})
     first = 0
-    with ParquetSink(path, schema) as sink:
+    with ParquetSink(path, schema, note=WRITTEN_KEY) as sink:
         for batch in pairs.texts():
             s = slice(first, first + len(batch))
             at = _within(pairs.orphans, s)
@@ -265,7 +266,7 @@ def _write(
                 *lent.of(donor[at]),
             )
             actions += counted(table["action"])
-            dropped += counted(table.filter(pc.equal(table["action"], "drop"))["reason"])
+            dropped += counted(filtered(table, pc.equal(table["action"], "drop"))["reason"])
             sink.write(table)
             first = s.stop
     return PlanSummary(
@@ -306,12 +307,12 @@ class _Lent:
         first, found = 0, []
         for batch in gathered.texts():
             some = pairs[_within(pairs, slice(first, first + len(batch)))]
-            found.append(batch.take(pa.array(some - first)))
+            found.append(taken(batch, some - first))
             first += len(batch)
         return cls(pairs, pa.Table.from_batches(found, TEXTS).combine_chunks())
 
     def of(self, donor: np.ndarray) -> tuple[pa.Array, pa.Array]:
         """Keys and captions (b,) of ``donor`` (b,), null where it is -1."""
         at = pa.array(np.searchsorted(self.pairs, donor), mask=donor < 0)
-        keys, captions = (self.table[name].take(at).combine_chunks() for name in ("key", "caption"))
+        keys, captions = (taken(self.table[name], at).combine_chunks() for name in ("key", "caption"))
         return keys, captions

@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from cleanpairs.audit.expected import expected_parts
 from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
@@ -38,7 +37,7 @@ CHOICES = ("worst", "borderline", "best", "random")
 def plot_scores(
     correspondence: ArrayLike, threshold: float, *, truth: np.ndarray | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Histogram of the correspondence, with the threshold and what the scores let expect of wrong and right pairs.
+    """Histogram of the correspondence, with the threshold.
 
     Parameters
     ----------
@@ -54,8 +53,7 @@ def plot_scores(
     Returns
     -------
     Axes
-        The counts are on a logarithmic axis where one bin would flatten all others. The two lines are the division of
-        :func:`cleanpairs.audit.expected.expected_parts`; there are none where the scores make no two heaps.
+        The counts are on a logarithmic axis where one bin would flatten all others.
 
     Raises
     ------
@@ -84,13 +82,6 @@ def plot_scores(
             edges[:-1], height, 1 / BINS, align="edge", color=colour, alpha=0.7, label=label, linewidth=0, hatch=hatch,
             edgecolor="#ffffff80",
         )  # fmt: skip
-    parts = expected_parts(y) if len(y) else None
-    if parts is not None:
-        step = len(parts.mismatched) // BINS
-        for name, values, style in (("mismatched", parts.mismatched, "-"), ("matched", parts.matched, "-.")):
-            height = values.reshape(BINS, step).sum(axis=1)
-            shown = np.where(height >= 0.7, height, np.nan)  # less than a pair is nothing to draw
-            ax.plot(edges[:-1] + 0.5 / BINS, shown, style, color="#111", linewidth=1.3, label=f"estimated {name}")
     total = np.concatenate(counts)
     filled = total[total > 0]
     if len(filled) and filled.max() > 20 * np.median(filled):
@@ -100,7 +91,7 @@ def plot_scores(
     ax.set_xlim(0, 1)
     ax.set_xlabel("correspondence (0 = mismatched, 1 = matched)")
     ax.set_ylabel("pairs" + (", logarithmic" if ax.get_yscale() == "log" else ""))
-    handles = len(groups) + 1 + (2 if parts is not None else 0)
+    handles = len(groups) + 1
     ax.legend(
         loc="lower center", ncols=min(handles, 3), bbox_to_anchor=(0.5, 1.0), handlelength=1.8, frameon=False,
         fontsize="small",

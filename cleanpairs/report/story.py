@@ -88,8 +88,13 @@ def _noise(result: Mapping[str, Any], outcome: Outcome) -> str:
         return share
     rate = result["noise_rate"]
     if rate is None:
-        return "Undetermined: the scores of right and wrong pairs do not separate into two groups. " + share
-    return f"An estimated {rate:.1%} of the pairs are mismatched. {share}"
+        return (
+            "Undetermined: the scores do not tell how many pairs are mismatched; label some (cleanpairs audit). "
+            + share
+        )
+    interval = result.get("noise_rate_interval")
+    within = f" (95 % interval {interval[0]:.1%} to {interval[1]:.1%})" if interval else ""
+    return f"An estimated {rate:.1%} of the pairs are mismatched{within}. {share}"
 
 
 def _threshold(info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Outcome) -> str:

@@ -87,7 +87,7 @@ class Trainer:
         ResourceError
             The memory of the GPU does not hold two pairs.
         KeyboardInterrupt
-            On SIGINT or SIGTERM, after the state has been saved.
+            On SIGINT, SIGTERM or SIGHUP, after the state has been saved.
         """
         if len(data) < 2:
             raise RefusedError(

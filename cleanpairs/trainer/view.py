@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,16 +130,26 @@ class View:
         return self._encoded[network]
 
     def figure(
-        self, network: int, figure: Callable[[Tensor, Tensor | None], Tensor], *, seed: int, rounds: int | None = None
+        self,
+        network: int,
+        figure: Callable[[Tensor, Tensor | None], Tensor],
+        *,
+        seed: int,
+        rounds: int | None = None,
+        pairs: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
         """A figure (N,) float32 of every pair in evaluation mode; see :func:`cleanpairs.scoring.in_groups`.
 
-        ``rounds`` random partitions: the settings' by default, one where the model is slow (local).
+        ``rounds`` random partitions: the settings' by default, one where the model is slow (local). ``pairs``: others
+        to look at instead, rows (K,) whose images and rows (K,) whose captions they are.
         """
-        data, s = self.data, self.settings
+        data, s, encoded = self.data, self.settings, self.encoded(network)
+        images, texts = (slice(None), slice(None)) if pairs is None else pairs
+        if pairs is not None:
+            encoded = replace(encoded, texts=encoded.texts.take(pairs[1]))
         local = self.networks[network].model.local
         return in_groups(
-            figure, self.encoded(network), data.image_index, data.image_group, data.text_group,
+            figure, encoded, data.image_index[images], data.image_group[images], data.text_group[texts],
             group_size=s.label_group, rounds=rounds or (1 if local else s.label_rounds), seed=seed,
             exclude_duplicates=s.exclude_duplicates,
         )  # fmt: skip

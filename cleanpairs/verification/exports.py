@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.parquet_io import common_schema, read_table
+from cleanpairs.data.recorded import check_inside
 from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of, sha256_of
 from cleanpairs.export.formats import FORMATS, make_format
 from cleanpairs.export.layout import WRITTEN
 from cleanpairs.export.ledger import LEDGER_SCHEMA
 from cleanpairs.plan import ACTIONS
+from cleanpairs.verification.contents import compare_contents, noted_source
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_schema, counts_by, read_pages
 
@@ -32,8 +34,8 @@ _COUNTS = {
 }
 
 
-def verify_export(out: Path, findings: Findings) -> None:
-    """Check the export whose cleaned data is ``out``, by the manifest beside it."""
+def verify_export(out: Path, findings: Findings, data: str | Path | None = None) -> None:
+    """Check the export whose cleaned data is ``out``, by the manifest beside it, and by its input ``data``."""
     manifest = manifest_of(out)
     noted = check_json(manifest)
     files, counts = noted.get("files"), noted.get("counts")
@@ -46,6 +48,7 @@ def verify_export(out: Path, findings: Findings) -> None:
     )  # the Parquet beside a tar holds the same rows again
     for name, entry in files.items():
         path = Path(out.parent / name)
+        check_inside(path, (out.parent, out), manifest, "bring the files together, and export again")
         role = str(entry.get("role", "out"))
         if role != "out" or path == out:
             roles[role] = path
@@ -59,6 +62,17 @@ def verify_export(out: Path, findings: Findings) -> None:
     elif roles["ledger"].is_file():
         with findings.section(f"every pair exactly once in {roles['ledger'].name}", roles["ledger"]):
             _check_ledger(out, roles["ledger"], rows, counts, findings)
+        if findings.problems:
+            return  # what is compared with the input has to be readable
+        source = noted_source(out, noted, data, findings)
+        if source is not None:
+            with findings.section(f"the values, by {', '.join(map(_name, source.paths[:3]))}", manifest):
+                kind = str(noted.get("format", "parquet"))
+                compare_contents(out, kind, roles["ledger"], roles.get("dropped"), source, findings)
+
+
+def _name(path: str) -> str:
+    return Path(path).name
 
 
 def _plain(files: Mapping[str, Any], counts: Mapping[str, Any]) -> bool:

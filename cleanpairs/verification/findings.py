@@ -53,7 +53,7 @@ class Verification:
         lines += [f"  ok     {line}" for line in self.checked]
         lines += [f"  note   {line}" for line in self.notes]
         lines += [f"  WRONG  {problem}" for problem in self.problems]
-        return "\n".join(lines)
+        return "\n".join(" ".join(line.splitlines()) for line in lines)  # a name of several lines is none of ours
 
 
 @dataclass

@@ -10,7 +10,8 @@ import numpy as np
 
 from cleanpairs.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.export.files import sha256_of
-from cleanpairs.run import Run
+from cleanpairs.regular import check_regular, read_text
+from cleanpairs.run import Run, mistyped
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_scores, read_pages
 
@@ -65,6 +66,9 @@ def _check_info(info: dict[str, Any], path: Path, findings: Findings) -> None:
     for name, kind in wanted.items():
         if not isinstance(info.get(name), kind):
             findings.wrong(path / "run.json", "is missing, or not what fit writes", f"key {name!r}")
+    for name in mistyped(info):
+        if name not in wanted:
+            findings.wrong(path / "run.json", "is of another type than fit writes", f"key {name!r}")
     if findings.problems:
         return
     for name in ("data", "fingerprint", "rows", "pairs"):
@@ -105,10 +109,10 @@ def _check_text(path: Path, done: bool, findings: Findings) -> None:
     metrics = path / "metrics.jsonl"
     if metrics.is_file():
         with findings.section("metrics.jsonl: one JSON object an epoch", metrics):
-            for number, line in enumerate(metrics.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            for number, line in enumerate(read_text(metrics, errors="replace").splitlines(), 1):
                 try:
                     good = isinstance(json.loads(line), dict)
-                except ValueError:
+                except (ValueError, RecursionError):
                     good = False
                 if not good:
                     findings.wrong(metrics, "is no JSON object", f"line {number}")
@@ -160,6 +164,7 @@ def _read_tensors(file: Path, findings: Findings, *, finite: bool) -> None:
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_regular(file)
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a dict
                 value = tensors.get_tensor(name)

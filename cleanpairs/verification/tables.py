@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.errors import DataError
+from cleanpairs.regular import read_json
 from cleanpairs.run import SCORES_SCHEMA
 from cleanpairs.verification.findings import Findings
 
@@ -106,10 +107,10 @@ def _rows(path: Path, column: str, bad: np.ndarray, what: str, findings: Finding
 def check_json(path: Path) -> Any:
     """The JSON object of a file; DataError names it and the line."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except json.JSONDecodeError as error:
         raise DataError(f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise DataError(f"{path} does not hold a JSON object")

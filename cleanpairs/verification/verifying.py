@@ -7,6 +7,7 @@ from pathlib import Path
 from cleanpairs.data.parquet_io import open_parquet, parquet_files
 from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of
+from cleanpairs.regular import open_regular
 from cleanpairs.run import SCORES_SCHEMA
 from cleanpairs.verification.exports import verify_export
 from cleanpairs.verification.findings import Findings, Verification
@@ -48,13 +49,13 @@ def kind_of(path: Path) -> str:
 
 def _magic(path: Path) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             return stream.read(4)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def verify_path(path: str | Path) -> Verification:
+def verify_path(path: str | Path, data: str | Path | None = None) -> Verification:
     """Check an export, a run, a model or Parquet, by what it says of itself.
 
     Parameters
@@ -63,6 +64,8 @@ def verify_path(path: str | Path) -> Verification:
         The cleaned data of an export, or its manifest: hashes, sizes, pages, counts, ledger. A run directory: its
         files, hashes where they were noted, scores, the model. A model directory. A Parquet file, or a directory of
         such: every page.
+    data : path, optional
+        The input of an export, to compare every value with; found by itself in the export's folder or below.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def verify_path(path: str | Path) -> Verification:
     if kind == "export":
         out = path.with_name(path.name.removesuffix(_MANIFEST)) if path.name.endswith(_MANIFEST) else path
         with findings.section(f"{out.name}{_MANIFEST}: a manifest", manifest_of(out)):
-            verify_export(out, findings)
+            verify_export(out, findings, data)
     elif kind == "run":
         verify_run(path.resolve(), findings)  # runs/latest is a link
     elif kind == "model":

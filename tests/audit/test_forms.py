@@ -109,11 +109,11 @@ def test_vectors_have_no_picture(tmp_path: Path, drawn: AuditSample) -> None:
 def test_labels_are_not_overwritten(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
     folder = tmp_path / "audit"
     write_forms(folder, drawn, pairs)
-    with pytest.raises(OutputExistsError, match="labels that somebody has given"):
+    with pytest.raises(OutputExistsError, match="--overwrite replaces it where nobody has given labels"):
         write_forms(folder, drawn, pairs)
     write_forms(folder, drawn, pairs, overwrite=True)
     (folder / "thesis.tex").write_text("years", encoding="utf-8")
-    with pytest.raises(OutputExistsError, match=r"'thesis.tex', which is none of an audit's"):
+    with pytest.raises(OutputExistsError, match=r"'thesis\.tex', which cleanpairs did not write"):
         write_forms(folder, drawn, pairs, overwrite=True)
     assert (folder / "thesis.tex").read_text(encoding="utf-8") == "years"
 

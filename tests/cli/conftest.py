@@ -27,7 +27,8 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str
         except SystemExit as stop:
             code = stop.code or 0
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
         out, err = capfd.readouterr()
         assert "Traceback" not in err, err
         return code, out, err

@@ -78,6 +78,11 @@ def test_a_draw_never_replaces_labels(command: Command, run: Run) -> None:
     code, _, err = command("audit", run.path, "--n", 10)
     assert code == 5 and "--overwrite" in err
     assert (run.path / "audit" / "labels.csv").read_bytes() == before
+    code, _, err = command("audit", run.path, "--n", 12, "--overwrite")
+    assert code == 5 and "10 labels given by hand" in err
+    assert (run.path / "audit" / "labels.csv").read_bytes() == before
+    (run.path / "audit").rename("labelled")
+    assert command("audit", run.path, "--n", 10)[0] == 0
     code, out, _ = command("audit", run.path, "--n", 12, "--overwrite", "--json")
     assert code == 0 and json.loads(out)["pairs"] == 12
 
@@ -95,15 +100,20 @@ def test_out_and_probabilities_elsewhere(command: Command, run: Run, tmp_path: P
 
 
 def test_thresholds_without_labels(command: Command, run: Run) -> None:
+    code, _, err = command("audit", run.path, "--thresholds")
+    assert code == 7 and "nothing can be expected" in err and "draws pairs to label" in err
+    (run.path / "model").mkdir()
+    theta = [-4.0, 4.0, 1.0]
+    config = {"calibration": {"theta": theta, "draws": [theta, [-3.8, 4.1, 0.9]]}}
+    (run.path / "model" / "config.json").write_text(json.dumps(config))
     code, out, _ = command("audit", run.path, "--thresholds")
     assert code == 0 and "expected noise rate" in out and "0.2*" in out
     code, out, _ = command("audit", run.path, "--thresholds", "--json", "--threshold", 0.33)
     assert code == 0 and 0.33 in [t["threshold"] for t in json.loads(out)["at_thresholds"]]
     assert not (run.path / "audit").exists()
-    y = np.random.default_rng(0).beta(5, 2, N).astype(np.float32)
-    write_scores(run.path / "scores.parquet", [f"k{i}" for i in range(N)], y, 0.2, {}, overwrite=True)
+    (run.path / "model" / "config.json").write_text('{"calibration": {"theta": "none"}}')
     code, _, err = command("audit", run.path, "--thresholds")
-    assert code == 7 and "do not separate" in err and "draws pairs to label" in err
+    assert code == 3 and "calibration" in err
 
 
 def test_labels_of_another_run(command: Command, run: Run) -> None:

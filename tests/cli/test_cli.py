@@ -359,13 +359,16 @@ def test_resume_with_data_goes_on_with_the_latest_run(
     assert len([p for p in Path("runs").iterdir() if not p.is_symlink()]) == 1
 
 
-@pytest.mark.parametrize("there", ["run.json", "metrics.jsonl"], ids=["before training", "while training"])
-def test_sigterm_is_143(data: Path, tmp_path: Path, there: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "there"), [(signal.SIGTERM, "run.json"), (signal.SIGHUP, "metrics.jsonl")], ids=["before", "while"]
+)
+def test_signals_that_end_a_training(data: Path, tmp_path: Path, number: int, there: str) -> None:
     process = start(tmp_path, "fit", str(data), "--out", "run", *SMALL, "--set", "epochs=200", "--json")
     wait_for(tmp_path / "run" / there, process)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
+    assert process.returncode == 128 + number, err
     assert out.strip() == "" and "Traceback" not in err
     if there == "metrics.jsonl":
         assert "--resume" in err and (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
+        assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"

@@ -19,7 +19,6 @@ from cleanpairs.correspondence.agreement import (
     posterior,
     wrong_share,
 )  # fmt: skip
-from cleanpairs.correspondence.witnesses import calibrated_by, in_order, joined
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -163,18 +162,6 @@ def test_likeness_is_that_of_a_loop() -> None:
     assert np.abs(found - expected).mean() < 0.002
 
 
-def test_probabilities_take_an_order_and_keep_their_mean() -> None:
-    rng = np.random.default_rng(0)
-    right = rng.random(5000) < 0.6
-    score = right + 0.5 * rng.normal(size=5000)
-    w = in_order(np.where(rng.random(5000) < 0.8, right, ~right) * 0.9 + 0.05, score, 0.4)
-    order = np.argsort(score)
-    assert (np.diff(w[order]) >= 0).all() and len(np.unique(w)) > 4900
-    assert abs(w.mean() - 0.6) < 1e-3
-    # The given probability errs in a fifth: .77 on average of right pairs, .23 of wrong ones.
-    assert 0.3 < w[right].mean() - w[~right].mean() < 0.54
-
-
 def test_a_bank_of_some_says_nearly_the_same() -> None:
     images, texts, wrong = corpus(3000, 0.4)
     few = ask(images, texts, bank=800)
@@ -202,24 +189,3 @@ def test_share_and_posterior_of_a_known_mixture() -> None:
     truth = 0.3 * np.exp(-(own**2) / 2) / (0.3 * np.exp(-(own**2) / 2) + 0.7 * np.exp(-((own - 4) ** 2) / 2))
     assert np.abs(p - truth).mean() < 0.02
     assert (np.diff(p[np.argsort(own)]) <= 1e-12).all()  # the more agreement, the less likely wrong
-
-
-def test_a_score_of_any_scale_becomes_a_probability() -> None:
-    rng = np.random.default_rng(0)
-    witness = rng.beta(0.6, 0.4, size=20_000)  # is right as often as it says
-    right = rng.random(20_000) < witness
-    score = np.exp(3 * (right + rng.normal(size=20_000)))  # of a model that errs by itself
-    g = calibrated_by(score, witness)
-    edges = np.quantile(g, np.linspace(0, 1, 11))
-    which = np.clip(np.searchsorted(edges, g) - 1, 0, 9)
-    for k in range(10):
-        if (which == k).any():
-            assert abs(g[which == k].mean() - right[which == k].mean()) < 0.06
-    w = joined(witness, [score], 0.4)
-    assert abs(w.mean() - 0.6) < 1e-6
-    assert roc_auc_score(right, w) > max(roc_auc_score(right, score), roc_auc_score(right, witness)) - 1e-3
-
-
-def test_a_witness_that_knows_nothing_leaves_the_rate() -> None:
-    g = calibrated_by(np.arange(100.0), np.full(100, 0.7))
-    np.testing.assert_allclose(g, 0.7)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cleanpairs.data import atomic
-from cleanpairs.data.atomic import staged_directory, staged_file, staged_set
+from cleanpairs.data.atomic import ScratchDirectory, staged_directory, staged_file, staged_set
 from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
 
 
@@ -190,6 +190,26 @@ def test_without_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ):
         (path / "a").write_text("2")
     assert (tmp_path / "folder" / "a").read_text() == "1" and names(tmp_path) == ["file", "folder"]
+
+
+def test_what_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    file.write_text("old")
+    folder.mkdir()
+    file.chmod(0o600)
+    folder.chmod(0o700)
+    with staged_file(file, overwrite=True) as staged:
+        staged.write_text("new")
+    with staged_directory(folder, overwrite=True) as staged:
+        (staged / "a").write_text("new")
+    assert file.read_text() == "new" and (folder / "a").read_text() == "new"
+    assert (file.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_an_error_about_another_file_is_not_blamed_on_an_output(tmp_path: Path) -> None:
+    with pytest.raises(OutputError) as caught, staged_file(tmp_path / "out"):
+        (tmp_path / "elsewhere" / "temporary").write_text("x")
+    assert "elsewhere/temporary: No such file" in str(caught.value) and str(tmp_path / "out") not in str(caught.value)
 
 
 def test_the_umask_is_honoured(tmp_path: Path) -> None:
@@ -417,3 +437,17 @@ def test_a_set_stops_at_a_target_that_appears_meanwhile(tmp_path: Path) -> None:
     assert _texts(tmp_path) == ["theirs", "", ""] and names(tmp_path) == ["a"]
     with staged_set():
         pass
+
+
+def test_scratch_that_a_kill_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    with ScratchDirectory("donors", tmp_path) as living:
+        dead = tmp_path / ".cleanpairs-donors-abcdefgh"
+        dead.mkdir()
+        (dead / ".lock").write_text("")
+        (dead / "images.arrow").write_text("of nobody")
+        foreign = tmp_path / ".cleanpairs-donors-of-mine"
+        foreign.mkdir()
+        with ScratchDirectory("donors", tmp_path) as other:
+            assert living.is_dir() and other.is_dir() and living != other
+            assert not dead.exists() and foreign.is_dir()
+    assert list(tmp_path.iterdir()) == [foreign]

@@ -165,3 +165,44 @@ def test_an_answer_cut_short_is_noticed(server: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(remote, "is_public", lambda address: True)
     with pytest.raises(DataError, match=r"cut short|cannot be fetched"):
         load_pairs(f"{server}/short.parquet", allow_urls=True)
+
+
+PRIVATE = """
+127.0.0.1 127.255.255.254 10.0.0.1 172.16.0.1 172.31.255.255 192.168.1.1 169.254.169.254 100.64.0.1 100.100.100.200
+0.0.0.0 0.1.2.3 192.0.0.192 192.0.2.1 198.18.0.1 198.51.100.1 203.0.113.1 224.0.0.1 239.1.2.3 240.0.0.1 255.255.255.255
+168.63.129.16 :: ::1 ::127.0.0.1 ::10.0.0.1 ::8.8.8.8 ::ffff:127.0.0.1 ::ffff:169.254.169.254 ::ffff:0:127.0.0.1
+64:ff9b::a9fe:a9fe 64:ff9b::127.0.0.1 64:ff9b::10.1.2.3 64:ff9b:1::1 64:ff9b:1::8.8.8.8 2002:7f00:1:: 2002:a00:1::
+2002:a9fe:a9fe::1 2002:c0a8:101::1 2001:0:7f00:1::1 2001:0:4136:e378:8000:63bf:80ff:fffe 2001:0:808:808:0:0:f7f7:f7f7
+fe80::1 fe80::1%lo febf::1 fec0::1 feff::1 fc00::1 fd00:ec2::254 fdff::1 ff02::1 ff0e::1 2001:db8::1 2001:10::1
+2001:2::1 100::1 5f00::1 3fff::1 2600:1::5efe:7f00:1 2600:1::200:5efe:10.0.0.1 4000::1 8000::1 1000::1 ::2 200::1
+""".split()
+PUBLIC = """
+8.8.8.8 1.1.1.1 93.184.216.34 172.32.0.1 100.63.255.255 2606:4700::1111 2a00:1450:4001:81b::200e 2001:4860:4860::8888
+::ffff:8.8.8.8 64:ff9b::8.8.8.8 2002:808:808::1 2620:fe::fe 2600:1::5efe:808:808
+""".split()
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_an_address_that_is_not_of_the_internet(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_an_address_of_the_internet(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["simplecache::http://127.0.0.1/a.parquet", "local:///etc/hostname", "filecache::memory://bucket/a.parquet",
+     "memory://bucket/a.parquet::http://127.0.0.1/", "s3://b/{x,y::local:///etc/hostname}", "zip://a::local:///b.zip",
+     "dir::memory://bucket/a.parquet", "reference://x", "{http,local}://a/b.parquet", "ftp://localhost/a.parquet",
+     "sftp://localhost/a.parquet", "smb://localhost/a", "github://o:r@main/a.parquet", "webhdfs://localhost/a",
+     "LOCAL:///etc/hostname", "blockcache::s3://b/a.parquet", "data://text/plain,a", "git://a/b", "jlab://a/b",
+     "arrow_hdfs://localhost/a", "libarchive://a::memory://b", "tar://a::local:///b.tar"],
+)  # fmt: skip
+@pytest.mark.usefixtures("bucket")
+def test_a_protocol_that_is_not_one_of_ours(url: str) -> None:
+    for allowed in (True, False):
+        with pytest.raises(ConfigError, match="protocol that is not known"):
+            fetch(url, allowed)

@@ -133,10 +133,18 @@ def test_parts_of_another_job_are_kept_unless_told(tmp_path: Path) -> None:
 def test_a_folder_with_something_else_in_it_keeps_that(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
-    (folder / "mine.txt").write_text("mine")
+    for name in ("mine.txt", "part-00001.parquet", "part-000001"):  # as other programs name theirs, too
+        (folder / name).write_text("mine")
+        with pytest.raises(OutputExistsError, match=f"{name}.*no job has made it"):
+            run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL, overwrite=True)
+        assert [p.name for p in folder.iterdir()] == [name]
+        (folder / name).unlink()
     run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
+    for name in ("mine.txt", "part-00001.parquet"):  # come while it is at work
+        (folder / name).write_text("mine")
+    run_partitions(Squares(), PARTITIONS, folder, job="b", engine=LOCAL, overwrite=True)
     remove_job(folder)
-    assert [p.name for p in folder.iterdir()] == ["mine.txt"]
+    assert sorted(p.name for p in folder.iterdir()) == ["mine.txt", "part-00001.parquet"]
 
 
 def test_two_processes_do_not_do_the_same_job(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def kill_a_worker(parent: int) -> None:
     workers = [
         child
         for child in psutil.Process(parent).children(recursive=True)
-        if "spawn_main" in " ".join(child.cmdline()) or child.name().startswith("ray::_Worker")
+        if "engine.local import serve" in " ".join(child.cmdline()) or child.name().startswith("ray::_Worker")
     ]
     assert workers, "no worker to kill"
     os.kill(workers[0].pid, signal.SIGKILL)

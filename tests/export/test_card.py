@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,18 @@ def test_what_is_not_known_is_said_so(make_pairs: Any, make_plan: Any, tmp_path:
     text = (tmp_path / "card.md").read_text()
     assert DatasetCard(text).data.license == "unknown" and "licence is not known" in text
     assert "| pairs in the input | 0 |  |" in text and "method" not in text.split("## What was done")[1].split("##")[0]
+
+
+def test_what_a_run_says_is_text(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\n# Title\n[x](javascript:1) ![i](http://e/i.png) `c` a|b \x1b[31m"
+    about = CardFacts(method=evil, versions={evil: evil})
+    pairs = make_pairs(3)
+    plan = replace(make_plan(pairs), settings={"strategy": evil, "solver": "exact"})
+    export_pairs(pairs, plan, tmp_path / "out.parquet", card=tmp_path / "card.md", about=about)
+    text = (tmp_path / "card.md").read_text()
+    assert "\\<script\\>alert(1)" in text and "solver exact" in text
+    assert not re.search(r"(?<!\\)[<\[]", text.split("---")[2].replace("](", "")) and "\n# Title" not in text
+    assert "\x1b" not in text and "(`cleanpairs methods" not in text
 
 
 def test_a_type_that_datasets_does_not_know_costs_the_features_only() -> None:

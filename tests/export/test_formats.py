@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.data import load_pairs
@@ -189,3 +191,28 @@ def test_a_write_that_fails_leaves_every_old_output(make_pairs: Any, make_plan: 
     assert Counter(done.stdout.split()) == Counter(dict.fromkeys(FORMATS.names(), 3))
     assert held() == before
     assert [p for p in tmp_path.iterdir() if p.name.startswith(".cleanpairs-")] == []
+
+
+@pytest.mark.parametrize("kind", ["uuid", "json", "fixed_shape_tensor"])
+@pytest.mark.parametrize("name", FORMATS.names())
+def test_extension_types_are_written_as_what_they_are_stored_as(
+    name: str, kind: str, make_pairs: Any, make_plan: Any, tmp_path: Path
+) -> None:
+    stored, made = {
+        "uuid": (pa.array([bytes([k]) * 16 for k in range(6)], pa.binary(16)), pa.uuid()),
+        "json": (pa.array([f'{{"a": {k}}}' for k in range(6)]), pa.json_(pa.utf8())),
+        "fixed_shape_tensor": (
+            pa.array([[k, 1.0] for k in range(6)], pa.list_(pa.float32(), 2)),
+            pa.fixed_shape_tensor(pa.float32(), [2]),
+        ),
+    }[kind]
+    column = pa.ExtensionArray.from_storage(made, stored)
+    pairs = make_pairs(6, odd=column, nested=pa.ListArray.from_arrays(range(7), column))
+    actions = ["keep", "rematch_text", "drop", "keep", "drop", "rematch_image"]
+    out, dropped = tmp_path / f"out{ {'parquet': '.parquet', 'uids': '.npy'}.get(name, '') }", tmp_path / "d.parquet"
+    export_pairs(pairs, make_plan(pairs, actions), out, format=name, dropped=dropped)
+    for path in (dropped, *([out] if name == "parquet" else [])):
+        table = pq.read_table(path)
+        rows = [int(key[1:]) for key in table["key"].to_pylist()]
+        assert table["odd"].type == stored.type and table["odd"].to_pylist() == stored.take(rows).to_pylist()
+        assert table["nested"].to_pylist() == [[value] for value in stored.take(rows).to_pylist()]

@@ -107,7 +107,7 @@ def test_keys_are_safe_names_and_new_in_their_shard(make_pairs: Any, make_plan: 
     export_pairs(pairs, make_plan(pairs), out, format="webdataset")
     found = [s["__key__"] for s in samples(out)]
     assert found == [
-        "______etc_passwd",
+        "_etc_passwd",
         "a_b",
         "a_b-2",
         "A_B-3",
@@ -123,6 +123,15 @@ def test_keys_are_safe_names_and_new_in_their_shard(make_pairs: Any, make_plan: 
         names = tar.getnames()
         assert len({n.lower() for n in names}) == len(names) == 27
         tar.extractall(tmp_path / "unpacked", filter="data")
+
+
+def test_samples_whose_keys_begin_as_a_writers_notes_do_are_read_back(
+    make_pairs: Any, make_plan: Any, tmp_path: Path
+) -> None:
+    keys = ["__url__", "//a", "__", "_a", "__a", "a", "..__b"]
+    pairs = make_pairs(len(keys), key=pa.array(keys))
+    export_pairs(pairs, make_plan(pairs), tmp_path / "out", format="webdataset")
+    assert load_pairs(tmp_path / "out").captions == pairs.captions
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
@@ -279,6 +288,9 @@ def test_a_lost_sample_is_noticed(
 
 
 def test_names_and_suffixes() -> None:
+    assert (
+        sample_key("__a__") == sample_key("//a__") == "_a__" and sample_key("_a") == "_a" and sample_key("____") == ""
+    )
     assert sample_key("a/b c.jpg") == "a_b_c_jpg" and sample_key("..") == "" and sample_key("") == ""
     assert [image_suffix(b) for b in (b"\xff\xd8\xff\xe0", b"\x89PNG\r", b"RIFF\0\0\0\0WEBPVP8", b"GIF89a", b"?")] == [
         "jpg",

@@ -11,6 +11,7 @@ import pytest
 
 from cleanpairs import Pairs, load_pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
+from cleanpairs.methods import normalised
 from cleanpairs.methods.clip_score import ClipScore
 
 CAPTIONS = [f"caption number {i}" for i in range(60)]
@@ -25,6 +26,16 @@ def both(n: int = 60, wrong: int = 12, **more: object) -> Pairs:
     return Pairs.from_arrays([CAPTIONS[i] for i in at], features=z, text_vectors=texts, **more)  # type: ignore[arg-type]
 
 
+def many(n: int, wrong: int) -> Pairs:
+    """Of one cone, with noise in all directions."""
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(n, 32)) + 1
+    at = np.concatenate([np.roll(np.arange(wrong), 1), np.arange(wrong, n)]).astype(np.int64)
+    texts = z[at] + 0.5 * rng.normal(size=z.shape)
+    captions = [f"caption number {i}" for i in at]
+    return Pairs.from_arrays(captions, features=z.astype(np.float32), text_vectors=texts.astype(np.float32))
+
+
 def cosines(pairs: Pairs) -> np.ndarray:
     array, texts = pairs.images.array(), pairs.text_vectors
     assert array is not None and texts is not None
@@ -35,7 +46,7 @@ def cosines(pairs: Pairs) -> np.ndarray:
 
 def test_vectors_of_both_sides_need_no_model(tmp_path: Path) -> None:
     pairs = both()
-    model = ClipScore(text_encoder="features", quantile=0.2).fit(pairs)
+    model = ClipScore(text_encoder="features", quantile=0.2, normalise="none").fit(pairs)
     np.testing.assert_allclose(model.correspondence_ * 2 - 1, cosines(pairs), atol=1e-6)
     assert (model.correspondence_ < model.threshold_).nonzero()[0].tolist() == list(range(12))
     plan = model.rematch(pairs).to_pandas()
@@ -46,6 +57,35 @@ def test_vectors_of_both_sides_need_no_model(tmp_path: Path) -> None:
     assert again.evaluate(pairs).i2t_r1 == pytest.approx(80.0)
     with pytest.raises(ConfigError, match="came with the data"):
         again.encode_texts(["a"])
+
+
+@pytest.mark.parametrize("normalise", ["background", "csls", "none"])
+@pytest.mark.parametrize("stored", [100, 4096])
+def test_threshold_rate_and_probability_come_from_the_null(
+    normalise: str, stored: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(normalised, "STORED", stored)
+    pairs = many(600, 200)
+    wrong = np.arange(600) < 200
+    model = ClipScore(text_encoder="features", normalise=normalise).fit(pairs)
+    assert abs(model.noise_rate_ - 1 / 3) < 0.05
+    flagged = model.correspondence_ < model.threshold_
+    assert (flagged != wrong).mean() < 0.05
+    path = model.save_pretrained(tmp_path / "m")
+    again = ClipScore.from_pretrained(path).score_pairs(pairs)
+    np.testing.assert_array_equal(again, model.score_pairs(pairs))
+    if stored > 600:
+        np.testing.assert_allclose(again, model.correspondence_, atol=1e-5)
+    assert ((again < model.threshold_) != wrong).mean() < 0.08  # those that are scored later mean the same
+    clean = ClipScore(text_encoder="features", normalise=normalise).fit(many(600, 0))
+    assert clean.noise_rate_ < 0.02 and (clean.correspondence_ < clean.threshold_).mean() <= 0.005
+
+
+def test_of_few_pairs_nothing_is_flagged() -> None:
+    model = ClipScore(text_encoder="features").fit(both())
+    assert np.isnan(model.noise_rate_) and model.threshold_ == 0 and (model.correspondence_ >= 0).all()
+    with pytest.raises(ConfigError, match="normalise"):
+        ClipScore(text_encoder="features", normalise="sinkhorn").fit(both())
 
 
 def test_a_column_of_scores_needs_nothing_else(tmp_path: Path) -> None:
@@ -95,7 +135,7 @@ def test_what_the_data_must_bring() -> None:
 )
 def test_settings_that_do_not_go_together(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ClipScore(**settings).fit(None)  # type: ignore[arg-type]
+        ClipScore(**settings).fit(Pairs.from_arrays(CAPTIONS, features=np.ones((60, 4), np.float32)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import load_pairs
-from cleanpairs.export import export_pairs, restore_export
-from cleanpairs.ops.columns import unsliced
-from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.ops.columns import filtered, taken
+
+PACKAGE = Path(__file__).resolve().parents[2] / "cleanpairs"
 
 
 def nested(n: int, regions: int = 3, dim: int = 2, dtype: str = "float32") -> pa.Array:
@@ -20,14 +20,44 @@ def nested(n: int, regions: int = 3, dim: int = 2, dtype: str = "float32") -> pa
     return pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(pa.array(x), dim), regions)
 
 
-@pytest.mark.parametrize("start", [0, 1, 4])
-def test_values_of_a_slice(start: int) -> None:
-    whole = nested(6)
-    part = unsliced(whole.slice(start, 2))
-    want = whole.to_pylist()[start : start + 2]
-    assert part.to_pylist() == want and part.offset == 0
-    assert part.take(pa.array([1, 0])).to_pylist() == want[::-1]
-    assert part.filter(pa.array([False, True])).to_pylist() == want[1:]
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("kind", ["lists", "struct", "list", "large list", "map"])
+def test_rows_are_taken_out_of_slices_of_nested_lists(kind: str, inside: bool) -> None:
+    whole = nested(60)
+    array = whole.slice(7, 50) if inside else whole  # an offset within, which the outermost array does not show
+    if kind == "struct":
+        array = pa.StructArray.from_arrays([array], ["x"])
+    elif kind == "list" or kind == "large list":
+        made = pa.ListArray if kind == "list" else pa.LargeListArray
+        array = made.from_arrays(np.arange(0, len(array) + 1, 2), array)
+    elif kind == "map":
+        keys = pa.array([str(i) for i in range(len(array))])
+        array = pa.MapArray.from_arrays(np.arange(0, len(array) + 1, dtype=np.int32), keys, array)
+    array = array.slice(3, 20)
+    wanted, rows = array.to_pylist(), np.array([17, 0, 3, 3])
+    some = [wanted[i] for i in rows]
+    mask = np.isin(np.arange(20), rows)
+    of_mask = [value for value, there in zip(wanted, mask, strict=True) if there]
+    batch = pa.record_batch([array], names=["a"])
+    table = pa.table({"a": pa.chunked_array([array.slice(0, 9), array.slice(9)])})
+    for data in (array, table["a"]):
+        assert taken(data, rows).to_pylist() == some and filtered(data, mask).to_pylist() == of_mask
+    for data in (batch, table):
+        assert [row["a"] for row in taken(data, rows).to_pylist()] == some
+        assert [row["a"] for row in filtered(data, mask).to_pylist()] == of_mask
+    assert taken(array, pa.array([2, None])).to_pylist() == [wanted[2], None]
+
+
+@pytest.mark.parametrize("folder", ["data", "export", "rematching", "verification"])
+def test_rows_of_tables_are_taken_in_one_place(folder: str) -> None:
+    """`take` and `filter` of pyarrow give other rows' values for slices of nested lists."""
+    for file in sorted((PACKAGE / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                named = f"{file.name}:{node.lineno}"
+                assert node.func.attr not in ("take", "filter"), (
+                    f"{named}: use cleanpairs.ops.columns.taken or filtered"
+                )
 
 
 def test_a_sliced_table_in_memory_is_read_as_it_stands() -> None:
@@ -36,26 +66,3 @@ def test_a_sliced_table_in_memory_is_read_as_it_stands() -> None:
     array = load_pairs(part).images.array()
     assert array is not None
     np.testing.assert_array_equal(array, np.array(part["image_features"].to_pylist(), np.float32))
-
-
-def test_dropped_regions_come_back(tmp_path: Path) -> None:
-    """More rows than are written at a time, so that the ledger is read in slices."""
-    n = 400
-    table = pa.table({
-        "key": [f"k{i}" for i in range(n)], "caption": [f"t{i}" for i in range(n)],
-        "image_features": nested(n, dtype="float16"),
-    })  # fmt: skip
-    pq.write_table(table, tmp_path / "in.parquet")
-    pairs = load_pairs(tmp_path / "in.parquet")
-    gone = np.random.default_rng(0).random(n) < 0.4
-    rows = [
-        {
-            "pair_id": i, "key": pairs.keys[i], "action": "drop" if gone[i] else "keep", "correspondence": 0.5,
-            "caption": None if gone[i] else pairs.captions[i], "original_caption": pairs.captions[i], "reason": "x",
-        }
-        for i in range(n)
-    ]  # fmt: skip
-    plan = RepairPlan(pa.Table.from_pylist(rows, PLAN_SCHEMA), 0.1, 0.5, pairs.source.fingerprint)
-    export_pairs(pairs, plan, tmp_path / "out.parquet")
-    restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet")
-    assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(tmp_path / "in.parquet"))

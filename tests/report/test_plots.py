@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from cleanpairs import CRCL
-from cleanpairs.audit.expected import expected_parts
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.errors import ConfigError, DataError, NotFittedError
 from cleanpairs.report import plot_pairs, plot_scores, plot_training
@@ -52,21 +51,10 @@ def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> Non
     assert sum(p.get_height() for p in ax.patches) == len(y)
     assert 0.25 in [line.get_xdata()[0] for line in ax.lines]
     labels = {t.get_text() for t in ax.get_legend().get_texts()}
-    assert labels == {"pairs", "threshold 0.25", "estimated mismatched", "estimated matched"}
+    assert labels == {"pairs", "threshold 0.25"}
     split = plot_scores(with_gaps, 0.25, truth=np.concatenate([wrong, [True, False]]))
     assert sum(p.get_height() for p in split.patches) == len(y)
     assert "mismatched pairs" in {t.get_text() for t in split.get_legend().get_texts()}
-
-
-def test_the_division_adds_up_and_is_near_the_truth() -> None:
-    y, wrong = heaps(20_000)
-    parts = expected_parts(y)
-    assert parts is not None
-    np.testing.assert_allclose(parts.mismatched + parts.matched, np.histogram(y, parts.edges)[0])
-    assert (parts.mismatched >= 0).all() and (parts.matched >= -1e-9).all()
-    assert parts.mismatched.sum() == pytest.approx(wrong.sum(), rel=0.08)
-    assert expected_parts(np.linspace(0.4, 0.6, 500)) is None
-    assert expected_parts([]) is None
 
 
 @pytest.mark.parametrize("y", [[], [0.5], [np.nan], [0.0, 1.0], np.zeros(100)])

@@ -241,7 +241,7 @@ def input_state(work: Path, case: Case) -> State:
 
 def leftovers(work: Path) -> list[str]:
     """Staging directories and temporary files that a command has left."""
-    found = [p for p in work.rglob(".cleanpairs-*") if ".cache" not in p.parts]
+    found = [p for name in (".cleanpairs-*", ".*.cleanpairs-lock") for p in work.rglob(name) if ".cache" not in p.parts]
     found += list((work / ".tmp").glob("*")) if (work / ".tmp").exists() else []
     return sorted(str(p.relative_to(work)) for p in found)
 

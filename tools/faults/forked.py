@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "in_child", "run_command", "warm"]
+__all__ = ["Outcome", "begin_command", "in_child", "run_command", "warm"]
 
 _PR_SET_PTRACER = 0x59616D61  # any process of ours may trace the child, also where that is restricted to parents
 _ANY = ctypes.c_ulong(-1)
@@ -33,7 +33,8 @@ WRITING = (
 class Outcome:
     """How a command ended: its exit code (minus the signal that ended it), what it printed, the traced calls.
 
-    ``hung``: it was killed after ``LIMIT`` seconds; ``peak``: bytes that it held at once, this process's own included.
+    ``hung``: it was killed after ``LIMIT`` seconds; ``peak``: bytes that it held at once, this process's own included;
+    ``seconds``: of CPU.
     """
 
     code: int
@@ -42,6 +43,7 @@ class Outcome:
     trace: str
     hung: bool = False
     peak: int = 0
+    seconds: float = 0.0
 
     @property
     def clean(self) -> bool:
@@ -69,7 +71,13 @@ def warm() -> None:
 
 
 def run_command(
-    argv: Sequence[str], cwd: Path, *, inject: Sequence[str] | None = None, memory: int | None = None
+    argv: Sequence[str],
+    cwd: Path,
+    *,
+    inject: Sequence[str] | None = None,
+    memory: int | None = None,
+    become: Callable[[], None] | None = None,
+    limit: float = LIMIT,
 ) -> Outcome:
     """``cleanpairs ARGV`` in ``cwd``.
 
@@ -79,17 +87,15 @@ def run_command(
         Expressions of ``strace -e inject=``; an empty sequence traces only. None: without strace.
     memory : int, optional
         Bytes of address space at most.
+    become : callable, optional
+        Called in the child just before the command.
+    limit : float
+        Seconds after which it is killed.
     """
-    scratch = cwd.parent / f".{cwd.name}-said"
-    scratch.mkdir(exist_ok=True)
-    out, err, trace = (scratch / name for name in ("out", "err", "trace"))
+    trace = _said(cwd, "trace")
     trace.unlink(missing_ok=True)
     go_read, go_write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(go_write)
-        _become(argv, cwd, out, err, go_read, memory)
-    os.close(go_read)
+    child = _fork(argv, cwd, go_read, go_write, memory, become)
     tracer = None
     if inject is not None:
         # -D is not used: strace is our child, and ends with the last of the traced processes.
@@ -105,29 +111,70 @@ def run_command(
             raise RuntimeError(f"strace cannot attach: {said.strip()}")
     os.write(go_write, b"x")
     os.close(go_write)
-    status, hung, peak = _wait(child)
+    status, hung, used = _wait(child, limit)
     if tracer is not None:
         tracer.wait()
         assert tracer.stderr is not None
         tracer.stderr.close()
     said_trace = trace.read_text(errors="replace") if trace.exists() else ""
     code = os.waitstatus_to_exitcode(status)
-    return Outcome(code, out.read_text(errors="replace"), err.read_text(errors="replace"), said_trace, hung, peak)
+    out, err = (_said(cwd, name).read_text(errors="replace") for name in ("out", "err"))
+    return Outcome(code, out, err, said_trace, hung, used.ru_maxrss * 1024, used.ru_utime + used.ru_stime)
 
 
-def _wait(child: int) -> tuple[int, bool, int]:
-    until = time.monotonic() + LIMIT
+def begin_command(argv: Sequence[str], cwd: Path) -> int:
+    """``cleanpairs ARGV`` in ``cwd``: the number of its process, for the caller to end and to wait for."""
+    go_read, go_write = os.pipe()
+    child = _fork(argv, cwd, go_read, go_write)
+    os.write(go_write, b"x")
+    os.close(go_write)
+    return child
+
+
+def _said(cwd: Path, name: str) -> Path:
+    scratch = cwd.parent / f".{cwd.name}-said"
+    scratch.mkdir(exist_ok=True)
+    return scratch / name
+
+
+def _fork(
+    argv: Sequence[str],
+    cwd: Path,
+    go_read: int,
+    go_write: int,
+    memory: int | None = None,
+    become: Callable[[], None] | None = None,
+) -> int:
+    out, err = _said(cwd, "out"), _said(cwd, "err")
+    child = os.fork()
+    if child == 0:
+        os.close(go_write)
+        _become(argv, cwd, out, err, go_read, memory, become)
+    os.close(go_read)
+    return child
+
+
+def _wait(child: int, limit: float) -> tuple[int, bool, resource.struct_rusage]:
+    until = time.monotonic() + limit
     while True:
         hung = time.monotonic() > until
         if hung:
             os.kill(child, signal.SIGKILL)
         pid, status, used = os.wait4(child, 0 if hung else os.WNOHANG)
         if pid:
-            return status, hung, used.ru_maxrss * 1024
+            return status, hung, used
         time.sleep(0.005)
 
 
-def _become(argv: Sequence[str], cwd: Path, out: Path, err: Path, go: int, memory: int | None) -> None:
+def _become(
+    argv: Sequence[str],
+    cwd: Path,
+    out: Path,
+    err: Path,
+    go: int,
+    memory: int | None,
+    become: Callable[[], None] | None,
+) -> None:
     """The child: waits for the tracer, runs the command, and ends without what the parent would do at its exit."""
     code = 1
     try:
@@ -143,6 +190,8 @@ def _become(argv: Sequence[str], cwd: Path, out: Path, err: Path, go: int, memor
         if memory is not None:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         os.read(go, 1)
+        if become is not None:
+            become()
         sys.argv = ["cleanpairs", *argv]
         from cleanpairs.cli import main
 
@@ -156,7 +205,7 @@ def _become(argv: Sequence[str], cwd: Path, out: Path, err: Path, go: int, memor
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os._exit(code & 0xFF)
 

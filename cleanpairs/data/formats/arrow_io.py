@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.errors import DataError
+from cleanpairs.regular import open_regular
 
 __all__ = ["arrow_schema", "count_arrow_rows", "iter_arrow"]
 
@@ -39,7 +40,7 @@ def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """The schema and the batches of a file or a stream."""
     with ExitStack() as stack:
         with _named(path):
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 begin = file.read(len(_MAGIC))
                 file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
                 end = file.read()
@@ -52,8 +53,8 @@ def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
             else:
                 reader = stack.enter_context(pa.ipc.open_stream(mapped))
                 batches = iter(reader)
-            schema = _stored(reader.schema)
-            _check_names(schema)
+            _check_names(reader.schema)
+            schema = plain_schema(reader.schema)
             if len(set(schema.names)) != len(schema.names):
                 raise DataError(f"{path} has a column more than once: {', '.join(schema.names)}")
         yield schema, batches
@@ -65,18 +66,6 @@ def _check_names(kind: pa.Schema | pa.DataType) -> None:
     for field in fields:
         _ = field.name
         _check_names(field.type)
-
-
-def _stored(schema: pa.Schema) -> pa.Schema:
-    """The schema with the storage of extension types (`datasets` has some for arrays) in their place."""
-    for i, field in enumerate(schema):
-        if isinstance(field.type, pa.BaseExtensionType):
-            schema = schema.set(i, field.with_type(field.type.storage_type))
-    return plain_schema(schema)
-
-
-def _as_stored(column: pa.Array) -> pa.Array:
-    return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
 def arrow_schema(paths: Sequence[str]) -> pa.Schema:
@@ -122,9 +111,9 @@ def iter_arrow(path: str, columns: Sequence[str] | None, batch_rows: int) -> Ite
                 batch = next(batches, None)
                 if batch is None:
                     return
-                stored = pa.RecordBatch.from_arrays([_as_stored(batch.column(n)) for n in names], names=names)
-                stored.validate(full=True)
-                whole = pa.RecordBatch.from_arrays(plain_batch(stored).columns, schema=chosen)
+                batch = batch.select(names)
+                batch.validate(full=True)
+                whole = pa.RecordBatch.from_arrays(plain_batch(batch).columns, schema=chosen)
             step = max(1, min(batch_rows, int(_BATCH_BYTES * len(whole) / max(whole.nbytes, 1))))
             for start in range(0, len(whole), step):
                 yield whole.slice(start, step)

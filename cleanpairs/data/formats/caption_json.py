@@ -7,7 +7,6 @@ list of captions.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from cleanpairs.data.images import ImageSource
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.errors import DataError
+from cleanpairs.regular import open_regular, read_json
 
 __all__ = ["CaptionJsonReader"]
 
@@ -50,7 +50,7 @@ class CaptionJsonReader(TableReader):
         path = Path(data)
         if path.suffix != ".json" or not path.is_file():
             return False
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
 
     def open(
@@ -139,7 +139,7 @@ def _all_entries(path: str) -> list[_Entry]:
 @lru_cache(maxsize=2)
 def _parsed(path: str, size: int, changed: int) -> list[_Entry]:
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = read_json(path)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no JSON: {error}") from error
     images = content.get("images") if isinstance(content, dict) else None

@@ -5,7 +5,6 @@ The Arrow files are read memory-mapped. Nothing is fetched unless the name says 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,9 @@ from cleanpairs.data.formats.stored import StoredImages
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
-from cleanpairs.errors import DataError
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.hub import hub_allowed
+from cleanpairs.regular import read_json
 
 __all__ = ["DatasetsReader"]
 
@@ -98,7 +99,7 @@ class DatasetsReader(TableReader):
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON: {error}") from error
 
@@ -155,6 +156,8 @@ def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
     name = _HUB_NAME.fullmatch(data)
     if name is None:
         raise DataError(f"{data} is no dataset on the hub: write hf://owner/name, or hf://owner/name@revision")
+    if not hub_allowed():
+        raise ConfigError(f"{data} is on the hub, which is not asked for what a file names: name it yourself")
     import datasets
     from huggingface_hub.constants import HF_HUB_CACHE
 

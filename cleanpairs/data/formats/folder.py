@@ -21,6 +21,7 @@ from cleanpairs.data.images import ImageSource, cell_bytes
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.errors import DataError
+from cleanpairs.regular import open_regular
 
 __all__ = ["FolderReader", "annotation_files", "find_root"]
 
@@ -134,7 +135,7 @@ def _is_list(path: Path) -> bool:
     """Whether a ``.json`` file is a list."""
     if path.suffix not in JSON_ENDINGS:
         return False
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from io import TextIOWrapper
 from typing import Any, TextIO
 
 from cleanpairs.errors import DataError
+from cleanpairs.regular import open_regular, read_json
 
 __all__ = ["Record", "csv_header", "iter_csv", "iter_json"]
 
@@ -50,7 +52,7 @@ def csv_header(path: str) -> tuple[list[str], str]:
     if not any(names) or not _is_text(line) or "\0" in line:
         raise DataError(f"{path} has no header of column names in line 1; found {line[:100]!r}")
     names = [name or ("unnamed" if i == 0 else f"unnamed_{i + 1}") for i, name in enumerate(names)]
-    twice = [name for name in names if names.count(name) > 1]
+    twice = [name for name, k in Counter(names).items() if k > 1]
     if twice:
         raise DataError(f"{path} has the column {twice[0]!r} more than once in its header")
     return names, delimiter
@@ -88,7 +90,7 @@ def iter_csv(path: str) -> Iterator[Record]:
 
 
 def _opened(path: str) -> TextIO:
-    return open(path, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    return TextIOWrapper(open_regular(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _is_text(value: str) -> bool:
@@ -114,7 +116,7 @@ def iter_json(path: str) -> Iterator[Record]:
         if path.endswith(".json"):
             yield from _listed(path)
             return
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             for number, raw in enumerate(iter(lambda: file.readline(MAX_FIELD + 1), b""), 1):
                 if len(raw) > MAX_FIELD:
                     raise DataError(f"{path}, line {number}: it is longer than {MAX_FIELD} bytes")
@@ -143,7 +145,7 @@ def _parsed(raw: bytes, number: int) -> Record:
 
 def _listed(path: str) -> Iterator[Record]:
     try:
-        values = json.loads(Path(path).read_bytes())
+        values = read_json(path)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no JSON: {error}") from error
     if not isinstance(values, list):

@@ -1,8 +1,9 @@
 """Inputs behind a URL: fetched into the cache directory, where their reader finds them.
 
-``s3://``, ``gs://``, ``memory://`` and whatever else fsspec knows, and ``http(s)://``. Nothing is fetched unless
-``allow_urls`` says so. For HTTP the addresses are looked at when the connection is made, behind every redirect,
-whatever the name resolved to before: this machine, the local network and a cloud's metadata service are never asked.
+``http(s)://``, and of what fsspec knows the object stores (:data:`PROTOCOLS`): others would reach this machine's files,
+its network, or another protocol behind their own. Nothing is fetched unless ``allow_urls`` says so. For HTTP the
+addresses are looked at when the connection is made, behind every redirect, whatever the name resolved to before: this
+machine, the local network and a cloud's metadata service are never asked.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["fetch", "is_url"]
 
 ENDINGS = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
 TIMEOUT = 60.0  # seconds without an answer
+PROTOCOLS = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
 HUB = "hf://"  # the reader of `datasets` asks the hub itself
 
 
@@ -55,6 +57,11 @@ def fetch(data: str, allow_urls: bool) -> str:
     scheme = data.split("://", 1)[0].lower()
     if scheme == "file":
         raise ConfigError(f"{data} is on this machine: give its path")
+    if scheme not in PROTOCOLS or (scheme not in ("http", "https") and "::" in data):
+        raise ConfigError(
+            f"{data} has a protocol that is not known, or one behind another: URLs begin with one of "
+            f"{', '.join(name + '://' for name in PROTOCOLS)}"
+        )
     if not allow_urls:
         raise ConfigError(f"{data} is a URL, and nothing is fetched unless you allow it: add --allow-urls (allow_urls)")
     folder = cache_dir() / "remote" / hashlib.sha256(data.encode()).hexdigest()[:32]
@@ -73,6 +80,15 @@ def fetch(data: str, allow_urls: bool) -> str:
         if old not in wanted and old.with_suffix("") not in wanted:
             old.unlink()
     return str(next(iter(wanted))) if len(wanted) == 1 and not data.endswith("/") else str(folder)
+
+
+_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is handed out; ::/96 and fec0::/10 are not in it
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_LAST_32 = 2**32 - 1
+_DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")  # which Python's tables do not all have yet
+_NOT_PUBLIC = tuple(  # nor these; the last one is Azure's own, at an address that looks public
+    ipaddress.IPv4Network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
+)
 
 
 class _Remote:
@@ -149,11 +165,22 @@ def _of_fsspec(system: Any, path: str, scheme: str) -> _Remote:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the internet, not of this machine, a local network or a cloud's inside."""
+    """Whether an IP address is one of the internet, not of this machine, a local network or a cloud's inside.
+
+    So has to be an IPv4 address that it embeds (RFC 4291, 6052, 3056, 4380, 5214): whoever translates it goes there.
+    """
     ip = ipaddress.ip_address(address.split("%")[0])
-    mapped = getattr(ip, "ipv4_mapped", None)
-    ip = mapped or ip
-    return ip.is_global and not ip.is_multicast
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
+    if ip.ipv4_mapped is not None:
+        return is_public(str(ip.ipv4_mapped))
+    if ip in _NAT64:
+        return is_public(str(ipaddress.IPv4Address(int(ip) & _LAST_32)))
+    inner = [ip.sixtofour, *(ip.teredo or ())]
+    if (int(ip) >> 32) & 0xFDFFFFFF == 0x5EFE:  # ISATAP
+        inner.append(ipaddress.IPv4Address(int(ip) & _LAST_32))
+    embedded = all(is_public(str(v4)) for v4 in inner if v4 is not None)
+    return ip in _UNICAST and ip.is_global and embedded and ip not in _DOCUMENTATION
 
 
 def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cleanpairs.errors import DataError
+from cleanpairs.regular import open_regular
 
 __all__ = ["Member", "Sample", "read_index"]
 
@@ -58,7 +59,7 @@ def read_index(path: str) -> list[Sample]:
 def _index(path: str, size: int, changed: int) -> list[Sample]:
     """As :func:`read_index`; the size and the time of change are there for the cache to notice another file."""
     found: dict[str, dict[str, Member]] = {}
-    with tarfile.open(path, "r:") as tar:
+    with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep them all
             if not member.isreg() or member.issparse():
@@ -78,7 +79,7 @@ def _index(path: str, size: int, changed: int) -> list[Sample]:
 
 def _check_end(path: str, end: int, size: int) -> None:
     """DataError unless the tar ends as tars do: ``tarfile`` takes a broken header, and a cut, for the end."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         file.seek(end)
         block = file.read(tarfile.BLOCKSIZE)
     if block == bytes(tarfile.BLOCKSIZE):

@@ -28,6 +28,8 @@ from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.data.text import NOT_UTF8
 from cleanpairs.errors import DataError
 from cleanpairs.limits import whole
+from cleanpairs.ops.columns import taken
+from cleanpairs.regular import open_regular
 
 __all__ = ["WebDatasetReader"]
 
@@ -79,7 +81,7 @@ class WebDatasetReader(TableReader):
             samples = read_index(tar)[:left]
             left -= len(samples)
             beside = _Sidecar.of(tar, schema, wanted)
-            with open(tar, "rb") as file:
+            with open_regular(tar) as file:
                 size = _image_size if "image" in wanted else _no_size
                 for batch in bounded(iter(samples), batch_rows, size):
                     values, faults = _columns(batch, file, tar, wanted, fields)
@@ -98,7 +100,7 @@ class WebDatasetReader(TableReader):
                 if file is None or file.name != tar:
                     if file is not None:
                         file.close()
-                    file = open(tar, "rb")  # noqa: SIM115  # one tar after the other
+                    file = open_regular(tar)  # one tar after the other
                 member = None if place is None else place[1]
                 fits = member is not None and 0 < member.size <= whole("image_bytes")
                 found[row] = _bytes(file, tar, member) if fits and member is not None else None
@@ -137,7 +139,7 @@ def _json_fields(tars: Sequence[str], text: str | None) -> list[str]:
     samples = ((tar, sample) for tar in tars for sample in read_index(tar))
     for tar, sample in islice(samples, LOOK_AT):
         if "json" in sample.members:
-            with open(tar, "rb") as file:
+            with open_regular(tar) as file:
                 for name in _record(file, tar, sample):
                     if name in ("url", text) or is_score(name, pa.float64()):
                         found[name] = None
@@ -282,9 +284,9 @@ class _Sidecar:
             if self._table is None:
                 values[field.name] = pa.nulls(len(samples), field.type)
             else:
-                column = self._table[field.name].take(rows)
+                column = taken(self._table[field.name], rows)
                 values[field.name] = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, field.type)
         if self._table is not None and "caption" in self._table.column_names and None in values.get("caption", ()):
             own = pa.array(values["caption"], pa.string())
-            beside = self._table["caption"].cast(pa.string()).take(rows).combine_chunks()
+            beside = taken(self._table["caption"].cast(pa.string()), rows).combine_chunks()
             values["caption"] = pc.coalesce(own, beside)

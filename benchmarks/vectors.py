@@ -1,0 +1,231 @@
+"""Vectors of both sides: auto and clip-score beside the cosine, CSLS, negCLIPLoss and LEMoN, on real sets made worse.
+
+    OMP_NUM_THREADS=1 python benchmarks/vectors.py DIR [--names mini] [--kinds plain,hubbed] [--noise 0,0.4,near]
+    OMP_NUM_THREADS=1 python benchmarks/vectors.py --scale 1000000 --work TMP
+
+DIR holds NAME_image.npy and NAME_text.npy (n, d). Where it has a CSV named like the first letters of NAME with a column
+``label`` (true, out-of-context, miscaptioned: VERITE), the set is its true pairs, each image and each caption once; the
+labels are judged too, as single pairs against the vectors of the true ones.
+
+kinds: plain; noisy (noise added to the vectors of both sides); hubbed (images near to all captions, each to another
+degree); rotated (the captions turned: no common space); mixed (half of it turned). noise: a share of captions that
+rotate, or "near" (three tenths exchanged with one of the five nearest). Printed: 1 - AUROC of each, the best possible
+F1 of negCLIPLoss, F1 at the own threshold, the error of the estimated rate, and what is flagged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs import Auto, Pairs
+from cleanpairs.methods.clip_score import ClipScore
+from cleanpairs.ops.normalised_similarity import Background, normalised_similarity
+from cleanpairs.ops.scratch import Scratch
+from cleanpairs.ops.search import top_k
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def lemon(x: np.ndarray, t: np.ndarray, k: int = 30, beta: float = 5, t1: float = 0.1, t2: float = 5) -> np.ndarray:
+    """Minus LEMoN's score (Zhang et al., ICML 2025), with the settings that it has where nothing can be tuned."""
+    own = 1 - (x * t).sum(1)
+    score = own.copy()
+    for a, b in ((x, t), (t, x)):
+        D = 1 - a @ a.T
+        np.fill_diagonal(D, np.inf)
+        near = np.argsort(D, axis=1)[:, :k]
+        far = 1 - np.einsum("id,ikd->ik", b, b[near])
+        score += beta * (np.exp(-t1 * np.take_along_axis(D, near, 1) - t2 * own[near]) * far).mean(axis=1)
+    return -score
+
+
+def varied(x: np.ndarray, t: np.ndarray, kind: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    n, d = x.shape
+    turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    if kind == "noisy":
+        return unit(x + rng.normal(size=x.shape) / d**0.5), unit(t + 0.7 * rng.normal(size=t.shape) / d**0.5)
+    if kind == "hubbed":
+        hub = 0.6 * np.abs(rng.normal(size=(n, 1))) * unit(x.mean(0, keepdims=True))
+        return unit(x + 0.5 * np.abs(rng.normal(size=(n, 1))) * t.mean(0)), unit(t + hub)
+    if kind == "rotated":
+        return x, unit(t @ turn)
+    if kind == "mixed":
+        half = np.arange(n)[:, None] % 2 == 0
+        return np.where(half, x, unit(x @ turn)), np.where(half, t, unit(t @ turn))
+    return x, t
+
+
+def wronged(t: np.ndarray, noise: str, rng: np.random.Generator) -> np.ndarray:
+    """(n,) whose caption each pair shows."""
+    n = len(t)
+    at = np.arange(n)
+    if noise != "near":
+        moved = rng.permutation(n)[: round(float(noise) * n)]
+        at[moved] = np.roll(moved, 1)
+        return at
+    S = t @ t.T
+    np.fill_diagonal(S, -1)
+    for i in rng.permutation(n):
+        j = next((j for j in np.argsort(-S[i])[:5] if at[j] == j), i)
+        if at[i] == i and (at != np.arange(n)).mean() < 0.3:
+            at[i], at[j] = j, i
+    return at
+
+
+def real(folder: Path, names: str | None) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+    """Name -> unit vectors of both sides and, where people gave them, labels."""
+    out = {}
+    for file in sorted(folder.glob("*_image.npy")):
+        name = file.name.removesuffix("_image.npy")
+        if names and name not in names.split(","):
+            continue
+        sides = [unit(np.load(folder / f"{name}_{side}.npy").astype(np.float32)) for side in ("image", "text")]
+        table = next((f for f in folder.glob("*.csv") if name.startswith(f.stem)), None)
+        labels = None
+        if table is not None:
+            with table.open(encoding="utf-8") as lines:
+                labels = np.array([row["label"] for row in csv.DictReader(lines)])
+        out[name] = (sides[0], sides[1], labels)
+    return out
+
+
+def once(x: np.ndarray) -> np.ndarray:
+    return np.sort(np.unique(x.round(3), axis=0, return_index=True)[1])
+
+
+def area(score: np.ndarray, wrong: np.ndarray) -> float:
+    return float(1 - roc_auc_score(~wrong, score)) if 0 < wrong.sum() < len(wrong) else float("nan")
+
+
+def f1(flagged: np.ndarray, wrong: np.ndarray) -> float:
+    return float(2 * (flagged & wrong).sum() / max(flagged.sum() + wrong.sum(), 1))
+
+
+def best_f1(score: np.ndarray, wrong: np.ndarray) -> float:
+    hits = np.cumsum(wrong[np.argsort(score)])
+    return float((2 * hits / (np.arange(1, len(hits) + 1) + wrong.sum())).max())
+
+
+def judged(x: np.ndarray, t: np.ndarray, at: np.ndarray, train: bool) -> dict[str, float]:
+    wrong = at != np.arange(len(at))
+    pairs = Pairs.from_arrays([f"caption {i}" for i in at], features=x, text_vectors=t)
+    plain = normalised_similarity(x, t)
+    out = {
+        "cosine": area((x * t).sum(1), wrong),
+        "CSLS": area(normalised_similarity(x, t, kind="csls"), wrong),
+        "negCLIPLoss": area(plain, wrong),
+        "LEMoN": area(lemon(x, t), wrong),
+        "best F1": best_f1(plain, wrong),
+    }
+    settings = {"text_encoder": "features", "image_encoder": "features", "device": "cpu", "require_evidence": False}
+    for name, model in (("clip-score", ClipScore(**settings)), ("auto", Auto(**settings) if train else None)):
+        if model is None:
+            continue
+        y = model.fit(pairs).correspondence_
+        flagged = y < model.threshold_
+        out[name] = area(y, wrong)
+        out[f"{name} F1"], out[f"{name} rate"] = f1(flagged, wrong), model.noise_rate_ - wrong.mean()
+        out[f"{name} flagged"] = flagged.mean()
+    return out
+
+
+def by_people(x: np.ndarray, t: np.ndarray, labels: np.ndarray, name: str) -> None:
+    """True against each kind of false pair, as single pairs against a background of the true ones."""
+    true = np.flatnonzero(labels == "true")
+    some = true[np.intersect1d(once(x[true]), once(t[true]))]
+    groups = [np.unique(v.round(3), axis=0, return_inverse=True)[1].ravel() for v in (x, t)]
+    background = Background(x[some], t[some], groups[0][some], groups[1][some])
+    scores = {"cosine": (x * t).sum(1)} | {
+        kind: normalised_similarity(x, t, *groups, kind=kind, background=background) for kind in ("csls", "softmax")
+    }
+    for label in ("out-of-context", "miscaptioned"):
+        chosen = np.concatenate([true, np.flatnonzero(labels == label)])
+        figures = "  ".join(f"{k} {1 - area(s[chosen], labels[chosen] != 'true'):.3f}" for k, s in scores.items())
+        print(f"| {name}: true against {label}, single pairs, AUROC | {figures} |", flush=True)
+
+
+def scale(n: int, work: Path, d: int = 512) -> None:
+    """Normalised scores of n synthetic pairs beside the two searches alone."""
+    rng = np.random.default_rng(0)
+    sides = [np.lib.format.open_memmap(work / f"{s}.npy", "w+", np.float16, (n, d)) for s in ("image", "text")]
+    topics = rng.normal(size=(max(64, n // 200), d)).astype(np.float32)
+    for start in range(0, n, 10_000):
+        z = topics[rng.integers(0, len(topics), min(10_000, n - start))]
+        z = z + 0.7 * rng.normal(size=z.shape).astype(np.float32)
+        for side in sides:
+            side[start : start + 10_000] = unit(z + 0.7 * rng.normal(size=z.shape).astype(np.float32))
+    scratch = Scratch(work)
+    begin = time.process_time()
+    for a, b in (sides, sides[::-1]):
+        top_k(a, b, 32, scratch=scratch)
+    search = time.process_time() - begin
+    begin = time.process_time()
+    score = normalised_similarity(*sides, scratch=scratch)
+    took = time.process_time() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"{n} pairs x {d}: search alone {search:.0f} s, scores {took:.0f} s ({took / search:.2f}), peak {peak:.2f} GiB"
+    )
+    some = rng.choice(n, 200, replace=False)
+    logs = [np.array([_exact(a[i], b) for i in some]) for a, b in (sides, sides[::-1])]
+    own = np.einsum("ij,ij->i", sides[0][some].astype(np.float32), sides[1][some].astype(np.float32))
+    print(f"largest error of 200: {np.abs(own - (logs[0] + logs[1]) / 2 - score[some]).max():.2e}")
+
+
+def _exact(query: np.ndarray, bank: np.ndarray, tau: float = 0.01) -> float:
+    parts = [query.astype(np.float32) @ bank[s : s + 50_000].astype(np.float32).T for s in range(0, len(bank), 50_000)]
+    s = np.concatenate(parts).astype(np.float64)
+    return float(tau * np.log(np.exp((s - s.max()) / tau).sum()) + s.max())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dir", type=Path, nargs="?")
+    parser.add_argument("--names")
+    parser.add_argument("--kinds", default="plain,noisy,hubbed,rotated,mixed")
+    parser.add_argument("--noise", default="0,0.05,0.2,0.4,0.6,near")
+    parser.add_argument("--size", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-auto", action="store_true", help="without the training")
+    parser.add_argument("--scale", type=int)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
+    args = parser.parse_args()
+    if args.scale:
+        scale(args.scale, args.work)
+        return
+    columns: list[str] = []
+    for name, (x0, t0, labels) in real(args.dir, args.names).items():
+        if labels is not None:
+            by_people(x0, t0, labels, name)
+            true = labels == "true"
+            x0, t0 = x0[true], t0[true]
+            kept = np.intersect1d(once(x0), once(t0))
+            x0, t0 = x0[kept], t0[kept]
+        for kind in args.kinds.split(","):
+            for noise in args.noise.split(","):
+                rng = np.random.default_rng(args.seed)
+                some = rng.permutation(len(x0))[: args.size]
+                x, t = varied(x0[some], t0[some], kind, rng)
+                at = wronged(t, noise, rng)
+                row = judged(x, t[at], at, not args.no_auto)
+                if not columns:
+                    columns = list(row)
+                    print("| set | kind | noise | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 3) + "|")
+                print(
+                    f"| {name} ({len(x)}) | {kind} | {noise} | " + " | ".join(f"{row[c]:.4f}" for c in columns) + " |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Which options of a command write and which read, and what holds for all commands by that.
+
+An option that writes is of the type :class:`Writes`; every other one that takes a path reads. A command of the class
+:class:`PathsCommand` refuses to write where something lies that it reads, or that a run, a plan or an export that it
+reads goes back to, and it holds a lock on what it writes for as long as it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
+from cleanpairs.regular import read_json
+
+__all__ = ["Params", "PathsCommand", "Writes", "reads_a_path", "written_and_read"]
+
+PATHS = ("FILE", "DIR", "DATA", "PATH", "NPY", "MODEL", "RUN", "OUT")  # in the placeholder of an option that reads one
+MODELS = ("encoder", "text_encoder")  # a name, or a directory
+
+Params = Mapping[str, Any]
+
+
+class Writes(click.Path):
+    """The type of an option that names an output.
+
+    Parameters
+    ----------
+    beside : sequence of str
+        Endings of the files that are written beside it.
+    otherwise : callable, optional
+        The output that is written where the option is not given, by the command's parameters; None: nothing is.
+    in_run : sequence of str
+        Files of a run that it may be, though the run is read.
+    """
+
+    def __init__(
+        self,
+        *,
+        beside: tuple[str, ...] = (),
+        otherwise: Callable[[Params], Path | None] = lambda params: None,
+        in_run: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(readable=False)
+        self.beside, self.otherwise, self.in_run = beside, otherwise, in_run
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does; an empty name is a usage error."""
+        if not str(value).strip():
+            self.fail("the output has no name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def reads_a_path(param: click.Parameter) -> bool:
+    """Whether it takes the path of an input: by its type, or by its placeholder in the help."""
+    if isinstance(param.type, Writes):
+        return False
+    if isinstance(param.type, click.Path) or param.name in MODELS:
+        return True
+    return isinstance(param.type, click.types.StringParamType) and any(word in (param.metavar or "") for word in PATHS)
+
+
+class PathsCommand(click.Command):
+    """A command whose outputs are none of its inputs, and that nobody else writes meanwhile."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it, if its paths allow that."""
+        from cleanpairs.data.locks import hold
+        from cleanpairs.distributed import rank_by_environment
+
+        outputs, beside, inputs = written_and_read(ctx)
+        with ExitStack() as held:
+            if outputs:
+                refuse_inputs([*outputs, *beside], inputs)
+                if rank_by_environment() == 0:  # of several processes that train together one writes
+                    held.enter_context(hold(outputs))
+            return super().invoke(ctx)
+
+
+def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list[Input]]:
+    """The outputs of a command that is called so, what is written beside them, and what it reads."""
+    outputs: list[Path] = []
+    beside: list[Path] = []
+    inputs: list[Input] = []
+    free: tuple[str, ...] = ()
+    for param in ctx.command.params:
+        if isinstance(kind := param.type, Writes):
+            value = ctx.params.get(param.name or "")
+            output = Path(value) if value is not None else kind.otherwise(ctx.params)
+            if output is not None:
+                output = output.parent if "{" in output.name else output  # DIR/{00000..}.tar
+                outputs.append(output)
+                beside += [output.with_name(output.name + end) for end in kind.beside if output.name]
+            free += kind.in_run
+    for param in ctx.command.params if outputs else ():
+        value = ctx.params.get(param.name or "")
+        if param.name == "recipe" and ctx.params.get("resume"):
+            continue  # the run's own, which it goes on with
+        if value is not None and reads_a_path(param):
+            for path in value if isinstance(value, tuple) else (value,):
+                inputs += _inputs(param.name or "", str(path), free)
+    if {"run", "paths"} & set(ctx.params):
+        inputs += _inputs("run", "runs/latest", free)
+    return outputs, beside, inputs
+
+
+def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator[Input]:
+    """What reading ``path`` reads: files that it goes back to among them."""
+    if "://" in path:
+        return
+    if name == "image_root":
+        yield from data_inputs(None, {"image_root": path})
+    elif (Path(path) / "run.json").is_file():
+        yield Input(path, keeps=partial(_kept_in_run, free))
+        given = _json(Path(path) / "run.json").get("input")
+        if isinstance(given, dict):
+            yield from data_inputs(given.get("data"), given.get("options"), given.get("noise"))
+    else:
+        yield from data_inputs(path, {})
+        if name == "plan":
+            yield Input(f"{path}.json")
+            settings = _plan_settings(path)
+            yield from data_inputs(settings.get("data"), settings.get("columns"))
+        beside = Path(f"{path.rstrip('/')}.manifest.json")
+        files = _json(beside).get("files")
+        for file in (beside, *(beside.parent / str(part) for part in files)) if isinstance(files, dict) else ():
+            yield Input(file)
+
+
+def _kept_in_run(free: tuple[str, ...], inside: Path) -> bool:
+    from cleanpairs.run import RUN_FILES
+
+    name = inside.as_posix()
+    if name in (*free, "audit/probabilities.parquet"):
+        return False
+    return inside.parts[0] in ("model", "checkpoints") or RUN_FILES.fullmatch(name) is not None
+
+
+def _plan_settings(path: str) -> dict[str, Any]:
+    """What a plan notes of its data; nothing where it cannot be read, which the command will say."""
+    from cleanpairs.errors import CleanpairsError
+
+    if path.endswith(".csv"):
+        found = _json(Path(f"{path}.json")).get("settings")
+    else:
+        from cleanpairs.export.decisions import PlanFile
+
+        try:
+            plan = PlanFile.open(path) if Path(path).is_file() else None
+        except CleanpairsError:
+            plan = None
+        found = None if plan is None else plan.note.get("settings")
+    return found if isinstance(found, dict) else {}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a file; an empty one where there is none."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,245 @@
+r"""Probabilities and shares with intervals, out of a score and the same score of pairs that are known to be mismatched.
+
+Of N observed pairs an unknown share pi is mismatched. Their scores have the density f_0, which the null gives: a sample
+of pairs that are mismatched for sure and in all else like them. With q the quantile of a score among the observed ones
+(uniform among them by definition), the null's quantiles have the density
+
+    h(q) = f_0 / f_observed = g(q) / pi,    g(q) = P(mismatched | q),    pi = mean of g over q
+
+so that fitting h to the null alone gives both. g is a beta calibration (Kull et al., AISTATS 2017), falling in q,
+
+    g(q) = 1 / (1 + exp(-(a - b log q + c log(1 - q)))),    b, c > 0
+
+three parameters, by maximum likelihood with a weak prior: two powers hold in the tails, where a histogram has nothing
+left to count. g goes to 1 at q = 0: the lowest scores are taken to be mismatched pairs', as Storey's estimate takes
+them (JRSS B 2002), so pi is an upper estimate where some right pairs look like any mismatched one.
+
+Where another figure of the null pairs has a null that is known exactly (neighbours' agreement, which no network has
+learned), they are weighted so that its first three moments are what they must be: raking (Deville and Saerndal, JASA
+1992), which takes off the luck of a small draw.
+
+Intervals: the bootstrap of observed pairs and null, and within each draw the chance by which a given number of pairs
+with these probabilities holds more or fewer mismatched ones. What is not in them: a null that is not like the
+mismatched pairs, such as near misses, which score higher than random pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit
+from scipy.stats import norm
+
+__all__ = ["DRAWS", "Calibration", "Estimate", "calibrate", "noise_rate", "positions"]
+
+BINS = 1000
+PRIOR, RIDGE = np.array([0.0, 1.0, 1.0]), 0.02
+BOUNDS = ((-12.0, 12.0), (0.05, 8.0), (0.05, 8.0))
+EDGE = 1e-4  # quantiles nearer to 0 and 1 are alike
+DRAWS = 100
+LEVEL = 0.95
+LEAST = 30  # null pairs
+WIDE = 0.3  # an interval of the noise rate that is wider says that nothing is known
+MOMENTS = 3
+SLACK = 1.5
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A share, 0 to 1, with its 95 % interval; all NaN where it is of nothing."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if not np.isfinite(self.value):
+            return "-"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+UNDETERMINED = Estimate(float("nan"), float("nan"), float("nan"))
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """g, as ``theta`` (3,): a, b and c; and of the bootstrap, ``draws`` (B, 3)."""
+
+    theta: np.ndarray
+    draws: np.ndarray
+
+    def mismatched(self, quantile: np.ndarray, theta: np.ndarray | None = None) -> np.ndarray:
+        """P(mismatched) (k,) of quantiles (k,) among the observed scores."""
+        return np.asarray(expit(_features(quantile) @ (self.theta if theta is None else theta)))
+
+    def quantile(self, mismatched: np.ndarray) -> np.ndarray:
+        """The quantile (k,) that has a probability (k,)."""
+        q = np.concatenate([[EDGE], _MIDDLE, [1 - EDGE]])
+        return np.asarray(np.interp(-np.asarray(mismatched, dtype=np.float64), -self.mismatched(q), q))
+
+    def noise_rate(self, n: int) -> Estimate:
+        """pi, of n pairs."""
+        return self.shares(1 - self.mismatched((np.arange(n) + 0.5) / n), [n])[0]
+
+    def shares(self, matched: np.ndarray, counts: Any) -> list[Estimate]:
+        """Share of mismatched ones among the best ``counts`` pairs, each; ``matched`` (k,): P(matched) of all."""
+        q = -np.sort(-self.quantile(1 - np.asarray(matched, dtype=np.float64)))
+        at = np.asarray(counts, dtype=np.int64)
+        drawn = [_lucky(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
+        value = np.cumsum(self.mismatched(q))[at - 1] / at
+        return [_estimate(v, d) for v, d in zip(value, np.transpose(drawn), strict=True)]
+
+    def below(self, matched: np.ndarray, flagged: np.ndarray) -> tuple[Estimate, Estimate]:
+        """Precision and recall of flagging some pairs (k,) bool; ``matched`` (k,): P(matched) of all."""
+        q, drawn = self.quantile(1 - np.asarray(matched, dtype=np.float64)), []
+        last = np.array([int(flagged.sum()), int((~flagged).sum())])
+        for theta, z in self._drawn():
+            p = self.mismatched(q, theta)
+            hit, missed = (
+                float(_lucky(p[some], n[None], z)[0]) if n else 0.0
+                for some, n in zip((flagged, ~flagged), last, strict=True)
+            )
+            drawn.append((hit / max(last[0], 1), hit / max(hit + missed, 1e-12)))
+        p = self.mismatched(q)
+        hit, total = float(p[flagged].sum()), float(p.sum())
+        precision, recall = zip(*drawn, strict=True)
+        return _estimate(hit / max(last[0], 1), precision), _estimate(hit / max(total, 1e-12), recall)
+
+    def _drawn(self) -> list[tuple[np.ndarray, float]]:
+        """The bootstrap's parameters, each with a normal deviate of its own."""
+        order = np.random.default_rng(0).permutation(len(self.draws))
+        return list(zip(self.draws, norm.ppf((order + 0.5) / max(len(order), 1)).tolist(), strict=True))
+
+    def purest(self, matched: np.ndarray, most: float) -> tuple[int, Estimate]:
+        """How many of the best pairs may be kept, and what share of them is mismatched; 0 where nothing can be.
+
+        The largest number whose expected share is at most ``most``, and whose interval's upper end at most 1.5 times
+        that; ``matched`` (k,): P(matched) of all.
+        """
+        n = len(matched)
+        counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
+        for count, share in zip(counts[::-1].tolist(), self.shares(matched, counts)[::-1], strict=True):
+            if share.value <= most and share.high <= SLACK * most:
+                return count, share
+        return 0, UNDETERMINED
+
+    def shifted(self, rate: float) -> Calibration:
+        """With another a, for which the mean of g is ``rate``; without intervals."""
+        low, high = -40.0, 40.0
+        for _ in range(60):
+            a = (low + high) / 2
+            theta = np.array([a, *self.theta[1:]])
+            low, high = (a, high) if expit(_GRID @ theta).mean() < rate else (low, a)
+        return Calibration(theta, np.empty((0, 3)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Lists of numbers."""
+        return {"theta": self.theta.tolist(), "draws": self.draws.tolist()}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Calibration:
+        """Of :meth:`to_dict`."""
+        return cls(*(np.asarray(stored[name], dtype=np.float64) for name in ("theta", "draws")))
+
+
+def _estimate(value: float, drawn: Any) -> Estimate:
+    low, high = np.quantile(list(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(value), float(min(low, value)), float(max(high, value)))
+
+
+def _lucky(p: np.ndarray, at: np.ndarray, z: float) -> np.ndarray:
+    """How many of the first ``at`` pairs are mismatched, at a normal deviate ``z``; skew as a Poisson number's."""
+    mean, variance = np.cumsum(p)[at - 1], np.cumsum(p * (1 - p))[at - 1]
+    return np.asarray(np.clip(mean + z * np.sqrt(variance) + (z * z - 1) / 6, 0, at))
+
+
+def _features(q: np.ndarray) -> np.ndarray:
+    q = np.clip(q, EDGE, 1 - EDGE)
+    return np.stack([np.ones_like(q), -np.log(q), np.log1p(-q)], axis=-1)
+
+
+_MIDDLE = (np.arange(BINS) + 0.5) / BINS
+_GRID = _features(_MIDDLE)
+
+
+def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Quantiles (k,) in (0, 1) of scores among others (n,); of a tie the middle."""
+    order = np.sort(among)
+    low, high = (np.searchsorted(order, score, side=side) for side in ("left", "right"))
+    return np.asarray((low + high + 1) / 2 / (len(order) + 1))
+
+
+def calibrate(
+    observed: np.ndarray, null: np.ndarray, *, known: np.ndarray | None = None, draws: int = DRAWS, seed: int = 0
+) -> Calibration | None:
+    """Fit g to N observed scores and m null ones; the higher the better matched.
+
+    Parameters
+    ----------
+    observed : (N,) float
+    null : (m,) float
+        Of pairs that are known to be mismatched.
+    known : (m,) float in (0, 1), optional
+        Of the null pairs: the quantile of another figure in its null distribution, which is known exactly.
+    draws : int
+        Of the bootstrap; 0: no intervals.
+
+    Returns
+    -------
+    Calibration or None
+        None where there are fewer than 30 of either.
+    """
+    if min(len(observed), len(null)) < LEAST:
+        return None
+    rng = np.random.default_rng(seed)
+    theta = _fit(positions(null, observed), _raked(known, len(null)), PRIOR)
+    found = np.empty((draws, 3))
+    for b in range(draws):
+        rows, seen = rng.integers(0, len(null), len(null)), rng.integers(0, len(observed), len(observed))
+        drawn = None if known is None else known[rows]
+        found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta)
+    return Calibration(theta, found)
+
+
+def noise_rate(found: Calibration | None, n: int) -> Estimate:
+    """The noise rate of n pairs; NaN where nothing was calibrated, or the interval is wider than .3: undetermined."""
+    if found is None:
+        return UNDETERMINED
+    rate = found.noise_rate(n)
+    return rate if rate.high - rate.low <= WIDE else UNDETERMINED
+
+
+def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """theta (3,) by maximum likelihood of the null's quantiles (m,), which are counted in bins."""
+    count = np.bincount(np.minimum((q * BINS).astype(int), BINS - 1), weights=weight, minlength=BINS)
+    total = float(count.sum())
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        z = _GRID @ theta
+        g = expit(z)
+        mean = max(float(g.mean()), 1e-12)
+        off = theta - PRIOR
+        value = count @ np.logaddexp(0, -z) + total * np.log(mean) + 0.5 * RIDGE * off @ off
+        slope = (total * g * (1 - g) / (mean * BINS) - count * (1 - g)) @ _GRID + RIDGE * off
+        return float(value), slope
+
+    starts = [start] if start is not PRIOR else [PRIOR + np.array([a, 0, 0]) for a in (0.0, -3.0, 2.0)]
+    found = [minimize(loss, at, jac=True, method="L-BFGS-B", bounds=BOUNDS) for at in starts]
+    return np.asarray(min(found, key=lambda f: f.fun).x)
+
+
+def _raked(known: np.ndarray | None, m: int) -> np.ndarray:
+    """Weights (m,) with the mean 1, under which ``known`` has the moments of a uniform figure."""
+    if known is None:
+        return np.ones(m)
+    power = np.arange(1, MOMENTS + 1)
+    phi, tilt = known[:, None] ** power - 1 / (power + 1), np.zeros(MOMENTS)
+    for _ in range(20):
+        weight = np.exp(np.clip(phi @ tilt, -3, 3))
+        curve = (phi * weight[:, None]).T @ phi / weight.sum() + 1e-3 * np.eye(MOMENTS)
+        tilt = tilt - np.linalg.solve(curve, weight @ phi / weight.sum())
+    weight = np.exp(np.clip(phi @ tilt, -3, 3))
+    return np.asarray(weight / weight.mean())

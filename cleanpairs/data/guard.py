@@ -1,0 +1,214 @@
+"""What is never written: the inputs of a command, the folders that they lie in, and what a person has made by hand.
+
+An output is renamed into place, so an input is lost where the output is it, holds it, or lies among the files that it
+is read from. Links are followed on both sides, and files are compared by device and inode as well as by name.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+
+from cleanpairs.data.formats.file_names import expand_braces
+from cleanpairs.errors import OutputExistsError
+
+__all__ = ["AUDIT_FILES", "MODEL_FILES", "Input", "data_inputs", "refuse_foreign", "refuse_inputs", "refuse_labels"]
+
+PathLike = str | os.PathLike[str]
+Kept = Callable[[Path], bool]
+_Output = tuple[Path, set[Path]]  # as it was named, and as it may be spelled
+
+_IMAGES = {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+_BRACES = re.compile(r"\{[^{}/]*\}")  # 00000..00012 and a,b
+_FOLDERS = re.compile(r"\{[^{}]*/[^{}]*\}")  # files of several folders
+# The files that a saved model and an audit consist of.
+MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
+AUDIT_FILES = re.compile(r"labels\.csv|label\.html|images/\d+\.jpg|result\.json|probabilities\.parquet")
+
+_STAGING = re.compile(r"(^|/)\.cleanpairs-")  # what a killed writer has left, see cleanpairs.data.atomic
+_LABELS = {"pair_id", "key", "stratum", "matched"}  # columns of an audit's labels
+
+
+def _everything(inside: Path) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file, a directory, or several files by a glob or by braces.
+
+    ``keeps``: of a directory, whether a path in it (relative to it) belongs to the input; everything does by default.
+    ``deep``: look for links in the directory, too, that lead out of it.
+    """
+
+    path: PathLike
+    keeps: Kept = _everything
+    deep: bool = True
+
+
+def data_inputs(
+    data: object, options: Mapping[str, object] | None, noise: Mapping[str, object] | None = None
+) -> Iterator[Input]:
+    """What :func:`cleanpairs.load_pairs` reads of ``data`` with ``options``: also the images that a table names.
+
+    Nothing of what is no local path. Of the folders that images are looked for in, images that are there are inputs.
+    """
+    root = (options or {}).get("image_root")
+    beside = [(options or {}).get(name) for name in ("text_vectors", "captions")]  # a column's name is no path
+    for given in (data, *beside):
+        if isinstance(given, str | os.PathLike) and "://" not in os.fspath(given):
+            yield from map(Input, expand_braces(os.fspath(given)) if _FOLDERS.search(os.fspath(given)) else [given])
+    if root is None and isinstance(data, str | os.PathLike) and "://" not in os.fspath(data) and os.path.isfile(data):
+        root = os.path.dirname(os.path.abspath(data))
+    if isinstance(root, str | os.PathLike):
+        yield Input(root, keeps=partial(_is_image, os.fspath(root)), deep=False)
+    if isinstance(noise, Mapping) and isinstance(noise.get("file"), str):
+        yield Input(noise["file"])  # type: ignore[arg-type]
+
+
+def _is_image(root: str, inside: Path) -> bool:
+    return inside.suffix.lower() in _IMAGES and os.path.lexists(os.path.join(root, inside))
+
+
+def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:
+    """Raise :class:`OutputExistsError` where an output would replace an input, hold it, or lie in a directory of it."""
+    folders: dict[str, Path] = {}
+    written = [(Path(output), _spellings(output, folders)) for output in outputs]
+    for one in inputs if written else ():
+        given = one if isinstance(one, Input) else Input(one)
+        for problem in _conflicts(written, given, folders):
+            raise OutputExistsError(f"{problem}, which is never written; name another output")
+
+
+def _conflicts(written: list[_Output], given: Input, folders: dict[str, Path]) -> Iterator[str]:
+    """What outputs would do to the input."""
+    name = os.fspath(given.path)
+    if os.path.lexists(name):
+        yield from _touched(written, name, given, folders)
+        return
+    pattern = _BRACES.sub("*", name)
+    if not glob.has_magic(pattern):
+        return  # there is no such input, or it is the name of something else
+    whole = _real(pattern, folders)
+    for output, spelled in written:
+        if any(_matches(path, whole) for path in spelled):
+            yield f"{output} would be read as a part of the input {name}"
+    for found in glob.iglob(pattern, recursive=True):
+        yield from _touched(written, found, given, folders)
+
+
+def _touched(written: list[_Output], name: str, given: Input, folders: dict[str, Path]) -> Iterator[str]:
+    inputs = _spellings(name, folders)
+    for output, outputs in written:
+        if outputs & inputs or _same(output, name):
+            yield f"{output} is the input {name}"
+        elif any(one.is_relative_to(out) for out in outputs for one in inputs):
+            yield f"{output} holds the input {name}"
+        elif any(given.keeps(out.relative_to(one)) for out in outputs for one in inputs if out.is_relative_to(one)):
+            yield f"{output} lies in the input {name}"
+    if not given.deep or not os.path.isdir(name):
+        return
+    inodes = {inode: output for output, _ in written if (inode := _inode(output)) is not None}
+    for entry in _entries(name):
+        linked = inodes.get(entry.inode())
+        if linked is not None and not _same(linked, entry.path):
+            linked = None
+        linked = linked or next((output for output, outputs in written if _leads_to(entry, outputs)), None)
+        if linked is not None and given.keeps(Path(entry.path).relative_to(name)):
+            yield f"{linked} is linked from the input {name}"
+
+
+def _leads_to(entry: os.DirEntry[str], outputs: set[Path]) -> bool:
+    """Whether an entry of an input directory is a symbolic link to the output, into it, or to a folder around it."""
+    if not entry.is_symlink():
+        return False
+    real = Path(os.path.realpath(entry.path))
+    return any(real.is_relative_to(out) or (real.is_dir() and out.is_relative_to(real)) for out in outputs)
+
+
+def _inode(path: Path) -> int | None:
+    """Of a file that has several names."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_ino if found.st_nlink > 1 else None
+    return None
+
+
+def _same(a: PathLike, b: PathLike) -> bool:
+    with suppress(OSError):
+        return os.path.samefile(a, b)  # through links and mounts as well
+    return False
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Everything in a directory and below; links are not followed."""
+    with suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _entries(entry.path)
+
+
+def _spellings(path: PathLike, folders: dict[str, Path]) -> set[Path]:
+    """The path with its folder's links followed, and with its own as well; ``folders`` remembers."""
+    real = _real(path, folders)
+    return {real, Path(os.path.realpath(real))} if real.is_symlink() else {real}
+
+
+def _real(path: PathLike, folders: dict[str, Path]) -> Path:
+    folder, name = os.path.split(os.path.abspath(path))
+    if folder not in folders:
+        folders[folder] = Path(os.path.realpath(folder))
+    return folders[folder] / name
+
+
+def _matches(path: Path, pattern: Path) -> bool:
+    same_depth = len(path.parts) == len(pattern.parts) or "**" in pattern.parts
+    return same_depth and fnmatchcase(str(path), str(pattern))
+
+
+def refuse_foreign(folder: Path, ours: re.Pattern[str]) -> None:
+    """Raise :class:`OutputExistsError` if a directory that is to be replaced holds what cleanpairs did not write there.
+
+    ``ours`` fits the names of files, relative to the folder, that such an output consists of.
+    """
+    inside = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
+    if foreign := [name for name in inside if not (ours.fullmatch(name) or _STAGING.search(name))]:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise OutputExistsError(
+            f"{folder} holds {foreign[0]!r}{more}, which cleanpairs did not write there: it is not replaced; move that "
+            "away, or name another directory"
+        )
+
+
+def refuse_labels(path: Path) -> None:
+    """Raise :class:`OutputExistsError` if ``path`` is, or is a directory that holds, labels given by hand."""
+    for file in [path] if path.is_file() else sorted(path.rglob("*.csv")) if path.is_dir() else ():
+        if file.suffix.lower() == ".csv" and (given := _labels_in(file)):
+            raise OutputExistsError(
+                f"{file} holds {given:,} label{'s' if given > 1 else ''} given by hand, which nothing here deletes: "
+                "move it away, or name another output"
+            )
+
+
+def _labels_in(file: Path) -> int:
+    """How many labels an audit's CSV holds, 0 for other files; separated as spreadsheets do."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="", errors="replace") as stream:
+            head = stream.readline(10_000)
+            mark = max(",;\t", key=head.count)
+            names: Sequence[str] = next(csv.reader([head], delimiter=mark), [])
+            if not set(names) >= _LABELS:
+                return 0
+            at = names.index("matched")
+            return sum(len(row) > at and bool(row[at].strip()) for row in csv.reader(stream, delimiter=mark))
+    except (OSError, csv.Error):
+        return 0

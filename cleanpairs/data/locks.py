@@ -1,0 +1,129 @@
+"""One writer at a time: who writes an output holds a lock beside it, and others are told who that is.
+
+The lock is a POSIX record lock on the hidden file ``.NAME.cleanpairs-lock``, in which the holder says who it is. It
+ends with its process, however that ends, is not inherited by workers, and holds between machines where the file system
+has such locks. A file that a kill has left is taken over by the next writer, and removed with its lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from cleanpairs.errors import OutputError, OutputExistsError
+
+__all__ = ["LOCK_SUFFIX", "hold", "lock_of"]
+
+LOCK_SUFFIX = ".cleanpairs-lock"
+_BUSY = {errno.EAGAIN, errno.EACCES}
+_held: dict[Path, int] = {}  # by this process -> how often: a command and what it calls
+
+
+def lock_of(output: str | os.PathLike[str]) -> Path:
+    """The lock's file of an output."""
+    whole = Path(os.path.realpath(output))
+    return whole.with_name(f".{whole.name}{LOCK_SUFFIX}")
+
+
+@contextmanager
+def hold(outputs: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
+    """Nobody else writes these outputs meanwhile; a process may hold one several times.
+
+    Raises
+    ------
+    OutputExistsError
+        Another process holds one; the message says which, on which machine, and since when.
+    OutputError
+        The folder of an output cannot be made or written.
+    """
+    with ExitStack() as stack:
+        for lock, output in sorted({lock_of(output): output for output in outputs}.items()):
+            stack.enter_context(_one(lock, os.fspath(output)))
+        yield
+
+
+@contextmanager
+def _one(lock: Path, output: str) -> Iterator[None]:
+    if lock in _held:
+        _held[lock] += 1
+        try:
+            yield
+        finally:
+            _held[lock] -= 1
+        return
+    made = [folder for folder in lock.parents if not folder.exists()]
+    fd: int | None = None
+    try:
+        try:
+            fd = _take(lock, output)
+        except OutputExistsError:
+            raise
+        except OSError as error:
+            raise OutputError(f"{output} cannot be written: {error.strerror or error}") from error
+        _held[lock] = 1
+        try:
+            yield
+        finally:
+            del _held[lock]
+    finally:
+        if fd is not None:
+            with suppress(OSError):
+                os.unlink(lock)  # while it is held: whoever opened it before finds that it is gone, and begins anew
+            os.close(fd)
+        for folder in made:  # by us, and nothing came into it
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _take(lock: Path, output: str) -> int:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in _BUSY:
+                    raise OutputExistsError(
+                        f"{output} is being written by {_holder(fd)}: wait until it is done, or name another output"
+                    ) from error
+                return fd  # a file system without locks
+            if _is_at(fd, lock):
+                _sign(fd)
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # it was removed by the one that held it before: once more
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    return False
+
+
+def _sign(fd: int) -> None:
+    who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    with suppress(OSError):  # a full disk will be said of the output
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(who).encode("ascii"), 0)
+
+
+def _holder(fd: int) -> str:
+    """Who holds the lock, by what its file says."""
+    try:
+        who = json.loads(os.pread(fd, 1000, 0).decode("ascii"))
+        pid, host, since = int(who["pid"]), str(who["host"]), str(who["since"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+    if not (host + since).isprintable():
+        return f"process {pid}"
+    return f"process {pid} on {host[:80]}, since {since[:40]}"

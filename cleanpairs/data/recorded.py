@@ -1,0 +1,114 @@
+"""Inputs that a run, a plan or a manifest names: whoever made that file may be a stranger.
+
+What the user has named himself, in a command or a call on this machine, is noted in the cache directory, and may be
+named by a file too. Anything else opens local files only, as they were recorded (the caller compares the fingerprint),
+with images at or below the folder of the data; a URL, the hub or another image root is refused, unless it is trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.readers import open_source
+from cleanpairs.data.source import Source, cache_dir
+from cleanpairs.errors import CleanpairsError, ConfigError, DataError
+
+__all__ = ["TRUST", "check_inside", "check_recorded", "note_named", "open_recorded"]
+
+TRUST = "--trust-stored-paths"
+_FILES = ("text_vectors", "captions")  # beside the data
+_TEXTS = ("split", "image_column", "text_column", "key_column", "image_root", *_FILES)
+
+
+def note_named(data: str | Path, options: Mapping[str, Any] | None = None) -> None:
+    """Remember that the user has named this input (or file) with these options of :func:`load_pairs`.
+
+    Where the cache cannot be written it is not remembered.
+    """
+    note = _note(str(data), options or {})
+    with suppress(OSError, CleanpairsError):
+        if not note.exists():
+            with staged_file(note, overwrite=True) as staged:
+                staged.write_text(json.dumps([str(data), dict(options or {})], default=str) + "\n", encoding="utf-8")
+
+
+def _note(data: str, options: Mapping[str, Any]) -> Path:
+    root = options.get("image_root")
+    what = [
+        data if "://" in data else os.path.abspath(data),
+        None if root is None else os.path.abspath(root),
+        bool(options.get("allow_urls")),
+        *(str(options[name]) for name in _FILES if options.get(name) is not None),
+    ]
+    return cache_dir() / "named" / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+
+
+def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool = False) -> bool:
+    """Whether ``data`` may be read with any of the ``options`` that the file ``where`` records; False: locally only.
+
+    Raises
+    ------
+    DataError
+        They are not what a file records.
+    ConfigError
+        A URL, or the hub, that the user has not named.
+    """
+    known = isinstance(data, str) and isinstance(options, Mapping) and all(
+        value is None
+        or (isinstance(value, str) and name in _TEXTS)
+        or (isinstance(value, bool) and name == "allow_urls")
+        or (isinstance(value, int) and not isinstance(value, bool) and name == "limit")
+        for name, value in options.items()
+    )  # fmt: skip
+    if not known:
+        raise DataError(f"{where} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
+    if trusted or _note(data, options).exists():
+        return True
+    if urls := [name for name in (data, *map(options.get, _FILES)) if name is not None and "://" in name]:
+        raise ConfigError(
+            f"{where} names the data {urls[0]!r:.200}, which would be fetched, and nobody has named it here: a "
+            f"stranger's file may name anything. Fetch it yourself, or give {TRUST} if you know who made the file"
+        )
+    return False
+
+
+def open_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool = False) -> Source:
+    """The input that the file ``where`` records; the caller compares its fingerprint before anything is made of it.
+
+    Raises
+    ------
+    ConfigError
+        It would open something that the user has not named: a URL, the hub, an image root that is not at or below the
+        folder of the data.
+    DataError
+        As :func:`cleanpairs.data.open_source`.
+    """
+    free = check_recorded(data, options, where, trusted=trusted)
+    source = open_source(data, **options)
+    root = options.get("image_root")
+    if root is not None and not (free or (source.paths and all(_below(root, Path(p).parent) for p in source.paths))):
+        raise ConfigError(
+            f"{where} has images read from {root!r:.200}, which is not at or below the folder of the data, and nobody "
+            f"has named it here: a stranger's file may name anything. Give {TRUST} if you know who made the file"
+        )
+    return source
+
+
+def check_inside(path: Path, folders: tuple[Path, ...], where: str | Path, remedy: str) -> None:
+    """Raise :class:`DataError` where ``path``, links followed, is in none of ``folders`` and was not named here."""
+    if not any(_below(path, folder) for folder in folders) and not _note(str(path), {}).exists():
+        raise DataError(
+            f"{where} names {str(path)!r:.200}, which is outside of its folder, and was not written there by an export "
+            f"of yours: it is not opened; {remedy}"
+        )
+
+
+def _below(path: str | Path, folder: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

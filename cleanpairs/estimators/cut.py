@@ -1,0 +1,76 @@
+"""The threshold for a purity, or a share, that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleanpairs.correspondence.calibration import LEAST, Calibration, Estimate
+from cleanpairs.errors import ConfigError, RefusedError
+from cleanpairs.parameters import check_number
+
+__all__ = ["Cut", "cut_at"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Pairs at or above ``threshold`` are kept: ``kept`` of ``pairs``.
+
+    ``share``: of mismatched pairs among them; ``lost``: expected share of all matched pairs that is not kept. None
+    where the scores are no probabilities.
+    """
+
+    threshold: float
+    kept: int
+    pairs: int
+    share: Estimate | None
+    lost: float | None
+
+    def __str__(self) -> str:
+        """For a terminal."""
+        text = f"kept            {self.kept:,} of {self.pairs:,} pairs, correspondence from {self.threshold:.4g} on"
+        if self.share is None or self.lost is None:
+            return text + "\nmismatched      undetermined: these scores are no calibrated probabilities"
+        return text + (
+            f"\nmismatched      {self.share.value:.1%} of the kept  (95 % interval {self.share.low:.1%} to "
+            f"{self.share.high:.1%})\ncost            {self.lost:.1%} of the matched pairs are not kept"
+        )
+
+
+def cut_at(
+    y: np.ndarray, calibration: Calibration | None, method: str, *, max_wrong: float | None, keep: float | None
+) -> Cut:
+    """See :meth:`cleanpairs.estimators.PairCleaner.threshold_for`; ``y`` (n,) finite."""
+    if (max_wrong is None) == (keep is None):
+        raise ConfigError("give max_wrong or keep, and not both: the share of wrong pairs, or the share that is kept")
+    if not len(y):
+        raise ConfigError("there are no scores to choose a threshold by: give the correspondence of the data of fit")
+    best = -np.sort(-y)
+    if keep is not None:
+        check_number("export", "keep", keep, above=0, most=1)
+        kept = max(1, round(keep * len(y)))
+    else:
+        assert max_wrong is not None
+        check_number("export", "max_wrong", max_wrong, above=0, below=1)
+        if calibration is None:
+            raise RefusedError(
+                f"max_wrong={max_wrong:g} cannot be kept: the scores of this {method} are no calibrated probabilities, "
+                "or its noise rate is undetermined; keep a share instead (--keep), or label some pairs "
+                "(cleanpairs audit)"
+            )
+        kept, _ = calibration.purest(y, max_wrong)
+        if not kept:
+            raise RefusedError(
+                f"max_wrong={max_wrong:g} cannot be kept: of no {LEAST} pairs so few are known to be wrong; of the "
+                f"best {min(LEAST, len(y))} the share is {calibration.shares(y, [min(LEAST, len(y))])[0]}, of all "
+                f"{calibration.shares(y, [len(y)])[0]}"
+            )
+    threshold = float(best[kept - 1])
+    kept = int((y >= threshold).sum())
+    if calibration is None:
+        return Cut(threshold, kept, len(y), None, None)
+    return Cut(
+        threshold, kept, len(y), calibration.shares(y, [kept])[0],
+        float(1 - best[:kept].sum(dtype=np.float64) / max(best.sum(dtype=np.float64), 1e-12)),
+    )  # fmt: skip

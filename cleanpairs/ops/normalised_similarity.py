@@ -1,0 +1,166 @@
+r"""Similarity of a pair less what its image and its caption have with everybody: hubs lose, the specific wins.
+
+    softmax    n_i = s_ii - tau / 2 (log sum_j exp(s_ij / tau) + log sum_j exp(s_ji / tau))
+    csls       n_i = s_ii - (mean of the 10 largest s_ij + mean of the 10 largest s_ji) / 2
+
+"softmax" is negCLIPLoss (Wang et al., NeurIPS 2024, arXiv 2405.19547), tau times the mean log probability with which
+the image finds its caption and the caption its image; "csls" is half of Conneau et al.'s (ICLR 2018). j runs over the
+pair itself and a background of others, without those of the same image or the same caption.
+
+Up to :data:`EXACT_UP_TO` background pairs all similarities are computed, in blocks. Above, the :data:`NEAREST` largest
+are searched for (:mod:`cleanpairs.ops.search`), and the rest of the sum is estimated by a random sample of the
+background, an estimate without bias: exp(s / .01) falls by e with every hundredth, so that the nearest hold nearly all
+of it. With s_k the smallest that was found, L the logarithm and m pairs, leaving the rest out altogether would be wrong
+by at most tau log(1 + (m - k) exp(s_k / tau - L)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleanpairs.ops.scratch import MEMORY, Scratch, release
+from cleanpairs.ops.search import prepare
+
+__all__ = ["EXACT_UP_TO", "KINDS", "TAU", "Background", "cosines", "normalised_similarity"]
+
+KINDS = ("softmax", "csls")
+TAU = 0.01  # where CLIP ends: its logit scale is cut at 100
+EXACT_UP_TO = 50_000  # background pairs
+NEAREST = 256
+SAMPLE = 1024  # background pairs that stand for those that are not among the nearest
+NEIGHBOURS = 10  # of CSLS
+_BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
+_LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
+
+
+@dataclass(frozen=True)
+class Background:
+    """m pairs with which others are compared.
+
+    ``images``, ``texts`` (m, d) float: unit vectors; ``image_group``, ``text_group`` (m,) int64: equal numbers are the
+    same image, the same text.
+    """
+
+    images: np.ndarray
+    texts: np.ndarray
+    image_group: np.ndarray
+    text_group: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def take(self, rows: np.ndarray) -> Background:
+        """Chosen pairs, (b,) int64."""
+        return Background(self.images[rows], self.texts[rows], self.image_group[rows], self.text_group[rows])
+
+    def shared(
+        self, pairs: Background, *, kind: str = "softmax", tau: float = TAU, scratch: Scratch = MEMORY
+    ) -> np.ndarray:
+        """What the image and the caption of each of n ``pairs`` have with everybody, (2, n) float64.
+
+        The pairs may be of this background: each is left out of it, and counts once.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        own = cosines(pairs.images, pairs.texts)
+        sides = ((pairs.images, self.texts), (pairs.texts, self.images))
+        return np.stack([self._side(*side, own, pairs, kind, tau, scratch) for side in sides])
+
+    def _side(
+        self,
+        asking: np.ndarray,
+        answering: np.ndarray,
+        own: np.ndarray,
+        pairs: Background,
+        kind: str,
+        tau: float,
+        scratch: Scratch,
+    ) -> np.ndarray:
+        """(n,) float64, of one direction."""
+        n, m = len(asking), len(answering)
+        out = np.empty(n)
+        search = prepare(asking, answering, NEAREST, scratch=scratch) if m > EXACT_UP_TO else None
+        at = np.arange(m) if search is None else np.sort(np.random.default_rng(0).choice(m, SAMPLE, replace=False))
+        near = np.asarray(answering if search is None else answering[at], np.float32).T
+        rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_ENTRIES // max(len(at), 1))) if search is None else search.block
+        for start in range(0, n, rows):
+            block = slice(start, start + rows)
+            asked = np.asarray(asking[block], np.float32)
+            S = asked @ near  # (b, m), or with the sample
+            S[self._same(pairs, block, at[None])] = -np.inf
+            if search is not None:
+                scores, found = search(asked)  # (b, NEAREST)
+                S[scores[:, -1:] <= S] = -np.inf  # those are among the nearest, or as near as they
+                S += np.float32(tau * np.log(m / SAMPLE) if kind == "softmax" else -np.inf)  # each stands for so many
+                scores[(found < 0) | self._same(pairs, block, found)] = -np.inf
+                S = np.concatenate([scores, S], axis=1)
+            S = np.concatenate([S, own[block, None]], axis=1)
+            if kind == "csls":
+                best = np.partition(S, -min(NEIGHBOURS, S.shape[1]), axis=1)[:, -NEIGHBOURS:]
+                known = np.isfinite(best)
+                out[block] = np.where(known, best, 0).sum(axis=1) / known.sum(axis=1)
+            else:
+                top = S.max(axis=1, keepdims=True)
+                sums = np.exp((S - top) / np.float32(tau)).sum(axis=1, dtype=np.float64)
+                out[block] = top[:, 0] + tau * np.log(sums)
+            release(asking)
+        return out
+
+    def _same(self, pairs: Background, block: slice, at: np.ndarray) -> np.ndarray:
+        """(b, k) bool: whether background pairs ``at`` (b or 1, k) have the image or the text of those of a block."""
+        image, text = pairs.image_group[block, None], pairs.text_group[block, None]
+        return np.asarray((self.image_group[at] == image) | (self.text_group[at] == text))
+
+
+def normalised_similarity(
+    images: np.ndarray,
+    texts: np.ndarray,
+    image_group: np.ndarray | None = None,
+    text_group: np.ndarray | None = None,
+    *,
+    kind: str = "softmax",
+    tau: float = TAU,
+    background: Background | None = None,
+    scratch: Scratch = MEMORY,
+) -> np.ndarray:
+    """Normalised similarity (n,) float64 of n pairs; see the module's head.
+
+    Parameters
+    ----------
+    images, texts : (n, d) float
+        Unit vectors of one space.
+    image_group, text_group : (n,) int64, optional
+        Equal numbers are the same image, the same text; all are different when None.
+    kind : {"softmax", "csls"}
+    tau : float
+        Temperature of "softmax": that of the model which made the vectors.
+    background : Background, optional
+        With which pairs they are compared; with each other when None.
+    scratch : Scratch
+        Where what a search needs lies.
+
+    Raises
+    ------
+    ValueError
+        An unknown kind, or arrays whose shapes do not fit.
+    """
+    n = len(images)
+    if images.shape != texts.shape or images.ndim != 2:
+        raise ValueError(f"images and texts must both be (n, d), got {images.shape} and {texts.shape}")
+    none = -1 - np.arange(n) if background is not None else np.arange(n)  # content hashes of a background may be small
+    groups = (none if group is None else np.asarray(group) for group in (image_group, text_group))
+    pairs = Background(images, texts, *groups)
+    shared = (pairs if background is None else background).shared(pairs, kind=kind, tau=tau, scratch=scratch)
+    return np.asarray(cosines(images, texts) - shared.mean(axis=0))
+
+
+def cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Inner products (n,) float32 of the rows of (n, d) and (n, d)."""
+    out = np.empty(len(images), np.float32)
+    for start in range(0, len(images), 16_384):
+        s = slice(start, start + 16_384)
+        out[s] = np.einsum("ij,ij->i", images[s].astype(np.float32), texts[s].astype(np.float32))
+        release(images, texts)
+    return out

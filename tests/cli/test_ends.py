@@ -1,0 +1,196 @@
+"""Files that are no files, streams that end, names that a terminal obeys: `tools/faults/ends.py` tries them all."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cleanpairs.cli
+from cleanpairs.cli.terminal import safe, steady_streams
+from cleanpairs.errors import OutputError
+
+from .conftest import Command
+
+EVIL = "a\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nError"
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@pytest.fixture(autouse=True)
+def failsafe() -> Iterator[None]:
+    """A command that waits for ever ends as one that was interrupted."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def table(**more: Any) -> pa.Table:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.eye(8, dtype=np.float32).ravel()), 8)
+    return pa.table({"key": list("abcdefgh"), "image_features": vectors, "caption": [f"text {k}" for k in range(8)]}
+                    | more)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["f.parquet", "f.arrow", "f.csv", "f.jsonl", "f.json", "00000.tar", "many/a.parquet",
+                                  "precomp/train_ims.npy", "precomp/train_caps.txt", "hub/state.json"])  # fmt: skip
+@pytest.mark.parametrize("what", ["FIFO", "loop"])
+def test_data_that_is_no_file(command: Command, tmp_path: Path, name: str, what: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if name.startswith("precomp"):
+        np.save(path.parent / "train_ims.npy", np.ones((2, 3, 4), np.float32))
+        (path.parent / "train_caps.txt").write_text("a\nb\n")
+        path.unlink()
+    os.mkfifo(path) if what == "FIFO" else path.symlink_to(path.name)
+    code, _, err = command("inspect", name if path.parent == tmp_path else path.parent.name)
+    assert code == 3 and "Error [data]" in err
+
+
+@pytest.mark.parametrize("what", ["a FIFO", "nested JSON"])
+def test_a_manifest_of_somebody_else_is_passed_over(command: Command, tmp_path: Path, what: str) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    if what == "a FIFO":
+        os.mkfifo(tmp_path / "b.manifest.json")
+    else:
+        (tmp_path / "b.manifest.json").write_text("[" * 100_000)
+    assert command("inspect", ".")[0] == 0
+
+
+def test_an_output_of_the_manifest_that_never_ends(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    files = {"zero": {"role": "out", "sha256": "0" * 64, "bytes": 0, "rows": 1}, EVIL: {"role": "ledger", "rows": 1}}
+    (tmp_path / "zero.manifest.json").write_text(json.dumps({"files": files, "counts": {EVIL: 1}, "format": EVIL}))
+    for name in ("verify", "diff"):
+        code, out, err = command(name, "zero")
+        assert code == 3 and not OBEYED.search(out + err)
+
+
+def test_many_columns_take_no_longer_than_few(tmp_path: Path) -> None:
+    from cleanpairs.data.parquet_io import iter_batches
+
+    class Counted(str):
+        """A name that counts how often it is compared."""
+
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return str.__eq__(self, other)
+
+    n = 3000
+    wide = pa.Table.from_arrays([pa.array([1, 2])] * n, names=[f"c{k}" for k in range(n)])
+    pq.write_table(wide, tmp_path / "wide.parquet", write_statistics=False)
+    names = [Counted(f"c{k}") for k in range(n)]
+    (_, batch), *_ = iter_batches([str(tmp_path / "wide.parquet")], names, 10)
+    assert batch.num_columns == n and Counted.compared <= 20 * n
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("inspect", f"{EVIL}.parquet"), ("verify", EVIL), ("diff", EVIL), ("methods", EVIL), (EVIL,),
+        ("inspect", f"--{EVIL}"), ("--debug", "inspect", EVIL), ("inspect", "n.parquet"),
+        ("inspect", "n.parquet", "--text-column", "key"), ("verify", "n.parquet"),
+        ("inspect", "n.parquet", "--text-column", EVIL),
+    ],
+)  # fmt: skip
+def test_nothing_printed_is_obeyed(
+    tmp_path: Path, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evil = pa.array([f"{EVIL}{k}" for k in range(8)])
+    pq.write_table(table().drop_columns(["caption"]).append_column(EVIL, evil), tmp_path / "n.parquet")
+    monkeypatch.setattr(sys, "argv", ["cleanpairs", *argv])
+    with suppress(SystemExit):
+        cleanpairs.cli.main()
+    out, err = capfd.readouterr()
+    assert out + err and not OBEYED.search(out + err)
+    assert argv[0] == "--debug" or err.count("\n") <= 2  # a line break in a name makes no line of its own
+
+
+def test_commands_print_by_the_one_function() -> None:
+    folder = Path(cleanpairs.cli.__file__).parent
+    for module in sorted(folder.glob("*.py")):
+        called = {ast.unparse(n.func) for n in ast.walk(ast.parse(module.read_text())) if isinstance(n, ast.Call)}
+        wanted = {"click.echo", "click.style"} if module.name == "terminal.py" else set()
+        assert called & {"print", "click.echo", "click.secho", "click.style", "sys.stdout.write"} == wanted, module.name
+
+
+def test_safe_keeps_what_people_write() -> None:
+    text = "Ein Bär — 一只熊, дождь, ثلج 🐻"
+    assert safe(text) == text and safe("a\nb\tc", keep="\n") == "a\nb\\tc" and safe("\ud800") == "\\ud800"
+
+
+def test_an_argument_that_is_no_utf8(command: Command) -> None:
+    code, _, err = command("inspect", os.fsdecode(b"caf\xe9.parquet"))
+    assert code == 2 and "caf\\udce9.parquet is not UTF-8" in err
+
+
+@pytest.mark.parametrize("closed", ["", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
+def test_standard_streams_that_are_closed_or_full(tmp_path: Path, closed: str) -> None:
+    """The code is that of the command, and a full standard output is one of its outputs."""
+    code = f"import sys; sys.argv = ['cleanpairs', 'recipes']; from {cleanpairs.cli.__name__} import main; main()"
+    done = subprocess.run(["sh", "-c", f'{sys.executable} -c "{code}" {closed}'], cwd=tmp_path, check=False)
+    assert done.returncode == (4 if closed == ">/dev/full" else 0)
+
+
+@pytest.mark.parametrize(("name", "number"), [("stdout", 1), ("stderr", 2)])
+def test_work_goes_on_where_nobody_reads(
+    name: str, number: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for target, broken in ((os.pipe()[1], None), (os.open("/dev/full", os.O_WRONLY), OutputError)):
+        if broken is None:
+            os.close(target - 1)  # the end that is read
+        with os.fdopen(target, "w") as stream, capfd.disabled():
+            monkeypatch.setattr(sys, name, stream)
+            lost = broken and name == "stdout"
+            with (
+                pytest.raises(broken, match="output cannot be written") if lost else nullcontext(),
+                steady_streams() as output,
+            ):
+                for _ in range(3):
+                    getattr(sys, name).write("words")
+                    getattr(sys, name).flush()
+                output.check()
+            assert getattr(sys, name) is stream
+
+
+def test_without_a_home(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in ("CLEANPAIRS_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    pq.write_table(table(), tmp_path / "a.parquet")
+    assert command("inspect", "a.parquet")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ({"status": 1}, "status"), ({"input": {"data": {}}}, "input.data"), ({"result": {"threshold": "x"}}, "result."),
+        ([], "cannot be read"), (["x"], "cannot be read"), ({"versions": "x"}, "versions"),
+    ],
+)  # fmt: skip
+def test_a_run_that_is_not_as_fit_writes_it(command: Command, tmp_path: Path, content: Any, word: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(content or "[]"))
+    code, _, err = command("report", "run", "--out", "r.html")
+    assert code == 3 and "run.json" in err and word in err
+    assert command("verify", "run")[0] == 3

@@ -1,0 +1,233 @@
+"""Every option that writes against every option that reads, of all commands; a new option takes part by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.cli import COMMANDS, cli
+from cleanpairs.cli.paths import PathsCommand, Writes, reads_a_path, written_and_read
+from cleanpairs.data.guard import refuse_inputs
+from cleanpairs.errors import OutputExistsError
+from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA
+
+Command = Callable[..., tuple[int, str, str]]
+
+# Options that take text which is no path: names, columns, numbers in words.
+WORDS = {
+    *("method", "methods", "backbone", "image_encoder", "tune", "overrides", "noise", "kind", "within", "slice_by"),
+    *("split", "image_column", "text_column", "key_column", "ray_address", "threshold", "license", "repo"),
+}
+
+
+def commands() -> dict[str, click.Command]:
+    with click.Context(cli) as ctx:
+        found = {name: cli.get_command(ctx, name) for name in COMMANDS}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def writes(command: click.Command) -> list[click.Parameter]:
+    return [p for p in command.params if isinstance(p.type, Writes)]
+
+
+def reads(command: click.Command) -> list[click.Parameter]:
+    return [p for p in command.params if reads_a_path(p)]
+
+
+PAIRS = [(name, out.name, into.name) for name, c in commands().items() for out in writes(c) for into in reads(c)]
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_option_is_known_to_read_to_write_or_to_be_no_path(name: str) -> None:
+    command = commands()[name]
+    for param in command.params:
+        text = isinstance(param.type, click.types.StringParamType | click.Path)
+        known = reads_a_path(param) or isinstance(param.type, Writes) or param.name in WORDS
+        assert known or not text, (
+            f"--{param.name} of {name}: give it the type Writes, a placeholder FILE, or add it here"
+        )
+        assert not (param.name in WORDS and reads_a_path(param))
+        if text and param.name in ("out", "to", "csv") and name not in ("diff", "restore"):
+            assert isinstance(param.type, Writes), f"--{param.name} of {name} seems to write"
+    assert isinstance(command, PathsCommand) == bool(writes(command))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table, a directory of tables, a run that goes back to a table, a plan that goes back to another, an export."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path.parent / "cache"))
+    table = pa.table({"caption": ["a", "b"], "image": ["a.jpg", "b.jpg"]})
+    for name in ("file.parquet", "first.parquet", "planned.parquet", "folder/a.parquet", "elsewhere/b.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(table, name)
+    (tmp_path / "folder" / "b.parquet").symlink_to(tmp_path / "elsewhere" / "b.parquet")
+    os.link("file.parquet", "hard.parquet")
+    (tmp_path / "soft").symlink_to("folder")
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "model" / "config.json").write_text("{}")
+    given = {"data": str(tmp_path / "first.parquet"), "options": {}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"input": given, "status": "complete"}))
+    note = {"threshold": 0.5, "min_repair_score": 0.5, "settings": {"data": str(tmp_path / "planned.parquet")}}
+    schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(note).encode()})
+    pq.write_table(schema.empty_table(), "plan.parquet")
+    (tmp_path / "plan.csv").write_text(",".join(PLAN_SCHEMA.names) + "\n")
+    (tmp_path / "plan.csv.json").write_text(json.dumps(note))
+    pq.write_table(table, "kept.parquet")
+    (tmp_path / "kept.parquet.manifest.json").write_text(json.dumps({"files": {"../ledger": {}, "dropped": {}}}))
+    (tmp_path / "dropped").write_text("x")
+    return tmp_path
+
+
+# What is read, and the outputs by which it, or what it goes back to, would be lost.
+LOST = {
+    "file.parquet": ("file.parquet", "./folder/../file.parquet", "hard.parquet", "."),
+    "folder": ("folder", "folder/", "soft", "folder/new.parquet", "soft/new", "folder/a.parquet", "elsewhere/b.parquet",
+               "elsewhere", "."),
+    "fold*/*.parquet": ("folder/a.parquet", "folder/new.parquet", "elsewhere/b.parquet", "folder"),
+    "run": ("run", "run/run.json", "run/model/new", "run/scores.parquet", "run/audit/labels.csv", "first.parquet", "."),
+    "plan.parquet": ("plan.parquet", "."),
+    "kept.parquet": ("kept.parquet", "kept.parquet.manifest.json"),
+}  # fmt: skip
+
+
+def argv(name: str, out: str, into: str, output: str, given: str) -> list[str]:
+    """A call of the command with these two options; what else it needs is made up."""
+    command = commands()[name]
+    said: list[str] = []
+    for param in command.params:
+        value = output if param.name == out else given if param.name == into else None
+        if value is None and param.required:
+            value = f"other-{param.name}" if isinstance(param.type, Writes) else "file.parquet"
+        if value is None:
+            continue
+        said += (
+            [value]
+            if isinstance(param, click.Argument)
+            else [param.opts[-1] if len(param.opts) > 1 else param.opts[0], value]
+        )
+    options = {option for param in command.params for option in param.opts}
+    return [name, *said, *(["--overwrite"] if "--overwrite" in options else [])]
+
+
+def state(folder: Path) -> dict[str, Any]:
+    return {
+        str(p.relative_to(folder)): os.readlink(p) if p.is_symlink() else p.read_bytes() if p.is_file() else None
+        for p in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize(("name", "out", "into"), PAIRS)
+def test_no_output_replaces_holds_or_lies_in_an_input(
+    name: str, out: str, into: str, here: Path, in_process: Command
+) -> None:
+    if into == "image_root":  # tables may lie beside the images
+        (here / "folder" / "a.jpg").write_bytes(b"picture")
+    before = state(here)
+    lost = {"folder": ("folder", "soft", "folder/a.jpg", "soft/a.jpg", ".")} if into == "image_root" else LOST
+    for given, outputs in lost.items():
+        for output in outputs:
+            code, _, err = in_process(*argv(name, out, into, output, given))
+            assert code == 5 and "never written" in err, (output, given, code, err)
+    assert state(here) == before
+
+
+def contexts(here: Path) -> Iterator[tuple[list[str], click.Context]]:
+    for name, out, into in PAIRS:
+        for given, output in [("file.parquet", "new"), ("folder", "new"), ("run", "new"), ("run", "run/new.parquet"),
+                              ("fold*/*.parquet", "new"), ("missing", "missing")]:  # fmt: skip
+            if into == "run" and given != "run":
+                continue  # its audit would lie in there
+            words = argv(name, out, into, output, given)
+            command = commands()[name]
+            yield words, command.make_context(name, words[1:])
+
+
+def test_what_lies_elsewhere_is_written(here: Path) -> None:
+    """The guard alone is asked: it lets pass what the commands are for."""
+    for words, ctx in contexts(here):
+        outputs, beside, inputs = written_and_read(ctx)
+        assert outputs, words
+        refuse_inputs([*outputs, *beside], inputs)
+
+
+@pytest.mark.parametrize("plan", ["plan.parquet", "plan.csv"])
+@pytest.mark.parametrize("option", ["--repaired", "--dropped", "--ledger", "--card"])
+def test_a_plan_keeps_its_data_and_its_note(option: str, plan: str, here: Path, in_process: Command) -> None:
+    before = state(here)
+    more = [] if option == "--repaired" else ["--repaired", "new.parquet"]
+    for output in ["planned.parquet", plan, *(["plan.csv.json"] if plan.endswith("csv") else [])]:
+        code, _, err = in_process("export", "--plan", plan, option, output, *more, "--overwrite")
+        assert code == 5 and "never written" in err
+    assert state(here) == before
+
+
+def test_the_data_of_a_run_is_kept_by_what_reads_the_run(here: Path, in_process: Command) -> None:
+    (here / "runs").mkdir()
+    (here / "runs" / "latest").symlink_to("../run")
+    before = state(here)
+    calls = [
+        ("rematch", "run", "--out", "first.parquet"),
+        ("rematch", "file.parquet", "--out", "file.parquet"),
+        ("report", "--out", "first.parquet"),
+        ("audit", "--labels", "dropped", "--probabilities", "first.parquet"),
+        ("score", "file.parquet", "--out", "first.parquet"),
+        ("export", "--repaired", "first.parquet"),
+        ("restore", "kept.parquet", "--to", "dropped"),
+        ("diff", "kept.parquet", "--csv", "kept.parquet"),
+        ("fit", "run/model/config.json", "--out", "run"),
+        ("fit", "file.parquet", "--val", "folder", "--out", "folder"),
+        ("fit", "file.parquet", "--set", "data.val=folder", "--out", "folder/run"),
+    ]
+    for words in calls:
+        code, _, err = in_process(*words, "--overwrite")
+        assert code == 5 and "never written" in err, (words, code, err)
+    assert state(here) == before
+
+
+def test_one_writer_at_a_time_in_every_command(here: Path, in_process: Command) -> None:
+    outputs = sorted({(name, out) for name, out, _ in PAIRS})
+    code = "import sys\nfrom cleanpairs.data.locks import hold\nwith hold(sys.argv[1:]):\n print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "held", "run/audit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "\n"
+        before = state(here)
+        for name, out in outputs:
+            ended, _, err = in_process(*argv(name, out, "", "held", ""))
+            assert ended == 5 and f"written by process {other.pid} on " in err, (name, out, err)
+        ended, _, err = in_process("audit", "run")
+        assert ended == 5 and f"written by process {other.pid} on " in err
+        assert state(here) == before
+        other.communicate("\n")
+
+
+def test_images_beside_a_table_are_kept(here: Path, in_process: Command) -> None:
+    (here / "a.jpg").write_bytes(b"picture")
+    for words in (
+        ("corrupt", "file.parquet", "--noise", "0.5", "--out", "a.jpg"),
+        ("corrupt", "folder", "--image-root", ".", "--noise", "0.5", "--out", "a.jpg"),
+    ):
+        code, _, err = in_process(*words, "--overwrite")
+        assert code == 5 and "never written" in err
+    assert (here / "a.jpg").read_bytes() == b"picture"
+
+
+@pytest.mark.usefixtures("here")
+def test_an_output_without_a_name_is_a_usage_error(in_process: Command) -> None:
+    assert in_process("report", "run", "--out", "")[0] == 2
+
+
+def test_guard_of_the_library() -> None:
+    with pytest.raises(OutputExistsError, match="is the input"):
+        refuse_inputs([__file__], [__file__])

@@ -1,0 +1,73 @@
+"""The calibration by a null: probabilities and intervals against the truth of simulated scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
+
+
+def scores(n: int, m: int, rate: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Observed (n,), null (m,) and the truth (n,): right pairs score higher, and spread more."""
+    rng = np.random.default_rng(seed)
+    wrong = rng.random(n) < rate
+    return np.where(wrong, rng.normal(0, 1, n), rng.normal(3, 1.3, n)), rng.normal(0, 1, m), wrong
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
+def test_of_pairs_with_a_probability_that_share_is_mismatched(rate: float) -> None:
+    observed, null, wrong = scores(6000, 3000, rate, seed=1)
+    found = calibrate(observed, null)
+    assert found is not None
+    p = found.mismatched(positions(observed, observed))
+    for low, high in ((0.01, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 1.0)):
+        some = (p >= low) & (p < high)
+        assert abs(wrong[some].mean() - p[some].mean()) < 0.08, (low, high)
+    estimate = found.noise_rate(len(observed))
+    assert estimate.low <= wrong.mean() <= estimate.high and estimate.high - estimate.low < 0.1
+
+
+def test_intervals_hold_the_truth() -> None:
+    held = []
+    for seed in range(6):
+        observed, null, wrong = scores(1500, 150, 0.3, seed=seed)
+        found = calibrate(observed, null, seed=seed)
+        assert found is not None
+        order = np.argsort(-observed)
+        right = 1 - found.mismatched(positions(observed, observed))
+        for count, estimate in zip((500, 1000), found.shares(right, [500, 1000]), strict=True):
+            held.append(estimate.low <= wrong[order[:count]].mean() <= estimate.high)
+    assert np.mean(held) >= 0.8
+
+
+def test_a_figure_with_a_known_null_takes_off_the_luck_of_the_draw() -> None:
+    """Null pairs that happen to score high in a figure whose null is known are weighed down."""
+    rng = np.random.default_rng(3)
+    observed, _, wrong = scores(4000, 0, 0.4, seed=2)
+    u = rng.random(4000)
+    null = 0.3 * rng.normal(size=4000) + 0.91**0.5 * norm.ppf(u)  # most of it is the known figure's
+    lucky = np.flatnonzero(rng.random(4000) < 0.1 * u)  # drawn the likelier the higher
+    without, raked = calibrate(observed, null[lucky]), calibrate(observed, null[lucky], known=u[lucky])
+    assert without is not None and raked is not None
+    error = [abs(c.noise_rate(4000).value - wrong.mean()) for c in (without, raked)]
+    assert error[1] < 0.5 * error[0]
+
+
+def test_nothing_is_said_of_a_handful_or_where_nothing_is_told_apart() -> None:
+    rng = np.random.default_rng(0)
+    assert calibrate(rng.normal(size=500), rng.normal(size=20)) is None
+    assert calibrate(rng.normal(size=20), rng.normal(size=500)) is None
+    half = np.where(rng.random(300) < 0.5, 0.0, 0.7)
+    assert calibrate(rng.normal(size=300) + half, rng.normal(size=40)) is None
+
+
+def test_a_stored_one_says_the_same_and_probabilities_lead_back() -> None:
+    observed, null, _ = scores(800, 200, 0.4, seed=4)
+    found = calibrate(observed, null)
+    assert found is not None
+    again = Calibration.from_dict(found.to_dict())
+    q = np.linspace(0.01, 0.99, 50)
+    np.testing.assert_array_equal(again.mismatched(q), found.mismatched(q))
+    np.testing.assert_allclose(found.quantile(found.mismatched(q)), q, atol=2e-3)

@@ -1,0 +1,64 @@
+"""A noise rate and probabilities from null scores, on mixtures whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cleanpairs.correspondence.null import LEAST_PAIRS, Calibration, null_pairs
+
+
+def mixture(n: int, wrong: float, apart: float = 3.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Observed scores, which are wrong, and null scores."""
+    rng = np.random.default_rng(seed)
+    is_wrong = rng.random(n) < wrong
+    return rng.normal(size=n) + np.where(is_wrong, 0, apart), is_wrong, rng.normal(size=4 * n)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.05, 0.2, 0.4, 0.6, 1.0])
+@pytest.mark.parametrize("apart", [2.5, 5.0])
+def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) -> None:
+    observed, is_wrong, null = mixture(4000, wrong, apart)
+    found = Calibration.of(observed, null)
+    assert found is not None and abs(found.noise_rate - is_wrong.mean()) < 0.03
+    p = 1 - found(observed)
+    bins = np.minimum((p * 10).astype(int), 9)
+    error = [abs((p - is_wrong)[bins == k].sum()) for k in range(10)]
+    assert sum(error) / len(p) < 0.03
+    odds = np.log(max(wrong, 1e-9) / max(1 - wrong, 1e-9))
+    best = (observed < apart / 2 + odds / apart) != is_wrong
+    assert ((p > 0.5) != is_wrong).mean() <= best.mean() + 0.015
+    if wrong == 0:
+        assert (p > 0.5).mean() <= 0.005
+    assert (p > 0.5).sum() == (observed < found.threshold()).sum()
+
+
+def test_a_monotone_map_of_the_scores_changes_nothing() -> None:
+    observed, _, null = mixture(1000, 0.3)
+    plain, mapped = Calibration.of(observed, null), Calibration.of(np.exp(observed), np.exp(null))
+    assert plain is not None and mapped is not None
+    assert plain.noise_rate == pytest.approx(mapped.noise_rate, abs=0.01)
+    np.testing.assert_allclose(plain(observed), mapped(np.exp(observed)), atol=0.02)
+
+
+def test_probabilities_rise_strictly_also_beyond_what_was_seen() -> None:
+    observed, _, null = mixture(500, 0.3)
+    found = Calibration.of(observed, null)
+    assert found is not None
+    at = np.linspace(observed.min() - 2, observed.max() + 2, 400)
+    p = found(at)
+    assert (np.diff(p) > 0).all() and p.min() > 0 and p.max() < 1
+
+
+def test_few_pairs_tell_nothing() -> None:
+    assert Calibration.of(np.zeros(LEAST_PAIRS - 1), np.zeros(1000)) is None
+    constant = Calibration.of(np.zeros(200), np.zeros(800))
+    assert constant is not None and constant.noise_rate > 0.9 and np.isfinite(constant(np.zeros(3))).all()
+
+
+def test_null_pairs_share_neither_image_nor_text() -> None:
+    image_group, text_group = np.arange(300) // 3, np.arange(300) % 50
+    image, text = null_pairs(image_group, text_group)
+    assert len(image) > 1000
+    assert (image_group[image] != image_group[text]).all() and (text_group[image] != text_group[text]).all()
+    assert len(null_pairs(np.zeros(100, int), np.arange(100))[0]) == 0

@@ -1,0 +1,89 @@
+"""Evidence of vectors of one space, on corpora whose truth is known: what it finds, and when it has nothing to say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs.correspondence.similarity import _corrected, _near_rate, similarity_evidence
+from cleanpairs.ops.normalised_similarity import normalised_similarity
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+
+
+def corpus(n: int, wrong: float, *, spread: float = 0.7, hubs: float = 0.0, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Vectors in a cone with topics, captions of which some rotate, the captions' numbers, and which are wrong."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, 64)) * np.exp(-np.arange(64) / 20) * 2 + rng.normal(size=(20, 64))[rng.integers(0, 20, n)]
+    images, texts = (z + spread * rng.normal(size=z.shape) + shift for shift in (0.8, -0.8))
+    images = unit(images) + hubs * rng.exponential(size=(n, 1)) * unit(texts).mean(axis=0)
+    at = np.arange(n)
+    moved = rng.permutation(n)[: round(wrong * n)]
+    at[moved] = np.roll(moved, 1)
+    return unit(images), unit(texts)[at], at, at != np.arange(n)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.1, 0.4, 0.6])
+def test_rate_and_probabilities_without_a_training(wrong: float) -> None:
+    images, texts, at, truth = corpus(800, wrong)
+    found = similarity_evidence(images, texts, np.arange(800), at)
+    assert found is not None and abs(found.wrong - truth.mean()) < 0.04
+    assert abs(float(1 - found.right.mean()) - truth.mean()) < 0.05
+    flagged = found.right < 0.5
+    if not wrong:
+        assert flagged.mean() <= 0.005
+        return
+    assert roc_auc_score(~truth, found.own) > 0.98
+    assert 2 * (flagged & truth).sum() / (flagged.sum() + truth.sum()) > 0.9
+
+
+def test_what_hubs_have_spoiled_is_mended_by_the_pairs() -> None:
+    images, texts, at, truth = corpus(800, 0.4, hubs=3.0)
+    found = similarity_evidence(images, texts, np.arange(800), at)
+    assert found is not None and found.correction > 0
+    plain = 1 - roc_auc_score(~truth, normalised_similarity(images, texts))
+    assert 1 - roc_auc_score(~truth, found.own) < 0.8 * plain
+
+
+@pytest.mark.parametrize("n", [200, 600])
+def test_of_two_spaces_nothing_is_said(n: int) -> None:
+    """Of equal dimensions, and with all that relates images and captions still there."""
+    images, texts, at, _ = corpus(n, 0.2)
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(64, 64)))[0].astype(np.float32)
+    groups = np.arange(n), at
+    assert similarity_evidence(images, texts @ turn, *groups) is None
+    assert similarity_evidence(images[:, :32], texts, *groups) is None
+    assert similarity_evidence(images, texts, *groups) is not None
+    assert similarity_evidence(images[:50], texts[:50], groups[0][:50], at[:50]) is None
+
+
+def test_captions_swapped_with_the_nearest_are_told() -> None:
+    images, texts, _, _ = corpus(800, 0.0, spread=0.5, seed=3)
+    S = texts @ texts.T
+    np.fill_diagonal(S, -1)
+    at, free = np.arange(800), np.ones(800, bool)
+    for i in np.random.default_rng(0).permutation(800):
+        j = next((j for j in np.argsort(-S[i])[:5] if free[j]), i)
+        if free[i] and free.mean() > 0.7:
+            at[i], at[j], free[i], free[j] = j, i, False, False
+    wrong = at != np.arange(800)
+    found = similarity_evidence(images, texts[at], np.arange(800), at)
+    assert found is not None and found.near and found.settled
+    flagged = found.right < 0.5
+    assert 2 * (flagged & wrong).sum() / (flagged.sum() + wrong.sum()) > 0.75
+    clean = similarity_evidence(images, texts, np.arange(800), np.arange(800))
+    assert clean is not None and not clean.near and (clean.right < 0.5).mean() <= 0.005
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.3, 0.5, 1.0, 4.0])
+def test_near_captions_that_are_nearly_right_say_nothing(apart: float) -> None:
+    """Right pairs only, a little above what nearly the same captions have: not a share of wrong ones."""
+    rng = np.random.default_rng(0)
+    assert _near_rate(rng.normal(size=3000) + apart, rng.normal(size=3000)) is None
+
+
+def test_the_area_of_right_pairs() -> None:
+    assert _corrected(0.8, 0.4) == pytest.approx(1.0) and _corrected(0.5, 1.0) == pytest.approx(0.0, abs=1e-9)

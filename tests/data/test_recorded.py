@@ -1,0 +1,231 @@
+"""What a run, a plan, a manifest or a model names is not followed to where the user has not sent us."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import socket
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs import PairCleaner, load_pairs
+from cleanpairs.data import note_named
+from cleanpairs.data.recorded import TRUST
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.export import push_export
+from cleanpairs.export.opening import open_export
+from cleanpairs.exporting import export_plan, push_run
+from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.run import Run
+from cleanpairs.verification import verify_path
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A folder of a stranger's, with data that names images; beside it what is nobody's business."""
+    private, folder = tmp_path / "home" / "private", tmp_path / "home" / "bundle"
+    (folder / "images").mkdir(parents=True)
+    private.mkdir()
+    for place, color in ((folder / "images", 50), (folder, 100), (private, 200)):
+        Image.new("RGB", (8, 8), (color, 0, 0)).save(place / "a.png")
+    names = pa.array(["a.png"] * 3, pa.string())
+    pq.write_table(pa.table({"image": names, "caption": ["one red", "two red", "three red"]}), folder / "data.parquet")
+    return folder
+
+
+def plan_of(data: Path | str, out: Path, options: dict[str, Any], *, known: dict[str, Any] | None = None) -> Path:
+    """A plan that keeps all pairs, as a stranger may write it: right in all but what he wants to be read."""
+    pairs = load_pairs(data, **(options if known is None else known))
+    n = len(pairs)
+    columns: dict[str, Any] = {"pair_id": range(n), "key": pairs.keys, "action": ["keep"] * n}
+    columns |= {"caption": pairs.captions, "original_caption": pairs.captions}
+    table = pa.table([pa.array(columns.get(f.name, [None] * n), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA)
+    RepairPlan(
+        table, 0.5, 0.5, pairs.source.fingerprint, {"data": str(data), "columns": options}
+    ).save(out)  # fmt: skip
+    return out
+
+
+def pixels(out: Path) -> list[int]:
+    found = []
+    for tar in sorted(out.glob("*.tar")):
+        with tarfile.open(tar) as members:
+            for member in members:
+                if member.name.endswith((".png", ".jpg")):
+                    held = members.extractfile(member)
+                    assert held is not None
+                    with Image.open(io.BytesIO(held.read())) as image:
+                        found.append(image.convert("RGB").getpixel((0, 0))[0])
+    return found
+
+
+@pytest.mark.parametrize("root", ["../private", "..", "/", "images/../../private", "link"])
+def test_a_plan_does_not_choose_where_images_are(bundle: Path, tmp_path: Path, root: str) -> None:
+    (bundle / "link").symlink_to(bundle.parent / "private")
+    root = root if root == "/" else str(bundle / root)
+    options, out = {"image_root": root}, tmp_path / "out"
+    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options)
+    with pytest.raises(ConfigError, match=rf"plan\.parquet has images read from .*{TRUST}"):
+        export_plan(plan, out, format="webdataset")
+    assert not out.exists()
+    if root.endswith(("private", "link")):
+        export_plan(plan, out, format="webdataset", trusted=True)
+        assert set(pixels(out)) == {200}  # it would have been read
+
+
+@pytest.mark.parametrize(("root", "color"), [(None, 100), ("images", 50), (".", 100)])
+def test_images_at_or_below_the_data_are_read(bundle: Path, tmp_path: Path, root: str | None, color: int) -> None:
+    options = {} if root is None else {"image_root": str(bundle / root)}
+    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options)
+    export_plan(plan, tmp_path / "out", format="webdataset")
+    assert set(pixels(tmp_path / "out")) == {color}
+
+
+def test_what_the_user_has_named_himself_is_read_again(bundle: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    options = {"image_root": str(bundle.parent / "private")}
+    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options)
+    monkeypatch.chdir(bundle)
+    note_named("data.parquet", {"image_root": "../private", "text_column": "caption"})
+    export_plan(plan, tmp_path / "out", format="webdataset")
+    assert set(pixels(tmp_path / "out")) == {200}
+    other = plan_of(bundle / "data.parquet", tmp_path / "other.parquet", {"image_root": str(bundle.parent)})
+    with pytest.raises(ConfigError, match="nobody has named it"):
+        export_plan(other, tmp_path / "out2", format="webdataset")
+
+
+def test_a_plan_of_other_data_opens_nothing_more_of_it(bundle: Path, tmp_path: Path) -> None:
+    """The fingerprint is what says that the maker of the plan had the data before him."""
+    other = bundle.parent / "private" / "data.parquet"
+    pq.write_table(pa.table({"image": ["a.png"] * 3, "caption": ["a", "b", "c"]}), other)
+    plan = RepairPlan.load(plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {}))
+    for fingerprint in (plan.fingerprint, ""):
+        wrong = RepairPlan(plan.table, 0.5, 0.5, fingerprint, {"data": str(other), "columns": {}})
+        wrong.save(tmp_path / "wrong.parquet", overwrite=True)
+        with pytest.raises(DataError, match="made for other data"):
+            export_plan(tmp_path / "wrong.parquet", tmp_path / "out", format="webdataset")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"nonsense": 1}, {"image_root": 3}, {"limit": "3"}, {"allow_urls": "yes"}, ["a"], None, {"limit": True}],
+)
+def test_options_that_are_none(bundle: Path, tmp_path: Path, options: Any) -> None:
+    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options, known={})
+    with pytest.raises(DataError, match="does not say which data"):
+        export_plan(plan, tmp_path / "out.parquet")
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was asked of the network, or would have been."""
+    asked: list[Any] = []
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        asked.append(args)
+        raise OSError(f"asked {args}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    monkeypatch.setattr(socket.socket, "connect", ask)
+    return asked
+
+
+URLS = ("http://127.0.0.1:1/a.parquet", "https://example.org/a.parquet", "memory://bucket/a.parquet",
+        "simplecache::http://127.0.0.1:1/a.parquet", "local:///etc/hostname", "hf://owner/name", "s3://bucket/a.parquet",
+        "file:///etc/hostname", "ftp://example.org/a.parquet", "hf://datasets/owner/name@main")  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_file_that_names_a_url_or_the_hub_has_nothing_fetched(
+    bundle: Path, tmp_path: Path, network: list[Any], url: str, allowed: bool
+) -> None:
+    fsspec.filesystem("memory").pipe("/bucket/a.parquet", (bundle / "data.parquet").read_bytes())
+    options = {"allow_urls": True} if allowed else {}
+    plan = RepairPlan.load(plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {}))
+    RepairPlan(plan.table, 0.5, 0.5, plan.fingerprint, {"data": url, "columns": options}).save(tmp_path / "p.parquet")
+    with pytest.raises(ConfigError, match=r"p\.parquet names the data .* nobody has named it here"):
+        export_plan(tmp_path / "p.parquet", tmp_path / "out.parquet")
+    run = tmp_path / "run"
+    run.mkdir()
+    told = {"data": url, "options": options, "fingerprint": plan.fingerprint}
+    (run / "run.json").write_text(json.dumps({"status": "complete", "method": "auto", "input": told}))
+    with pytest.raises(ConfigError, match=r"run\.json names the data"):
+        Run.open(run).load_input()
+    assert network == []
+    assert not (tmp_path / "cache" / "remote").exists()
+
+
+@pytest.mark.parametrize("told", [None, 3, {}, {"data": 3, "options": {}}, {"data": "x"}, {"options": {}}])
+def test_a_run_that_does_not_say_what_it_is_of(tmp_path: Path, told: Any) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"status": "complete", "input": told}))
+    with pytest.raises(DataError, match=r"run\.json"):
+        Run.open(tmp_path).load_input()
+
+
+@pytest.mark.parametrize("role", ["encoder", "text_encoder"])
+def test_a_model_that_names_the_hub_has_nothing_fetched(tmp_path: Path, network: list[Any], role: str) -> None:
+    pytest.importorskip("transformers")
+    config = {"format": 1, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {}}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=r"never fetched.*hf download someone/some-model"):
+        PairCleaner.from_pretrained(tmp_path / "model")
+    told = {"pretrained": {"name": "someone/some-model", "fingerprint": "f"}}
+    assert network == [], told
+
+
+# -- manifests --------------------------------------------------------------------------------------------------------
+
+
+def test_a_manifest_does_not_lead_out_of_its_folder(bundle: Path, tmp_path: Path) -> None:
+    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {})
+    out, far = tmp_path / "out" / "clean.parquet", tmp_path / "far" / "ledger.parquet"
+    far.parent.mkdir()
+    export_plan(plan, out, ledger=far)
+    assert open_export(out).ledger.resolve() == far  # an export of the user's own put it there
+    assert verify_path(out).ok
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(DataError, match=r"outside of its folder.*--ledger"):
+        open_export(out)
+    open_export(out, far)
+    found = verify_path(out)
+    assert not found.ok and "outside of its folder" in str(found)
+    secret = bundle.parent / "private" / "a.png"
+    manifest = out.with_name("clean.parquet.manifest.json")
+    noted = json.loads(manifest.read_text())
+    digest = hashlib.sha256(secret.read_bytes()).hexdigest()
+    for name in (str(secret), os.path.relpath(secret, out.parent), "link.png"):
+        entry = {"role": "out", "sha256": digest, "bytes": secret.stat().st_size}
+        manifest.write_text(json.dumps(noted | {"files": noted["files"] | {name: entry}}))
+        (out.parent / "link.png").unlink(missing_ok=True)
+        (out.parent / "link.png").symlink_to(secret)
+        with pytest.raises(DataError, match="outside of its folder"):
+            open_export(out, far)
+
+
+def test_a_link_is_not_pushed(bundle: Path, tmp_path: Path, monkeypatch: Any, network: list[Any]) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_none")
+    secret = bundle.parent / "private" / "a.png"
+    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {})
+    export_plan(plan, tmp_path / "out" / "clean.parquet")
+    (tmp_path / "out" / "clean.parquet.card.md").symlink_to(secret)
+    with pytest.raises(DataError, match="outside of its folder"):
+        push_export(tmp_path / "out" / "clean.parquet", "owner/name")
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (tmp_path / "run" / "model" / "config.json").write_text("{}")
+    (tmp_path / "run" / "model" / "more.json").symlink_to(secret)
+    with pytest.raises(DataError, match="outside of its folder"):
+        push_run(tmp_path / "run", "owner/name")
+    assert network == []

@@ -1,0 +1,124 @@
+"""Normalised similarity against loops in float64, by a search against all pairs, and what must hold of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs.ops import normalised_similarity as module
+from cleanpairs.ops.normalised_similarity import NEIGHBOURS, TAU, Background, normalised_similarity
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+
+
+def corpus(n: int, dim: int = 24, seed: int = 0) -> Background:
+    """Alike pairs in a cone, with hubs; every seventh image and every eleventh caption stands twice."""
+    rng = np.random.default_rng(seed)
+    topics = rng.normal(size=(max(2, n // 8), dim))[rng.integers(0, max(2, n // 8), n)]
+    images = unit(1 + 0.7 * topics + 0.5 * rng.normal(size=(n, dim)))
+    texts = unit(images + 0.05 * rng.normal(size=(n, dim)) - 0.1)
+    of_image, of_text = np.arange(n), np.arange(n)
+    of_image[6::7], of_text[10::11] = of_image[5::7][: len(of_image[6::7])], of_text[9::11][: len(of_text[10::11])]
+    return Background(images[of_image], texts[of_text], of_image * 1000, of_text * 1000)
+
+
+def naive(pairs: Background, background: Background, kind: str, tau: float) -> np.ndarray:
+    out = []
+    for i in range(len(pairs)):
+        s = float(pairs.images[i].astype(np.float64) @ pairs.texts[i])
+        terms = []
+        for mine, theirs in ((pairs.images, background.texts), (pairs.texts, background.images)):
+            others = [
+                float(mine[i].astype(np.float64) @ theirs[j])
+                for j in range(len(background))
+                if pairs.image_group[i] != background.image_group[j] and pairs.text_group[i] != background.text_group[j]
+            ]
+            every = np.array([s, *others])
+            if kind == "softmax":
+                terms.append(tau * (np.log(np.exp((every - every.max()) / tau).sum()) + every.max() / tau))
+            else:
+                terms.append(np.sort(every)[-NEIGHBOURS:].mean())
+        out.append(s - sum(terms) / 2)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "csls"])
+@pytest.mark.parametrize("n", [1, 2, 5, 90])
+def test_it_is_the_formula(kind: str, n: int) -> None:
+    pairs, other = corpus(n), corpus(70, seed=1)
+    arrays = pairs.images, pairs.texts, pairs.image_group, pairs.text_group
+    got = normalised_similarity(*arrays, kind=kind)
+    np.testing.assert_allclose(got, naive(pairs, pairs, kind, TAU), atol=2e-6)
+    got = normalised_similarity(*arrays, kind=kind, background=other, tau=0.05)
+    np.testing.assert_allclose(got, naive(pairs, other, kind, 0.05), atol=2e-6)
+
+
+def test_small_blocks_and_halves_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = corpus(300)
+    want = normalised_similarity(pairs.images, pairs.texts)
+    halves = normalised_similarity(pairs.images.astype(np.float16), pairs.texts.astype(np.float16))
+    np.testing.assert_allclose(halves, want, atol=2e-3)
+    monkeypatch.setattr(module, "_BLOCK_ENTRIES", 1)
+    np.testing.assert_allclose(normalised_similarity(pairs.images, pairs.texts), want, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "csls"])
+@pytest.mark.parametrize("tau", [0.01, 0.05])
+def test_a_search_finds_the_sum(kind: str, tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest and a sample against all; with tau .05 most of the sum is not among the nearest."""
+    pairs = corpus(2500)
+    arrays = pairs.images, pairs.texts, pairs.image_group, pairs.text_group
+    want = normalised_similarity(*arrays, kind=kind, tau=tau)
+    monkeypatch.setattr(module, "EXACT_UP_TO", 1000)
+    got = normalised_similarity(*arrays, kind=kind, tau=tau)
+    assert np.abs(got - want).max() < (0.01 * tau if kind == "softmax" else 1e-6) + 0.05 * tau * (tau > TAU)
+
+
+def test_what_the_nearest_leave_out_is_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs, k = corpus(2000), 64
+    S = np.sort(pairs.images.astype(np.float64) @ pairs.texts.T.astype(np.float64), axis=1)
+    L = np.log(np.exp(S / TAU).sum(axis=1))
+    missed = TAU * (L - np.log(np.exp(S[:, -k:] / TAU).sum(axis=1)))
+    bound = TAU * np.log1p((len(S) - k) * np.exp(S[:, -k] / TAU - np.log(np.exp(S[:, -k:] / TAU).sum(axis=1))))
+    assert (missed <= bound + 1e-12).all() and missed.max() > 0
+
+
+def test_order_rotation_and_repeated_pairs_do_not_matter() -> None:
+    pairs = corpus(200)
+    arrays = pairs.images, pairs.texts, pairs.image_group, pairs.text_group
+    want = normalised_similarity(*arrays)
+    order = np.random.default_rng(3).permutation(200)
+    np.testing.assert_allclose(normalised_similarity(*(a[order] for a in arrays)), want[order], atol=1e-6)
+    turn = np.linalg.qr(np.random.default_rng(4).normal(size=(24, 24)))[0].astype(np.float32)
+    turned = normalised_similarity(pairs.images @ turn, pairs.texts @ turn, *arrays[2:])
+    np.testing.assert_allclose(turned, want, atol=1e-5)
+    some = [a[:20] for a in arrays]
+    np.testing.assert_allclose(normalised_similarity(*some, background=pairs), want[:20], atol=1e-6)
+    assert (want <= 1e-9).all()  # a log probability
+
+
+def test_hubs_do_not_hide_wrong_pairs() -> None:
+    """Images near to all captions, each to another degree: cosines are no measure there, normalised ones are."""
+    rng = np.random.default_rng(5)
+    texts = unit(rng.normal(size=(300, 32)) + 0.3)
+    images = unit(
+        texts + 0.15 * rng.normal(size=texts.shape) + rng.exponential(size=(300, 1)) * texts.mean(axis=0) * 12
+    )
+    wrong = np.arange(300) < 100
+    texts[:100] = np.roll(texts[:100], 1, axis=0)
+    score, cosine = normalised_similarity(images, texts, tau=0.05), (images * texts).sum(1)
+    assert 1 - roc_auc_score(~wrong, score) < 0.5 * (1 - roc_auc_score(~wrong, cosine))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"kind": "cosine"}, "kind"), ({"texts": np.ones((3, 2))}, "shapes|both")]
+)
+def test_what_is_refused(change: dict[str, Any], message: str) -> None:
+    images = unit(np.ones((3, 4)))
+    with pytest.raises(ValueError, match=message):
+        normalised_similarity(**{"images": images, "texts": images, **change})
