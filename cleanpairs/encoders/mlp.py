@@ -12,6 +12,10 @@ from cleanpairs.encoders.towers import Standardise, l2_normalise
 
 __all__ = ["MLP"]
 
+# Deviation of the sentence vector's dimensions, beside words that begin with .1: with 1 the words learn too little
+# (titles, 2,000 pairs, 40 % wrong: AUROC .978 and rSum 271 against .980 and 281; clip art .917, 185 and .920, 191).
+SENTENCE = 0.2
+
 
 class _Head(nn.Module):
     """Linear map plus a residual MLP: (B, D) -> (B, E) unit vectors."""
@@ -103,7 +107,7 @@ class MLP(nn.Module):
         total = x.new_zeros(B, x.shape[1]).index_add_(0, owner, x)
         mean = total / tokens.lengths[:, None].to(x.dtype)
         if self.sentence is not None:
-            mean = torch.cat([mean, self.sentence(tokens.sentences)], dim=1)
+            mean = torch.cat([mean, SENTENCE * self.sentence(tokens.sentences)], dim=1)
         return self.text(mean)
 
     def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Tensor, Tensor]:

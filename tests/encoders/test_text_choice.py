@@ -118,7 +118,7 @@ def test_a_model_of_before_there_was_a_choice_loads(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
-    assert config["parameters"]["text_encoder"] is None
+    config["parameters"]["text_encoder"] = None
     for member in config["backbone"]["members"]:
         del member["dim_sentence"]
     file.write_text(json.dumps(config), encoding="utf-8")
