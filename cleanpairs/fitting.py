@@ -39,6 +39,9 @@ class FitProgress(Protocol):
     def encode(self, done: int, total: int) -> None:
         """Images have become features."""
 
+    def encode_texts(self, done: int, total: int) -> None:
+        """Captions have become vectors."""
+
     def step(self, done: int, total: int, loss: float) -> None:
         """Pairs have been trained on."""
 
@@ -52,7 +55,7 @@ class FitProgress(Protocol):
 @dataclass(frozen=True)
 class FitResult:
     """What a fit found. ``noise_rate_interval``: of 95 %, where the method has one; ``histogram``: pairs in ten
-    equal bins of the correspondence.
+    equal bins of the correspondence; ``captions``: what they became.
 
     ``text_encoder``: what the captions went through; "features" are the data's vectors, "words" learned ones.
     ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has wronged; None without one.
@@ -71,6 +74,7 @@ class FitResult:
     histogram: list[int]
     text_encoder: str | None = None
     detection: dict[str, float | None] | None = None
+    captions: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -95,6 +99,8 @@ class FitResult:
             f"noise rate      {noise}",
             f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
         ]
+        if self.captions is not None:
+            lines.append(f"captions        {self.captions}")
         if self.val_rsum is not None:
             lines.append(f"validation      rSum {self.val_rsum:.1f} at the best epoch")
         if self.detection is not None:
@@ -165,7 +171,8 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
     data, opened = recipe.data, Run.open(run)
     where = opened.path / "recipe.yaml"
     source = open_recorded(data.train, _options(data), where)
-    if source.fingerprint != (opened.info.get("input") or {}).get("fingerprint"):
+    known = opened.info.get("input") or {}
+    if source.fingerprint != (known.get("noise") or known).get("fingerprint"):
         raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
     if data.val is not None:
         check_recorded(data.val, _val_options(data), where)
@@ -267,6 +274,7 @@ def _fit_run(
             on_epoch=on_epoch,
             on_step=progress.step if progress is not None else None,
             on_encode=progress.encode if progress is not None else None,
+            on_encode_texts=progress.encode_texts if progress is not None else None,
         )
     except KeyboardInterrupt:
         run.write_info({**info, "status": "interrupted"})
@@ -331,6 +339,7 @@ def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
         text_encoder=None if estimator.text_encoder_ is None else str(estimator.text_encoder_),
         detection=_judge(estimator, pairs) if wronged else None,
+        captions=getattr(estimator, "captions_", None),
     )
 
 
@@ -354,6 +363,7 @@ def _wronged(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
     about = {
         "file": str(Path(file).absolute()),
         "sha256": hashlib.sha256(permutation.tobytes()).hexdigest(),
+        "fingerprint": pairs.source.fingerprint,  # of the clean data
         "mismatched": int(noise.mismatched.sum()),
         "mismatched_pairs": np.flatnonzero(noise.mismatched).tolist(),
     }

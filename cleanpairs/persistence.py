@@ -23,6 +23,7 @@ from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.features import WordsAndSentences
 from cleanpairs.hub import without_hub
 from cleanpairs.registry import BACKBONES, HEADS, METHODS
 from cleanpairs.regular import check_regular, read_json
@@ -43,9 +44,9 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
     bank = estimator.bank_
     encoders = estimator.encoders_.to_dict()
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
+    parameters["text_encoder"] = estimator.text_encoder_  # what was taken for these data
     # By their absolute paths; a module is none of text.
     parameters |= {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
-    parameters["text_encoder"] = parameters["text_encoder"] or estimator.text_encoder_  # what was taken for these data
     name = getattr(_members(estimator.model_)[0], "registered", estimator.backbone)
     config = {
         "format": FORMAT,
@@ -68,8 +69,9 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         write_tensors(weights, folder / "model.safetensors")
         write_tensors(_bank_arrays(bank), folder / "bank.safetensors")
         (folder / "config.json").write_text(json.dumps(config, indent=2, default=_plain) + "\n", encoding="utf-8")
-        if isinstance(estimator.tokenizer_, Tokenizer):
-            vocabulary = json.dumps(estimator.tokenizer_.to_dict(), ensure_ascii=False)
+        words = getattr(estimator.tokenizer_, "words", estimator.tokenizer_)
+        if isinstance(words, Tokenizer):
+            vocabulary = json.dumps(words.to_dict(), ensure_ascii=False)
             (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
     return path
 
@@ -240,7 +242,7 @@ def _builder_of(name: str, estimator: PairCleaner) -> Any:
 def _texts(estimator: PairCleaner, model: dict[str, Any], path: Path) -> Any:
     """What makes tables of captions: the vocabulary of ``path``, or a pretrained network."""
     pretrained = estimator.encoders_.texts(dim=model.get("dim_text") or model.get("dim_image"))
-    if pretrained is not None:
+    if pretrained is not None and not model.get("dim_sentence"):
         return pretrained
     tokenizer = Tokenizer.from_dict(_json(path / "vocabulary.json"))
     if len(tokenizer) != model["vocabulary"]:
@@ -248,7 +250,7 @@ def _texts(estimator: PairCleaner, model: dict[str, Any], path: Path) -> Any:
             f"{path / 'vocabulary.json'} makes {len(tokenizer)} tokens, and the model takes {model['vocabulary']}: the "
             f"files are not of one model"
         )
-    return tokenizer
+    return tokenizer if pretrained is None else WordsAndSentences(tokenizer, pretrained)
 
 
 def _json(file: Path) -> dict[str, Any]:

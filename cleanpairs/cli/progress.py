@@ -56,6 +56,11 @@ class Progress:
         if self.enabled:
             self._advance("images", "images", done, total)
 
+    def encode_texts(self, done: int, total: int) -> None:
+        """Captions have become vectors."""
+        if self.enabled:
+            self._advance("captions", "captions", done, total)
+
     def step(self, done: int, total: int, loss: float) -> None:
         """Pairs have been trained on."""
         if self.enabled:

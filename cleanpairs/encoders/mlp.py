@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cleanpairs.encoders.tokenizer import PackedTokens
-from cleanpairs.encoders.towers import l2_normalise
+from cleanpairs.encoders.towers import Standardise, l2_normalise
 
 __all__ = ["MLP"]
 
@@ -44,6 +44,8 @@ class MLP(nn.Module):
         Size augmentation; ``text_drop`` is applied where the words are packed.
     dropout : float
         In both heads.
+    dim_sentence : int
+        Dimensions of a frozen sentence encoder's vectors, which stand beside the mean word; 0 for none.
     """
 
     local = False
@@ -59,11 +61,12 @@ class MLP(nn.Module):
         image_drop: float = 0.2,
         text_drop: float = 0.2,
         dropout: float = 0.1,
+        dim_sentence: int = 0,
     ) -> None:
         super().__init__()
         self.config: dict[str, Any] = {
             "vocabulary": vocabulary, "dim_image": dim_image, "pixels": pixels, "dim": dim, "dim_word": dim_word,
-            "image_drop": image_drop, "text_drop": text_drop, "dropout": dropout,
+            "image_drop": image_drop, "text_drop": text_drop, "dropout": dropout, "dim_sentence": dim_sentence,
         }  # fmt: skip
         self.dim, self.image_drop, self.text_drop = dim, image_drop, text_drop
         self.cnn: nn.Module | None = None
@@ -73,7 +76,8 @@ class MLP(nn.Module):
             self.cnn = SmallCNN(dim=dim_image)
         self.embedding = nn.Embedding(vocabulary, dim_word)
         nn.init.normal_(self.embedding.weight, std=0.1)
-        self.image, self.text = _Head(dim_image, dim, dropout), _Head(dim_word, dim, dropout)
+        self.image, self.text = _Head(dim_image, dim, dropout), _Head(dim_word + dim_sentence, dim, dropout)
+        self.sentence = Standardise(dim_sentence) if dim_sentence else None
         self.register_buffer("shift", torch.zeros(dim_image))
         self.register_buffer("scale", torch.ones(dim_image))
 
@@ -97,7 +101,10 @@ class MLP(nn.Module):
         owner = (torch.arange(len(starts)) - starts).to(tokens.ids.device)  # (total,)
         x = self.embedding(tokens.ids)  # (total, W)
         total = x.new_zeros(B, x.shape[1]).index_add_(0, owner, x)
-        return self.text(total / tokens.lengths[:, None].to(x.dtype))
+        mean = total / tokens.lengths[:, None].to(x.dtype)
+        if self.sentence is not None:
+            mean = torch.cat([mean, self.sentence(tokens.sentences)], dim=1)
+        return self.text(mean)
 
     def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
         """``(z_image, z_text)``, each (B, E)."""
@@ -121,3 +128,8 @@ class MLP(nn.Module):
         if self.cnn is None:
             self.shift.copy_(mean)  # type: ignore[operator]
             self.scale.copy_(1 / std.clamp_min(1e-6))  # type: ignore[operator]
+
+    def fit_text(self, mean: Tensor, std: Tensor) -> None:
+        """Fix the standardisation of the sentence vectors, (D,) each."""
+        assert self.sentence is not None
+        self.sentence.fit(mean, std)

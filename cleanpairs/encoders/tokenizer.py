@@ -92,12 +92,15 @@ class TokenTable:
     """N token sequences, end to end: sequence i is ``ids[offsets[i]:offsets[i + 1]]``; none is empty.
 
     Where a pretrained network has encoded the captions already, ``vectors`` (V, D) float32 holds what the numbers stand
-    for (it may be memory-mapped), and each caption is one number.
+    for (it may be memory-mapped), and each caption is one number. Where it stands beside learned words, ``sentences``
+    (U, D) float32 holds its vectors and ``sentence`` (N,) int64 says which is a caption's.
     """
 
     ids: np.ndarray  # (total,) int64
     offsets: np.ndarray  # (N + 1,) int64
     vectors: np.ndarray | None = None  # (V, D) float32
+    sentences: np.ndarray | None = None  # (U, D) float32
+    sentence: np.ndarray | None = None  # (N,) int64
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -112,7 +115,14 @@ class TokenTable:
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         at = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return TokenTable(self.ids[at], offsets, self.vectors)
+        sentence = None if self.sentence is None else self.sentence[rows]
+        return TokenTable(self.ids[at], offsets, self.vectors, self.sentences, sentence)
+
+    def frozen(self) -> np.ndarray | None:
+        """(N, D) float32 of the captions by a pretrained network; None where there is none, and words are learned."""
+        if self.sentences is not None:
+            return np.asarray(self.sentences[self.sentence])
+        return None if self.vectors is None else np.asarray(self.vectors[self.ids[self.offsets[:-1]]])
 
 
 class PackedTokens(NamedTuple):
@@ -124,12 +134,14 @@ class PackedTokens(NamedTuple):
     ids: Tensor  # (total,) int64; or (total, D) float32 where the captions are vectors
     batch_sizes: Tensor  # (L,) int64 on the CPU
     lengths: Tensor  # (B,) int64, not increasing
+    sentences: Tensor | None = None  # (B, D) float32, of a pretrained network, beside the words
 
     def to(self, device: torch.device) -> PackedTokens:
         """The same on ``device``; ``batch_sizes`` stays on the CPU, as torch wants it."""
         return PackedTokens(
-            self.ids.to(device, non_blocking=True), self.batch_sizes, self.lengths.to(device, non_blocking=True)
-        )
+            self.ids.to(device, non_blocking=True), self.batch_sizes, self.lengths.to(device, non_blocking=True),
+            None if self.sentences is None else self.sentences.to(device, non_blocking=True),
+        )  # fmt: skip
 
 
 class Tokenizer:
@@ -167,11 +179,6 @@ class Tokenizer:
 
         By words and by characters it knows the tokens seen at least ``min_count`` times, the most frequent first, ties
         by spelling, at most ``max_size``. A subword tokenizer is :meth:`SubwordTokenizer.learn`'s.
-
-        Raises
-        ------
-        ConfigError
-            ``kind="subword"`` without the package ``tokenizers``.
         """
         if kind == "subword":
             from cleanpairs.encoders.subword import SubwordTokenizer
@@ -322,9 +329,13 @@ def pack(
     flat = ids[order].T[present.T]
     if table.vectors is not None:
         flat = np.ascontiguousarray(table.vectors[flat], dtype=np.float32)  # (total, D)
+    sentences = None
+    if table.sentences is not None and table.sentence is not None:
+        sentences = torch.from_numpy(np.asarray(table.sentences[table.sentence[rows[order]]], dtype=np.float32))
     packed = PackedTokens(
         ids=torch.from_numpy(flat),
         batch_sizes=torch.from_numpy(present.sum(axis=0)),
         lengths=torch.from_numpy(lengths),
+        sentences=sentences,
     )
     return packed, order

@@ -9,12 +9,31 @@ from cleanpairs.encoders.gpo import GPO
 from cleanpairs.encoders.gru import BiGRU
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["RegionTower", "WordTower", "l2_normalise"]
+__all__ = ["RegionTower", "Standardise", "WordTower", "l2_normalise"]
 
 
 def l2_normalise(x: Tensor) -> Tensor:
     """Rows of ``x`` (B, E) on the unit sphere, in full precision at least; a zero row stays zero."""
     return nn.functional.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1, eps=1e-8)
+
+
+class Standardise(nn.Module):
+    """Vectors (B, D) around their mean, each dimension in its standard deviation; as they are, until it is fitted."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
+
+    @torch.no_grad()
+    def fit(self, mean: Tensor, std: Tensor) -> None:
+        """Fix it to mean and deviation, (D,) each."""
+        self.shift.copy_(mean)  # type: ignore[operator]
+        self.scale.copy_(1 / std.clamp_min(1e-6))  # type: ignore[operator]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, D)."""
+        return (x - self.shift) * self.scale  # type: ignore[operator]
 
 
 class RegionTower(nn.Module):

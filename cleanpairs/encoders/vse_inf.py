@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cleanpairs.encoders.tokenizer import PackedTokens
-from cleanpairs.encoders.towers import RegionTower, WordTower
+from cleanpairs.encoders.towers import RegionTower, WordTower, l2_normalise
 from cleanpairs.errors import ConfigError
 
 __all__ = ["VSEInf"]
@@ -29,6 +29,8 @@ class VSEInf(nn.Module):
         Joint and word embedding.
     image_drop, text_drop : float in [0, 1)
         Size augmentation; ``text_drop`` is applied where the words are packed.
+    dim_sentence : int
+        Dimensions of a frozen sentence encoder's vectors, whose projection is added to the pooled words; 0 for none.
     """
 
     local = False
@@ -45,6 +47,7 @@ class VSEInf(nn.Module):
         text_drop: float = 0.2,
         word_dropout: float = 0.4,
         packed_regions: bool = True,
+        dim_sentence: int = 0,
     ) -> None:
         super().__init__()
         if dim % 2:
@@ -52,7 +55,7 @@ class VSEInf(nn.Module):
         self.config: dict[str, Any] = {
             "vocabulary": vocabulary, "dim_image": dim_image, "pixels": pixels, "dim": dim, "dim_word": dim_word,
             "image_drop": image_drop, "text_drop": text_drop, "word_dropout": word_dropout,
-            "packed_regions": packed_regions,
+            "packed_regions": packed_regions, "dim_sentence": dim_sentence,
         }  # fmt: skip
         self.dim, self.image_drop, self.text_drop = dim, image_drop, text_drop
         self.cnn: nn.Module | None = None
@@ -62,6 +65,7 @@ class VSEInf(nn.Module):
             self.cnn = SmallCNN(dim=dim_image)
         self.image = RegionTower(dim_image, dim, drop=image_drop, packed=packed_regions)
         self.text = WordTower(vocabulary, dim, dim_word=dim_word, dropout=word_dropout)
+        self.sentence = RegionTower(dim_sentence, dim) if dim_sentence else None
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
         """Unit vectors (B, E) of regions (B, R, D), or of pixels (B, 3, H, W); ``keep`` (B, R): region dropping."""
@@ -70,7 +74,8 @@ class VSEInf(nn.Module):
 
     def encode_texts(self, tokens: PackedTokens) -> Tensor:
         """Unit vectors (B, E), in the packed order."""
-        return self.text(tokens)
+        words: Tensor = self.text(tokens)
+        return words if self.sentence is None else l2_normalise(words + self.sentence(tokens.sentences[:, None]))
 
     def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
         """``(z_image, z_text)``, each (B, E): one call for a training step, so that a launcher can wrap it."""
@@ -93,3 +98,9 @@ class VSEInf(nn.Module):
         """Fix the standardisation of region inputs, (D,) each; pixels have none."""
         if self.cnn is None:
             self.image.standardise(mean, std)
+
+    @torch.no_grad()
+    def fit_text(self, mean: Tensor, std: Tensor) -> None:
+        """Fix the standardisation of the sentence vectors, (D,) each."""
+        assert self.sentence is not None
+        self.sentence.standardise(mean, std)

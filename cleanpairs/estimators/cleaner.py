@@ -26,13 +26,13 @@ from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedErr
 from cleanpairs.estimators.batches import RowScorer, vector_scorer
 from cleanpairs.estimators.cross_fitting import out_of_fold_scores
 from cleanpairs.estimators.cut import Cut, cut_at
-from cleanpairs.estimators.encoders import Encoders, text_encoder_for
+from cleanpairs.estimators.encoders import AUTO, WORDS, Encoders, takes_sentences, text_encoder_for, vector_moments
 from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT, evidence_of, refuse_without
 from cleanpairs.estimators.shared import SharedParameters
 from cleanpairs.evaluate import Recall, recall, recall_of_similarity
-from cleanpairs.features import ImageMatrix
+from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
 from cleanpairs.limits import limit
 from cleanpairs.ops.candidates import Look, Search
 from cleanpairs.parameters import check_choice
@@ -60,13 +60,15 @@ class PairCleaner(Plots, SharedParameters):
     - ``quarantined_`` dict, pair_id -> reason; ``history_`` list of dicts, one an epoch;
     - ``text_encoder_`` what captions go through: the name of an encoder, "features" (the data's vectors) or "words"
       (learned); None beside an ``encoder`` of both sides;
+    - ``captions_`` str, what the captions became (learned words, vectors of which encoder), and why;
     - ``model_`` the dual encoder (the mean of two, where the method trains two), ``tokenizer_`` its vocabulary,
       ``bank_`` the trusted pairs that scores refer to.
     """
 
     encoders_ = Encoders()  # none, until a fit or a saved model names some
-    text_encoder_: str | Path | None = None
     calibration_: Calibration | None = None  # of a method whose correspondence is a probability
+    noise_rate_interval_ = (float("nan"), float("nan"))
+    text_encoder_: str | Path | None = None
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
@@ -103,6 +105,7 @@ class PairCleaner(Plots, SharedParameters):
         on_epoch: Callable[[EpochRecord, np.ndarray], None] | None = None,
         on_step: Callable[[int, int, float], None] | None = None,
         on_encode: Callable[[int, int], None] | None = None,
+        on_encode_texts: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Train on ``pairs`` and estimate the correspondence of each.
 
@@ -120,6 +123,8 @@ class PairCleaner(Plots, SharedParameters):
             See :class:`cleanpairs.trainer.Trainer`.
         on_encode : callable, optional
             ``on_encode(done, total)`` while images become features.
+        on_encode_texts : callable, optional
+            The same while captions become vectors of a frozen encoder.
 
         Raises
         ------
@@ -133,19 +138,20 @@ class PairCleaner(Plots, SharedParameters):
         """
         self._validate()
         with distributed.process_group(self._device()):
-            return self._fit(pairs, val, run_dir, resume, on_epoch, on_step, on_encode)
+            return self._fit(pairs, val, run_dir, resume, on_epoch, on_step, (on_encode, on_encode_texts))
 
     def _fit(
         self, pairs: Any, val: Any, run_dir: str | Path | None, resume: bool,
         on_epoch: Callable[[EpochRecord, np.ndarray], None] | None, on_step: Callable[[int, int, float], None] | None,
-        on_encode: Callable[[int, int], None] | None,
+        on_encode: tuple[Callable[[int, int], None] | None, ...],
     ) -> Self:  # fmt: skip
         for name in [n for n in vars(self) if n.endswith("_")]:
             delattr(self, name)  # a fit that fails half-way must not leave the words of one with the weights of another
         pairs = load_pairs(pairs)
         self._refuse_other_work(pairs)
         with distributed.first_goes_ahead():
-            pairs, matrix, usable, data = self._training_data(pairs, on_encode if distributed.is_first() else None)
+            quiet = (None, None)
+            pairs, matrix, usable, data = self._training_data(pairs, *(on_encode if distributed.is_first() else quiet))
         self.evidence_ = evidence_of(
             matrix.array, data.tokens, data.image_index, data.image_group, data.text_group, seed=self.random_state
         )
@@ -203,7 +209,10 @@ class PairCleaner(Plots, SharedParameters):
             )
 
     def _training_data(
-        self, pairs: Pairs, on_encode: Callable[[int, int], None] | None
+        self,
+        pairs: Pairs,
+        on_encode: Callable[[int, int], None] | None,
+        on_encode_texts: Callable[[int, int], None] | None,
     ) -> tuple[Pairs, ImageMatrix, np.ndarray, TrainingData]:
         """The pairs with their groups, the images' features, which pairs are usable, and these for a training."""
         self._load_encoders(text_encoder_for(self, pairs))
@@ -213,21 +222,31 @@ class PairCleaner(Plots, SharedParameters):
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(len(pairs), len(usable))
         self.image_encoder_, self.image_size_ = matrix.encoder, matrix.image_size
-        self.tokenizer_ = self.encoders_.texts(pairs) or Tokenizer.fit(
-            [pairs.captions[i] for i in usable],
-            kind=self.tokenizer,
-            min_count=self.min_count,
-            max_length=self.max_length,
-        )
+        self.tokenizer_ = self._tokenizer(pairs, usable)
         data = TrainingData(
             images=matrix.array,
-            tokens=self._tokens(pairs).take(usable),
+            tokens=self._tokens(pairs, on_encode_texts).take(usable),
             image_index=pairs.image_index[usable],
             image_group=pairs.pair_image_group[usable],
             text_group=pairs.text_group[usable],
             pair_id=usable,
         )
         return pairs, matrix, usable, data
+
+    def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Any:
+        """What makes a table of captions: learned words, a frozen encoder, or both; ``captions_`` says which."""
+        captions = [pairs.captions[i] for i in usable]
+        self.encoders_, self.captions_ = self.encoders_.suiting(captions, self)
+        if self.text_encoder_ == AUTO:
+            self.text_encoder_ = (
+                WORDS if self.encoders_.text is None else str(self.encoders_.to_dict()["text_encoder"]["name"])
+            )
+        frozen = self.encoders_.texts(pairs)
+        both = isinstance(frozen, FrozenTexts) and self.encoders_.both is None and takes_sentences(self.backbone)
+        if frozen is not None and not both:
+            return frozen
+        words = Tokenizer.fit(captions, kind=self.tokenizer, min_count=self.min_count, max_length=self.max_length)
+        return words if frozen is None else WordsAndSentences(words, frozen)
 
     def _load_encoders(
         self, text_encoder: str | Path | None, saved: dict[str, Any] | None = None, path: Path | None = None
@@ -260,10 +279,11 @@ class PairCleaner(Plots, SharedParameters):
             pair, reason = next(iter(self.quarantined_.items()))
             raise DataError(f"all of {n} pairs are unusable; the first is pair {pair}: {reason}")
 
-    def _tokens(self, pairs: Pairs) -> TokenTable:
+    def _tokens(self, pairs: Pairs, progress: Callable[[int, int], None] | None = None) -> TokenTable:
         """The captions of all pairs, quarantined ones too."""
-        encode_pairs = getattr(self.tokenizer_, "encode_pairs", None)  # of pretrained encoders: it knows the cache
-        table: TokenTable = self.tokenizer_.encode(pairs.captions) if encode_pairs is None else encode_pairs(pairs)
+        if isinstance(self.tokenizer_, Tokenizer):
+            return self.tokenizer_.encode(pairs.captions)
+        table: TokenTable = self.tokenizer_.encode_pairs(pairs, progress)  # of pretrained encoders: it knows the cache
         return table
 
     def _builder(self, matrix: ImageMatrix, data: TrainingData) -> Callable[[], Any]:
@@ -277,6 +297,10 @@ class PairCleaner(Plots, SharedParameters):
         vocabulary = len(self.tokenizer_)
         takes = inspect.signature(backbone).parameters
         own = {"dim_sim": self.dim_sim} if "dim_sim" in takes else {}
+        sentences = data.tokens.sentences
+        if sentences is not None:
+            own["dim_sentence"] = int(sentences.shape[1])
+            sentence_moments = vector_moments(sentences)
 
         def build() -> Any:
             model = backbone(
@@ -291,6 +315,8 @@ class PairCleaner(Plots, SharedParameters):
             )
             if moments is not None and self.standardise:
                 model.fit_input(*moments)
+            if sentences is not None and self.standardise:
+                model.fit_text(*sentence_moments)
             return model
 
         return build
@@ -309,7 +335,6 @@ class PairCleaner(Plots, SharedParameters):
     def _set_threshold(self, y: np.ndarray) -> None:
         valley = find_valley(y)
         self.separated_ = valley.separated
-        self.noise_rate_interval_ = (float("nan"), float("nan"))
         self.noise_rate_ = valley.noise_rate if valley.separated else float("nan")
         if self.threshold == "auto":
             if not valley.separated and not valley.right:

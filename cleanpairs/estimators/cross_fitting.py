@@ -66,7 +66,10 @@ def out_of_fold_scores(
     scores = np.empty(len(usable), dtype=np.float32)
     splitter = GroupKFold(folds, shuffle=True, random_state=estimator.random_state)
     for k, (seen, held_out) in enumerate(splitter.split(groups, groups=groups), 1):
+        text = estimator.encoders_.to_dict().get("text_encoder")
         model = clone(estimator).set_params(cross_fit=0)
+        if estimator.text_encoder == "auto":  # all folds as the whole
+            model.set_params(text_encoder="words" if text is None else text["name"])
         model.fit(
             pairs.take(usable[seen]),
             val=val,

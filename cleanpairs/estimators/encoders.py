@@ -7,8 +7,10 @@ nothing here is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from cleanpairs.features import (
     image_matrix,
     pixel_matrix,
 )
+from cleanpairs.registry import BACKBONES
 
 if TYPE_CHECKING:
     from cleanpairs.encoders.module_encoder import ModuleEncoder
@@ -33,17 +36,21 @@ if TYPE_CHECKING:
     from cleanpairs.encoders.sentences import SentenceEncoder
     from cleanpairs.estimators.shared import SharedParameters
 
-__all__ = ["GIVEN", "WORDS", "Encoders", "refuse_without_captions", "text_encoder_for"]
+__all__ = [
+    "AUTO", "GIVEN", "WORDS", "Encoders", "refuse_without_captions", "takes_sentences", "text_encoder_for",
+    "vector_moments",
+]  # fmt: skip
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
-WORDS = "words"  # none: words are learned
+AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions; learned words alone
 
 
 def text_encoder_for(estimator: SharedParameters, pairs: Pairs) -> str | Path | None:
     """The text encoder of a fit on ``pairs``: the one that is named, else the data's vectors (:data:`GIVEN`).
 
     These are taken where the data brings them of both sides and no encoder of images is named; else words are learned
-    (:data:`WORDS`). None beside ``encoder``, which reads the captions itself.
+    (:data:`WORDS`), or what suits the captions is chosen when they are known (:data:`AUTO`). None beside ``encoder``,
+    which reads the captions itself.
 
     Raises
     ------
@@ -52,7 +59,10 @@ def text_encoder_for(estimator: SharedParameters, pairs: Pairs) -> str | Path | 
     """
     named = estimator.text_encoder
     given = pairs.has_both_vectors and estimator.image_encoder in ("auto", GIVEN)
-    found = named if named is not None or estimator.encoder is not None else GIVEN if given else WORDS
+    if estimator.encoder is not None:
+        found = named if named not in (AUTO, WORDS) else None
+    else:
+        found = named if named not in (None, AUTO) else GIVEN if given else named or WORDS
     if found != GIVEN:
         refuse_without_captions(pairs, found or estimator.encoder)
     return found
@@ -99,10 +109,14 @@ class Encoders:
             both = PretrainedCLIP.load(_resolved(estimator.encoder), device)
         if text_encoder == GIVEN:
             text = GIVEN
+        elif text_encoder == AUTO:
+            if estimator.encoder is None and takes_sentences(estimator.backbone):
+                text = _shipped(device)
         elif text_encoder not in (None, WORDS):
-            from cleanpairs.encoders.sentences import SentenceEncoder
+            from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder
 
-            text = SentenceEncoder.load(_resolved(str(text_encoder)), device)
+            text = _shipped(device) if text_encoder == SHIPPED else None
+            text = text or SentenceEncoder.load(_resolved(str(text_encoder)), device)
         if not isinstance(estimator.image_encoder, str):
             from cleanpairs.encoders.module_encoder import ModuleEncoder
 
@@ -156,6 +170,33 @@ class Encoders:
             return GivenTexts(dim)
         return None if self.text is None else FrozenTexts(self.text)
 
+    def suiting(self, captions: Sequence[str], estimator: SharedParameters) -> tuple[Encoders, str]:
+        """These, without the text encoder where ``text_encoder="auto"`` and it does not know the captions' language;
+        and what the captions become, in words.
+        """
+        if self.both is not None:
+            return self, f"vectors of {self.both.name}"
+        if self.text is None:
+            if estimator.text_encoder != AUTO:
+                return self, "learned words"
+            if not takes_sentences(estimator.backbone):
+                return self, f"learned words (backbone {estimator.backbone} takes nothing else)"
+            from cleanpairs.encoders.sentences import INSTALL, SHIPPED
+
+            return self, f"learned words ({SHIPPED} is not installed; for captions in English: {INSTALL})"
+        if isinstance(self.text, str):
+            return self, "vectors of the data"
+        beside = "learned words and " if takes_sentences(estimator.backbone) else ""
+        if estimator.text_encoder != AUTO:
+            return self, f"{beside}vectors of {self.text.name}"
+        from cleanpairs.estimators.languages import MOST_PIECES, MOST_UNKNOWN, knows
+
+        known, why = knows(self.text, captions)
+        if known:
+            return self, f"{beside}vectors of {self.text.name} ({why})"
+        limits = f"{MOST_PIECES:g} and {MOST_UNKNOWN:.0%} at most"
+        return replace(self, text=None), f"learned words ({why}, where it knows a language {limits})"
+
     # -- the model --------------------------------------------------------------------------------------------------
 
     def in_one_space(self, matrix: ImageMatrix, tokens: TokenTable) -> bool:
@@ -171,7 +212,7 @@ class Encoders:
 
             both, settings = self.both, _tuning(estimator)
             return lambda: TunedCLIP(both, **settings)
-        if self.both is None and self.text is None:
+        if self.both is None and (self.text is None or tokens.sentences is not None):
             return None
         from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 
@@ -179,8 +220,8 @@ class Encoders:
         dim_image, dim_text = int(matrix.array.shape[-1]), int(tokens.vectors.shape[1])
         if self.in_one_space(matrix, tokens):
             return lambda: JointHead(dim_image)
-        images = _moments(matrix.array.reshape(-1, dim_image))
-        texts = _moments(tokens.vectors)
+        images = vector_moments(matrix.array.reshape(-1, dim_image))
+        texts = vector_moments(tokens.vectors)
 
         def build() -> Any:
             model = VectorTowers(dim_image, dim_text, dim=estimator.dim, image_drop=estimator.image_drop)
@@ -227,6 +268,19 @@ class Encoders:
             )
 
 
+def takes_sentences(backbone: str) -> bool:
+    """Whether a backbone takes sentence vectors beside its words."""
+    return "dim_sentence" in inspect.signature(BACKBONES.load(backbone)).parameters
+
+
+@functools.lru_cache(maxsize=2)
+def _shipped(device: str) -> SentenceEncoder | None:
+    """The sentence encoder that is installed with the package; None where it is not."""
+    from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder, shipped
+
+    return None if shipped() is None else SentenceEncoder.load(SHIPPED, device)
+
+
 def _resolved(name: str | Path) -> str:
     """A directory by its absolute path, for a model that is loaded elsewhere; a name of the hub as it is."""
     return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
@@ -239,7 +293,7 @@ def _tuning(estimator: SharedParameters) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _moments(vectors: np.ndarray, sample: int = 16_384) -> tuple[Any, Any]:
+def vector_moments(vectors: np.ndarray, sample: int = 16_384) -> tuple[Any, Any]:
     """Mean and standard deviation (D,) of vectors (n, D), of so many at even distances."""
     import torch
 

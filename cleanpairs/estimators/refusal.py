@@ -27,17 +27,24 @@ from cleanpairs.correspondence.evidence import (
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.errors import RefusedError
 
-__all__ = ["HINT", "MANY", "caption_vectors", "evidence_of", "refuse_without"]
+__all__ = ["HINT", "MANY", "caption_spaces", "caption_vectors", "evidence_of", "refuse_without"]
 
 MANY = 100  # pairs
 HINT = 1.0  # z
 
 
+def caption_spaces(tokens: TokenTable) -> list[Any]:
+    """(N, V) float32 of N captions: the words of each by their rarity (sparse); its frozen vector, standardised; or
+    both, words first.
+    """
+    vectors = tokens.frozen()
+    learned = [] if tokens.vectors is not None else [bag_of_tokens(tokens.ids, tokens.offsets)]
+    return learned if vectors is None else [*learned, standardised(vectors)]
+
+
 def caption_vectors(tokens: TokenTable) -> Any:
-    """(N, V) float32 of N captions: the words of each by their rarity (sparse), or its given vector, standardised."""
-    if tokens.vectors is None:
-        return bag_of_tokens(tokens.ids, tokens.offsets)
-    return standardised(tokens.vectors[tokens.ids[tokens.offsets[:-1]]])
+    """(N, V) float32 of N captions: their words (sparse), else their frozen vectors."""
+    return caption_spaces(tokens)[0]
 
 
 def evidence_of(

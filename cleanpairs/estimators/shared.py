@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 
 from cleanpairs.encoders.tokenizer import KINDS
 from cleanpairs.errors import ConfigError
+from cleanpairs.estimators.encoders import AUTO, WORDS, takes_sentences
 from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
 from cleanpairs.registry import BACKBONES, IMAGE_ENCODERS
 from cleanpairs.trainer import TrainingSettings
@@ -49,9 +50,11 @@ class SharedParameters(BaseEstimator):
     gradient_checkpointing : bool
         In the towers: more time, less memory.
     text_encoder : str or path, optional
-        A frozen text encoder, like a sentence-transformers model, a directory or a name on the hub, in place of learned
-        words; ``features``: the captions' vectors of the data; ``words``: learned words. When None, the data's vectors
-        where it brings those of both sides and ``image_encoder`` is "auto" or "features", else learned words.
+        ``words`` (or None): learned from the captions. ``auto``: beside them vectors of the sentence encoder that comes
+        with the installation, where it knows the captions' language. With both (None and ``auto``), the data's vectors
+        are taken instead where it brings those of both sides and ``image_encoder`` is "auto" or "features". A directory
+        or a name on the hub: those of another frozen encoder, like a sentence-transformers model; the backbones
+        ``mlp`` and ``vse_inf`` take both, others these alone. ``features``: the captions' vectors of the data.
     dim, dim_word : int
         Joint embedding and word embedding.
     dim_sim : int
@@ -92,7 +95,7 @@ class SharedParameters(BaseEstimator):
         Input vectors are centred and scaled per dimension.
     tokenizer : {"words", "characters", "subword"}
         What a token of a caption is; see :mod:`cleanpairs.encoders.tokenizer`. Scripts without spaces are cut into
-        characters by "words" too; "subword" learns frequent pieces and needs the package ``tokenizers``.
+        characters by "words" too; "subword" learns frequent pieces.
     min_count, max_length : int
         Vocabulary: least occurrences of a token; tokens after which a caption is cut (characters: four times as many).
     device : {"auto", "cpu", "cuda"}
@@ -215,9 +218,14 @@ class SharedParameters(BaseEstimator):
                     f"encoder of {owner} looks at the images itself, found image_encoder={self.image_encoder!r} beside "
                     f"it: leave one out ('features', with tune='head', takes vectors that it has made before)"
                 )
-            if self.text_encoder is not None:
+            if self.text_encoder not in (None, AUTO, WORDS):
                 raise ConfigError(f"encoder of {owner} reads the captions itself: leave text_encoder out")
-        if self.text_encoder is not None and self.image_encoder == "cnn":
+        pixels = isinstance(self.image_encoder, str) and self.image_encoder == "cnn"
+        if (
+            pixels
+            and self.text_encoder not in (None, AUTO, WORDS)
+            and (self.text_encoder == "features" or not takes_sentences(self.backbone))
+        ):
             raise ConfigError(f"text_encoder of {owner} goes with vectors or a frozen image encoder, not with 'cnn'")
 
     def _device(self) -> str:

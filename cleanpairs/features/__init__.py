@@ -8,7 +8,7 @@ from cleanpairs.features.images import (
     pixel_matrix,
     resolve_image_encoder,
 )
-from cleanpairs.features.texts import FrozenTexts, GivenTexts, TextEncoder, TokenNumbers
+from cleanpairs.features.texts import FrozenTexts, GivenTexts, TextEncoder, TokenNumbers, WordsAndSentences
 
 __all__ = [
     "FrozenTexts",
@@ -17,6 +17,7 @@ __all__ = [
     "ImageMatrix",
     "TextEncoder",
     "TokenNumbers",
+    "WordsAndSentences",
     "encoded_matrix",
     "image_matrix",
     "pixel_matrix",

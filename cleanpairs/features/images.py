@@ -109,12 +109,15 @@ def image_matrix(
         chunks = _chunks(pairs, (3, size, size), np.uint8, SQUARE(size), _channels_first)
         rows = compute_rows(len(pairs.images), (3, size, size), np.uint8, chunks, progress=progress)
         return ImageMatrix(rows.array, rows.failures, name, size)
-    network = IMAGE_ENCODERS.load(name)()
+    from cleanpairs.encoders.bert import fast_precision
+
+    precision = fast_precision("cpu")
+    network = IMAGE_ENCODERS.load(name)(precision=precision)
 
     def encode(squares: list[np.ndarray]) -> np.ndarray:
         return np.asarray(network.encode(_pictures(squares), image_size=size))  # in its size already: not resized again
 
-    key = f"{name}-{size}-{network.weights_sha256[:8]}"
+    key = f"{name}-{size}-{network.weights_sha256[:8]}" + ("" if precision.itemsize == 4 else "-bf16")
     rows = _rows(pairs, key, (network.regions, network.dim), np.float16, SQUARE(size), encode, progress, cache)
     return ImageMatrix(rows.array, rows.failures, name, size)
 

@@ -6,18 +6,20 @@ which looks into the cache first. Captions that occur more than once are encoded
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from cleanpairs.data import Pairs, cache_dir
-from cleanpairs.encoders.tokenizer import TokenTable
+from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.features.rows import Chunk, compute_rows, digest
 
-__all__ = ["FrozenTexts", "GivenTexts", "TextEncoder", "TokenNumbers"]
+__all__ = ["FrozenTexts", "GivenTexts", "TextEncoder", "TokenNumbers", "WordsAndSentences"]
 
+Progress = Callable[[int, int], None]
 CHUNK = 1024  # captions that are encoded in one call: where a killed run goes on
 
 
@@ -38,16 +40,20 @@ class FrozenTexts:
 
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
+        self._last: tuple[dict[str, int], np.ndarray] | None = None  # of captions that are in memory only
 
     def encode(self, captions: Iterable[str]) -> TokenTable:
         """Vectors of n captions."""
         return self._encode(list(captions), keep=False)
 
-    def encode_pairs(self, pairs: Pairs) -> TokenTable:
-        """Vectors of N captions, kept in the cache where the pairs are on disk too."""
-        return self._encode(pairs.captions, keep=pairs.source.kind != "memory")
+    def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
+        """Vectors of N captions, kept in the cache where the pairs are on disk too; ``progress(done, total)``."""
+        return self._encode(pairs.captions, pairs.source.kind != "memory", progress)
 
-    def _encode(self, captions: list[str], keep: bool) -> TokenTable:
+    def _encode(self, captions: list[str], keep: bool, progress: Progress | None = None) -> TokenTable:
+        if not keep and self._last is not None and all(caption in self._last[0] for caption in captions):
+            known, vectors = self._last
+            return TokenTable(np.array([known[c] for c in captions], np.int64), np.arange(len(captions) + 1), vectors)
         number: dict[str, int] = {}
         ids = np.array([number.setdefault(caption, len(number)) for caption in captions], dtype=np.int64)
         unique = list(number)
@@ -59,9 +65,41 @@ class FrozenTexts:
 
         folder = None
         if keep:
-            folder = cache_dir() / "texts" / f"{digest(*unique)}-{digest(self.encoder.fingerprint)}"
-        rows = compute_rows(len(unique), (self.encoder.dim,), np.float32, chunks, folder=folder)
+            key = getattr(self.encoder, "cache_key", self.encoder.fingerprint)
+            folder = cache_dir() / "texts" / f"{digest(*unique)}-{digest(key)}"
+        rows = compute_rows(len(unique), (self.encoder.dim,), np.float32, chunks, folder=folder, progress=progress)
+        if not keep:
+            self._last = number, rows.array
         return TokenTable(ids, np.arange(len(ids) + 1), rows.array)
+
+
+class WordsAndSentences:
+    """Learned words, and a frozen encoder's vector of each caption beside them.
+
+    Parameters
+    ----------
+    words : Tokenizer
+    frozen : FrozenTexts
+    """
+
+    def __init__(self, words: Tokenizer, frozen: FrozenTexts) -> None:
+        self.words, self.frozen = words, frozen
+
+    def __len__(self) -> int:
+        """Size of the embedding table."""
+        return len(self.words)
+
+    def encode(self, captions: Iterable[str]) -> TokenTable:
+        """Words and vectors of n captions."""
+        captions = list(captions)
+        return self._joined(captions, self.frozen.encode(captions))
+
+    def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
+        """Words and vectors of N captions; the vectors are kept as :meth:`FrozenTexts.encode_pairs` does."""
+        return self._joined(pairs.captions, self.frozen.encode_pairs(pairs, progress))
+
+    def _joined(self, captions: list[str], sentences: TokenTable) -> TokenTable:
+        return replace(self.words.encode(captions), sentences=sentences.vectors, sentence=sentences.ids)
 
 
 class TokenNumbers:
@@ -75,7 +113,7 @@ class TokenNumbers:
         table: TokenTable = self.pretrained.tokens(list(captions))
         return table
 
-    def encode_pairs(self, pairs: Pairs) -> TokenTable:
+    def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
         """Token numbers of N captions."""
         return self.encode(pairs.captions)
 
@@ -99,7 +137,7 @@ class GivenTexts:
             "pairs with vectors of both sides"
         )
 
-    def encode_pairs(self, pairs: Pairs) -> TokenTable:
+    def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
         """The vectors of N captions.
 
         Raises

@@ -24,6 +24,7 @@ views, as in NCR and REPAIR).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +41,7 @@ from cleanpairs.correspondence.planting import plant
 from cleanpairs.correspondence.similarity import SimilarityEvidence, area, similarity_evidence
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.estimators import PairCleaner
-from cleanpairs.estimators.refusal import caption_vectors
+from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.ops.joint import SHARPNESS, STAY
 from cleanpairs.ops.matching import matching_probability
@@ -70,7 +71,7 @@ def reduced(x: Any, seed: int) -> np.ndarray:
 
 def agreement_of(data: TrainingData, seed: int) -> Agreement:
     """Evidence of a training's pairs: similarity, where images and captions are vectors of one space; else neighbours'
-    agreement, of standardised mean regions, and of rare words or given vectors.
+    agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand side by side.
     """
     tokens = data.tokens
     if tokens.vectors is not None and data.images.ndim == 3 and data.images.shape[1] == 1 and len(tokens):
@@ -80,7 +81,8 @@ def agreement_of(data: TrainingData, seed: int) -> Agreement:
         if found is not None:
             return found
     images = reduced(image_vectors(data.images, np.arange(len(data.images))), seed)
-    texts = reduced(normalize(caption_vectors(data.tokens)), seed)
+    spaces = [reduced(normalize(space), seed) for space in caption_spaces(data.tokens)]
+    texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
     return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
 
 
@@ -197,7 +199,10 @@ class _Weighing:
         found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.seed)
         if found is None:
             return self.as_given if last and self.similarity else self.mixed(order[:n])
-        w = 1 - found.mismatched(positions(order[:n], observed))
+        at = positions(order[:n], observed)
+        w = 1 - found.mismatched(at)
+        if last and np.isnan(noise_rate(found, n).value):  # what is not known makes no pair sure
+            w = 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
         if last:
             self.calibration = found
             own, random = order[n : n + m], order[n + m :]
@@ -275,7 +280,7 @@ class _Weighing:
 
     def state(self) -> dict[str, Any]:
         """What the epochs have changed; the agreement and the planted pairs are computed again."""
-        known = {} if self.calibration is None else self.calibration.to_dict()
+        known = {} if self.calibration is None else vars(self.calibration)
         return {"w": self.w, "weight": self.weight, "caption": self.caption, "scores": self.scores, **known}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -329,6 +334,7 @@ class Auto(PairCleaner):
     method_name: ClassVar[str] = "auto"
     _null_threshold = False  # its correspondence is a probability
 
+    text_encoder: str | Path | None = "auto"
     epochs: int = 12
     horizon: int = 5
     repaired: float = 0.5

@@ -33,9 +33,10 @@ class PieceInputs:
 
     def pinned(self) -> PieceInputs:
         """In memory that a GPU reads by itself."""
-        ids, sizes, lengths = self.tokens
-        keep = None if self.keep is None else self.keep.pin_memory()
-        return PieceInputs(self.images.pin_memory(), keep, PackedTokens(ids.pin_memory(), sizes, lengths.pin_memory()))
+        ids, sizes, lengths, sentences = self.tokens
+        keep, sentences = (None if x is None else x.pin_memory() for x in (self.keep, sentences))
+        tokens = PackedTokens(ids.pin_memory(), sizes, lengths.pin_memory(), sentences)
+        return PieceInputs(self.images.pin_memory(), keep, tokens)
 
     def to(self, device: torch.device) -> tuple[Tensor, Tensor | None, PackedTokens]:
         """A network's arguments."""

@@ -87,7 +87,8 @@ def take_packed(tokens: PackedTokens, rows: np.ndarray) -> PackedTokens:
     present = at[None, :] < sizes[:, None]  # (L, b)
     starts = sizes.cumsum(0) - sizes
     left = present.sum(dim=1)
-    return PackedTokens(tokens.ids[(starts[:, None] + at)[present]], left[left > 0], tokens.lengths[at])
+    sentences = None if tokens.sentences is None else tokens.sentences[at]
+    return PackedTokens(tokens.ids[(starts[:, None] + at)[present]], left[left > 0], tokens.lengths[at], sentences)
 
 
 def _padded(parts: Tensor, width: int) -> Tensor:

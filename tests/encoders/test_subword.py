@@ -1,4 +1,4 @@
-"""Subwords: merges against a naive loop, determinism, saving, what is damaged, and what is missing."""
+"""Subwords: merges against a naive loop, determinism, saving, and what is damaged."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from collections import Counter
 
 import pytest
 
-pytest.importorskip("tokenizers")
-
 from cleanpairs.encoders.subword import START, SubwordTokenizer, pieces_of
 from cleanpairs.encoders.tokenizer import Tokenizer, runs
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.errors import DataError
 
 CAPTIONS = [
     "a red cat on a mat", "two red cats", "a tomcat and a cat", "the cat sat on the mat",
@@ -120,12 +118,6 @@ def test_round_trip_through_json() -> None:
 def test_merges_that_are_none_are_refused(merges: object) -> None:
     with pytest.raises(DataError, match="merges"):
         Tokenizer.from_dict({"kind": "subword", "vocabulary": ["a", "b"], "max_length": 5, "merges": merges})
-
-
-def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ConfigError, match=r"cleanpairs\[subword\]"):
-        Tokenizer.fit(CAPTIONS, kind="subword")
 
 
 def test_runs_are_words_and_stretches_without_spaces() -> None:
