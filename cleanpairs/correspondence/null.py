@@ -78,8 +78,8 @@ class Calibration:
         rng, logits = np.random.default_rng(0), np.zeros(len(knots))
         draws = DRAWS if len(observed) <= MOST_DRAWN else 1
         for _ in range(draws):
-            o, c = (s if draws == 1 else s[rng.integers(0, len(s), len(s))] for s in (observed, null))
-            wrong = np.clip(rate * _ratio(o, c, knots), LEAST, 1 - LEAST)
+            own, other = (s if draws == 1 else s[rng.integers(0, len(s), len(s))] for s in (observed, null))
+            wrong = np.clip(rate * _ratio(own, other, knots), LEAST, 1 - LEAST)
             logits -= np.log(wrong / (1 - wrong)) / draws
         return cls(rate, knots, logits + ORDER * np.linspace(-0.5, 0.5, len(knots)))
 

@@ -25,7 +25,7 @@ from cleanpairs.correspondence.null import LEAST_PAIRS, Calibration, null_pairs
 from cleanpairs.ops.normalised_similarity import TAU, Background, cosines
 from cleanpairs.ops.search import top_k
 
-__all__ = ["SimilarityEvidence", "area", "similarity_evidence"]
+__all__ = ["SimilarityEvidence", "area", "one_space", "similarity_evidence"]
 
 FOLDS = 5
 LEAST_Z = 5.0  # of the rank test
@@ -85,7 +85,7 @@ def similarity_evidence(
 
     rows = np.arange(n)
     scores = [similarity(rows, rows), similarity(*null), similarity(*near)]
-    if null.shape[1] < LEAST_PAIRS or _z(scores[0], scores[1]) < LEAST_Z:
+    if null.shape[1] < LEAST_PAIRS or not one_space(scores[0], scores[1]):
         return None
     calibration = Calibration.of(scores[0], scores[1])
     assert calibration is not None
@@ -151,9 +151,10 @@ def area(observed: np.ndarray, null: np.ndarray) -> float:
     return float((ranks.mean() - (len(observed) + 1) / 2) / len(null))
 
 
-def _z(observed: np.ndarray, null: np.ndarray) -> float:
-    """Deviations of the area from one half, of Mann and Whitney."""
-    return (area(observed, null) - 0.5) / float(np.sqrt((1 / len(observed) + 1 / len(null)) / 12))
+def one_space(observed: np.ndarray, null: np.ndarray) -> bool:
+    """Whether observed scores are above null ones, by the rank test of Mann and Whitney."""
+    deviation = float(np.sqrt((1 / max(len(observed), 1) + 1 / max(len(null), 1)) / 12))
+    return (area(observed, null) - 0.5) / deviation >= LEAST_Z
 
 
 def _corrected(area: float, rate: float) -> float:

@@ -28,10 +28,10 @@ from cleanpairs.encoders.pretrained import (
     _json,
     _model,
     _require_extra,
-    _sha256,
     _tokenizer,
 )  # fmt: skip
 from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.regular import sha256_of
 
 __all__ = ["SHIPPED", "SentenceEncoder", "shipped"]
 
@@ -153,7 +153,7 @@ def _found(name: str, revision: str | None) -> Path:
         folder = shipped()
         if folder is None:
             raise ConfigError(f"text_encoder={SHIPPED!r}: its weights are not installed; run: {INSTALL}")
-        if _sha256(folder / "model.safetensors") != WEIGHTS:
+        if sha256_of(folder / "model.safetensors") != WEIGHTS:
             raise DataError(f"{folder / 'model.safetensors'} is not {SHIPPED} (SHA-256 {WEIGHTS[:12]}...): {INSTALL}")
         return folder
     return Path(name) if Path(name).is_dir() else _download(name, revision, (POOLING, LIMITS))

@@ -75,7 +75,10 @@ class VSEInf(nn.Module):
     def encode_texts(self, tokens: PackedTokens) -> Tensor:
         """Unit vectors (B, E), in the packed order."""
         words: Tensor = self.text(tokens)
-        return words if self.sentence is None else l2_normalise(words + self.sentence(tokens.sentences[:, None]))
+        if self.sentence is None:
+            return words
+        assert tokens.sentences is not None
+        return l2_normalise(words + self.sentence(tokens.sentences[:, None]))
 
     def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
         """``(z_image, z_text)``, each (B, E): one call for a training step, so that a launcher can wrap it."""

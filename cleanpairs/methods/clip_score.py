@@ -170,6 +170,7 @@ class ClipScore(PairCleaner):
         on_epoch: Callable[[EpochRecord, np.ndarray], None] | None = None,
         on_step: Callable[[int, int, float], None] | None = None,
         on_encode: Callable[[int, int], None] | None = None,
+        on_encode_texts: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Encode ``pairs``, and set the threshold and the bank by them.
 
@@ -197,7 +198,7 @@ class ClipScore(PairCleaner):
         elif source is not None:
             refuse_without_captions(pairs, source)
         model = Given(self.score_column) if source is None else self._load(str(Path(source).resolve()), str(source))
-        images, texts, self.quarantined_ = self._encode(model, pairs, on_encode)
+        images, texts, self.quarantined_ = self._encode(model, pairs, on_encode, on_encode_texts)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(len(pairs), len(usable))
         if len(usable) < 2:
@@ -263,14 +264,18 @@ class ClipScore(PairCleaner):
         return GivenScorer(self.score_)
 
     def _encode(
-        self, model: PretrainedCLIP | Given, pairs: Pairs, progress: Callable[[int, int], None] | None = None
+        self,
+        model: PretrainedCLIP | Given,
+        pairs: Pairs,
+        progress: Callable[[int, int], None] | None = None,
+        texts_progress: Callable[[int, int], None] | None = None,
     ) -> tuple[Embeddings, Embeddings, dict[int, str]]:
         """M images, N captions and the quarantine."""
         if isinstance(model, Given):
             images, texts, faults = model.vectors(pairs)
             return Embeddings(images), Embeddings(texts), dict(sorted({**faults, **pairs.reasons}.items()))
         matrix = image_matrix_of(model, pairs, self.image_encoder, progress)
-        table = FrozenTexts(model).encode_pairs(pairs)
+        table = FrozenTexts(model).encode_pairs(pairs, texts_progress)
         assert table.vectors is not None
         texts = np.asarray(table.vectors[table.ids])
         return Embeddings(unit_rows(matrix.array[:, 0])), Embeddings(texts), self._quarantine(pairs, matrix)
