@@ -136,7 +136,7 @@ METHODS = Registry(
         ),
         "clip-score": (
             "cleanpairs.methods.clip_score:ClipScore",
-            "cosine of a pretrained CLIP or SigLIP, threshold by quantile: the filter in use, nothing trained",
+            "normalised cosine of a pretrained CLIP or SigLIP, threshold by null pairs: nothing trained",
             "CLIPScore, EMNLP 2021; DataComp, 2023",
             {
                 "model": "a CLIP or SigLIP model, a directory or a hub name (--set method.model=NAME), or data with "

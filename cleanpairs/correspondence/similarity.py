@@ -25,7 +25,7 @@ from cleanpairs.correspondence.null import LEAST_PAIRS, Calibration, null_pairs
 from cleanpairs.ops.normalised_similarity import TAU, Background, cosines
 from cleanpairs.ops.search import top_k
 
-__all__ = ["SimilarityEvidence", "similarity_evidence"]
+__all__ = ["SimilarityEvidence", "area", "one_space", "similarity_evidence"]
 
 FOLDS = 5
 LEAST_Z = 5.0  # of the rank test
@@ -85,20 +85,20 @@ def similarity_evidence(
 
     rows = np.arange(n)
     scores = [similarity(rows, rows), similarity(*null), similarity(*near)]
-    if null.shape[1] < LEAST_PAIRS or _z(scores[0], scores[1]) < LEAST_Z:
+    if null.shape[1] < LEAST_PAIRS or not one_space(scores[0], scores[1]):
         return None
     calibration = Calibration.of(scores[0], scores[1])
     assert calibration is not None
     predicted = _predicted(pairs, calibration(scores[0]), fold, [np.stack([rows, rows]), null, near])
     scores, predicted = (_in_deviations(s) for s in (scores, predicted))
     joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in WEIGHTS]
-    worth = [_area(o, c) + NEAR_SHARE * _area(o, near) for o, c, near in joined]
+    worth = [area(o, c) + NEAR_SHARE * area(o, near) for o, c, near in joined]
     best = int(np.argmax(worth))
     observed, against, near_score = joined[best]
     calibration = Calibration.of(observed, against)
     assert calibration is not None
     rate = calibration.noise_rate
-    separation = _corrected(_area(observed, against), rate)
+    separation = _corrected(area(observed, against), rate)
     is_near = False
     if rate < FEW_WRONG and separation >= APART:
         by_near = _near_rate(observed, near_score)
@@ -143,7 +143,7 @@ def _in_deviations(scores: list[np.ndarray]) -> list[np.ndarray]:
     return [(s - mean) / spread for s in scores]
 
 
-def _area(observed: np.ndarray, null: np.ndarray) -> float:
+def area(observed: np.ndarray, null: np.ndarray) -> float:
     """The probability that an observed score is above a null one."""
     if not len(null):
         return 0.5
@@ -151,9 +151,10 @@ def _area(observed: np.ndarray, null: np.ndarray) -> float:
     return float((ranks.mean() - (len(observed) + 1) / 2) / len(null))
 
 
-def _z(observed: np.ndarray, null: np.ndarray) -> float:
-    """Deviations of the area from one half, of Mann and Whitney."""
-    return (_area(observed, null) - 0.5) / float(np.sqrt((1 / len(observed) + 1 / len(null)) / 12))
+def one_space(observed: np.ndarray, null: np.ndarray) -> bool:
+    """Whether observed scores are above null ones, by the rank test of Mann and Whitney."""
+    deviation = float(np.sqrt((1 / max(len(observed), 1) + 1 / max(len(null), 1)) / 12))
+    return (area(observed, null) - 0.5) / deviation >= LEAST_Z
 
 
 def _corrected(area: float, rate: float) -> float:
@@ -174,6 +175,6 @@ def _near_rate(observed: np.ndarray, near: np.ndarray) -> float | None:
     q = np.array([0.1, 0.2])  # below, the null is of captions to which none is near
     tails = np.array([(observed < cut).mean() for cut in np.quantile(near, q)])
     surely = float(((tails - np.sqrt(tails / len(observed))) / q).min())
-    if surely < LEAST_NEAR or rate > MOST_NEAR or _corrected(_area(observed, near), rate) < NEAR_APART:
+    if surely < LEAST_NEAR or rate > MOST_NEAR or _corrected(area(observed, near), rate) < NEAR_APART:
         return None
     return rate

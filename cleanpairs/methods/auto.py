@@ -38,7 +38,7 @@ from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate,
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import gaussian_split
 from cleanpairs.correspondence.planting import plant
-from cleanpairs.correspondence.similarity import SimilarityEvidence, similarity_evidence
+from cleanpairs.correspondence.similarity import SimilarityEvidence, area, similarity_evidence
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.refusal import caption_spaces
@@ -55,6 +55,7 @@ __all__ = ["Auto"]
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
 LIKENESS, UNTRAINED = 2.0, 0.15  # of the ranks in the last order, beside 1 of the networks' score
+BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
 RANDOM = 2  # unseen random pairs, for each planted one
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
@@ -109,8 +110,9 @@ class _Weighing:
         self.texts = np.concatenate([self.caption, *unseen])
         changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
         as_given = agreement_of(data, method.random_state) if method.witness else nothing_known(n)
+        self.similarity = isinstance(as_given, SimilarityEvidence)
         self.settled = isinstance(as_given, SimilarityEvidence) and as_given.settled
-        self.rate = as_given.wrong
+        self.rate, self.as_given = as_given.wrong, as_given.right
         agreement = as_given
         if len(self.planted) and method.witness and not self.settled:
             agreement = agreement_of(changed, method.random_state)
@@ -168,6 +170,8 @@ class _Weighing:
                 order += ranks(self.own)
             elif self.likeness:
                 order += LIKENESS * self.similar(view) + UNTRAINED * ranks(self.own)
+            if last and self.similarity:
+                order = self.best([ranks(self.own), *(order + c * ranks(self.own) for c in BESIDE)])
             self.w = self.calibrated(order, last).astype(np.float32)
         self.weight = self.w.copy()
         if self.settled and not last:
@@ -178,6 +182,13 @@ class _Weighing:
             if self.repaired > 0:
                 self.repair(view)
 
+    def best(self, orders: list[np.ndarray]) -> np.ndarray:
+        """Of scores (K,) those that set the planted pairs, which nobody has named, farthest below the observed ones."""
+        if not len(self.planted):
+            return orders[0]
+        observed = np.delete(np.arange(len(self.w)), self.planted)
+        return max(orders, key=lambda order: area(order[observed], order[self.planted]))
+
     def calibrated(self, order: np.ndarray, last: bool) -> np.ndarray:
         """P(matched) (N,) of scores (K,); at ``last`` of the planted images with their own captions."""
         n, m = len(self.w), len(self.planted)
@@ -187,7 +198,7 @@ class _Weighing:
         known = positions(self.own[self.planted], self.control) if len(self.control) else None
         found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.seed)
         if found is None:
-            return self.mixed(order[:n])
+            return self.as_given if last and self.similarity else self.mixed(order[:n])
         at = positions(order[:n], observed)
         w = 1 - found.mismatched(at)
         if last and np.isnan(noise_rate(found, n).value):  # what is not known makes no pair sure
@@ -351,7 +362,9 @@ class Auto(PairCleaner):
         super()._set_threshold(y)
         rate = noise_rate(self._trained.calibration, len(y))
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
-        if self._trained.settled:  # by the evidence itself, which may have asked near null pairs
+        if self._trained.similarity and np.isnan(rate.value):
+            self.noise_rate_ = self._trained.rate  # without an interval: too few planted pairs for one
+        elif self._trained.settled:  # by the evidence itself, which may have asked near null pairs
             self.noise_rate_ = found = self._trained.rate
             self.noise_rate_interval_ = (float(np.fmin(rate.low, found)), float(np.fmax(rate.high, found)))
         self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from cleanpairs.correspondence.null import Calibration, null_pairs, scores_and_null
+from cleanpairs.correspondence.similarity import one_space
 from cleanpairs.ops.normalised_similarity import Background, cosines, normalised_similarity
 
 __all__ = ["KINDS", "NormalisedScore"]
@@ -34,7 +35,7 @@ class NormalisedScore:
     def of(cls, pairs: Background, kind: str, tau: float, seed: int = 0) -> tuple[NormalisedScore, np.ndarray]:
         """By N pairs, and the correspondence (N,) float32 of these."""
         observed, null = _scores(pairs, kind, tau, seed)
-        calibration = later = Calibration.of(observed, null)
+        calibration = later = Calibration.of(observed, null) if one_space(observed, null) else None
         stored = pairs.take(np.sort(np.random.default_rng(seed).permutation(len(pairs))[:STORED]))
         if kind != "none" and len(stored) < len(pairs) and calibration is not None:
             later = Calibration.of(*_scores(pairs, kind, tau, seed, stored), calibration.noise_rate)

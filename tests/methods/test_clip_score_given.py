@@ -81,6 +81,17 @@ def test_threshold_rate_and_probability_come_from_the_null(
     assert clean.noise_rate_ < 0.02 and (clean.correspondence_ < clean.threshold_).mean() <= 0.005
 
 
+def test_where_there_is_no_common_space_nothing_is_flagged() -> None:
+    pairs = many(300, 0)
+    assert pairs.text_vectors is not None
+    turn = np.linalg.qr(np.random.default_rng(2).normal(size=(32, 32)))[0]
+    turned = Pairs.from_arrays(
+        pairs.captions, features=np.asarray(pairs.images.array())[:, 0], text_vectors=(pairs.text_vectors @ turn)
+    )
+    model = ClipScore(text_encoder="features").fit(turned)
+    assert np.isnan(model.noise_rate_) and not (model.correspondence_ < model.threshold_).any()
+
+
 def test_of_few_pairs_nothing_is_flagged() -> None:
     model = ClipScore(text_encoder="features").fit(both())
     assert np.isnan(model.noise_rate_) and model.threshold_ == 0 and (model.correspondence_ >= 0).all()
