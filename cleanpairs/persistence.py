@@ -44,9 +44,9 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
     bank = estimator.bank_
     encoders = estimator.encoders_.to_dict()
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
-    parameters["text_encoder"] = estimator.text_encoder_  # what was taken for these data
-    # By their absolute paths; a module is none of text.
-    parameters |= {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
+    # By their absolute paths; a module is none of text, and what was chosen for these data is no parameter.
+    named = {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
+    parameters |= {role: name for role, name in named.items() if parameters[role] not in (None, "auto")}
     name = getattr(_members(estimator.model_)[0], "registered", estimator.backbone)
     config = {
         "format": FORMAT,
@@ -55,6 +55,7 @@ def save_estimator(estimator: PairCleaner, path: Path, *, overwrite: bool = Fals
         "parameters": parameters,
         "backbone": {"name": name, **estimator.model_.config},
         "encoders": encoders,
+        "text_encoder": named.get("text_encoder", estimator.text_encoder_),
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
         "state": {name: _plain(getattr(estimator, name)) for name in _STATE},
         "calibration": None if estimator.calibration_ is None else estimator.calibration_.to_dict(),
@@ -175,7 +176,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
             f"{path} was fitted with a torch module as image_encoder ({encoders['image_encoder']['name']}), which is "
             f"not saved: give it again, from_pretrained(path, image_encoder=module)"
         )
-    estimator._load_encoders(estimator.text_encoder, encoders, path)
+    estimator._load_encoders(config.get("text_encoder", estimator.text_encoder), encoders, path)
     try:
         backbone = dict(config["backbone"])
         with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced

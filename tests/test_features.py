@@ -40,7 +40,9 @@ def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second
     first = image_matrix(pairs, image_size=64)
     direct = EfficientNetLite0().encode([Image.open(io.BytesIO(b)) for b in images if b], image_size=64)
     assert first.encoder == "efficientnet_lite0" and first.array.shape == (3, 9, 1280)
-    np.testing.assert_allclose(first.array.astype(np.float32), direct, atol=2e-3)
+    made = first.array.astype(np.float32)
+    cosine = (made * direct).sum(2) / np.linalg.norm(made, axis=2) / np.linalg.norm(direct, axis=2)
+    assert cosine.min() > 0.995 and cosine.mean() > 0.998  # in bfloat16, where the processor multiplies it
 
     def fail(*args: object, **kwargs: object) -> np.ndarray:
         raise AssertionError("encoded again")

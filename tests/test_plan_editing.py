@@ -102,7 +102,7 @@ def test_how_often_a_donor_is_used_is_counted_again(tmp_path: Path) -> None:
 
 def test_a_caption_of_somebodys_own_is_refused_by_name(tmp_path: Path) -> None:
     for row, action in ((7, "keep"), (0, "rematch_text")):
-        plan_of({row: {"caption": "what I see"}}).save(tmp_path / "plan.parquet")
+        plan_of({row: {"caption": "what I see"}}).save(tmp_path / "plan.parquet", overwrite=True)
         with pytest.raises(DataError, match=f"pair {row} .*what I see.*{action}"):
             RepairPlan.load(tmp_path / "plan.parquet")
 

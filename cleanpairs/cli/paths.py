@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
-from cleanpairs.regular import read_json
+if TYPE_CHECKING:  # they bring numpy and pyarrow, which `cleanpairs --help` does without
+    from cleanpairs.data.guard import Input
+
 
 __all__ = ["Params", "PathsCommand", "Writes", "reads_a_path", "written_and_read"]
 
@@ -70,6 +71,7 @@ class PathsCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it, if its paths allow that."""
+        from cleanpairs.data.guard import refuse_inputs
         from cleanpairs.data.locks import hold
         from cleanpairs.distributed import rank_by_environment
 
@@ -111,6 +113,8 @@ def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list[I
 
 def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator[Input]:
     """What reading ``path`` reads: files that it goes back to among them."""
+    from cleanpairs.data.guard import Input, data_inputs
+
     if "://" in path:
         return
     if name == "image_root":
@@ -160,6 +164,8 @@ def _plan_settings(path: str) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     """The object in a file; an empty one where there is none."""
+    from cleanpairs.regular import read_json
+
     try:
         found = read_json(path)
     except (OSError, ValueError):

@@ -131,6 +131,15 @@ def as_embeddings(root: Path, table: pa.Table) -> list[str]:
     return [str(root)]
 
 
+def as_arrays(root: Path, table: pa.Table) -> list[str]:
+    vectors = np.array(table["image_features"].to_pylist(), np.float16).mean(1)
+    images, texts, captions = root / "images.npy", root / "texts.npy", root / "captions.txt"
+    np.save(images, vectors)
+    np.save(texts, vectors)
+    captions.write_text("".join(f"{caption}\n" for caption in table["caption"].to_pylist()), encoding="utf-8")
+    return [str(images), "--text-vectors", str(texts), "--captions", str(captions)]
+
+
 def as_research(root: Path, table: pa.Table) -> list[str]:
     np.save(root / "train_ims.npy", np.array(table["image_features"].to_pylist(), np.float16))
     (root / "train_caps.txt").write_text("".join(c + "\n" for c in table["caption"].to_pylist()))
@@ -148,7 +157,7 @@ def as_now(root: Path, table: pa.Table) -> list[str]:
 KINDS: dict[Callable[[Path, pa.Table], list[str]], str] = {
     as_parquet: "parquet", as_url: "parquet", as_datasets: "datasets", as_img2dataset: "webdataset",
     as_webdataset: "webdataset", as_csv: "folder", as_jsonl: "folder", as_coco: "coco", as_karpathy: "coco",
-    as_embeddings: "clip-retrieval", as_research: "precomp", as_now: "precomp",
+    as_embeddings: "clip-retrieval", as_arrays: "npy", as_research: "precomp", as_now: "precomp",
 }  # fmt: skip
 
 
@@ -187,7 +196,7 @@ def test_inspect_fit_and_export(write: Any, tmp_path: Path, command: Callable[..
 
     seen = json.loads(command("inspect", *data, "--json"))
     assert (seen["reader"], seen["pairs"], seen["quarantined"]) == (KINDS[write], N, 0)
-    vectors = KINDS[write] in ("precomp", "clip-retrieval")
+    vectors = KINDS[write] in ("precomp", "clip-retrieval", "npy")
     assert (seen["decoded"] is None) == vectors and (vectors or seen["decoded"]["failures"] == [])
 
     encoder = [] if vectors else ["--image-encoder", "cnn"]

@@ -78,7 +78,7 @@ def test_the_approximate_search_in_parts_that_was_stopped(tmp_path: Path) -> Non
     assert found.note == wanted.note
     other = looks(bank, queries, 10)  # the next search has a folder of its own
     np.testing.assert_array_equal(other.indices, top_k(bank, queries, 10).indices)
-    assert sorted(p.name for p in (tmp_path / "parts").iterdir()) == ["search-0", "search-1"]
+    assert sorted(p.name for p in (tmp_path / "parts").iterdir()) == [".job-lock", "search-0", "search-1"]
     looks.remove()
     assert not (tmp_path / "parts").exists()
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -178,7 +179,7 @@ def _surroundings(work: Path) -> None:
     import numpy as np
 
     for name in ("many", "folder", "precomp", "hub", "emb/img_emb", "emb/metadata"):
-        (work / name).mkdir(parents=True)
+        (work / name).mkdir(parents=True, exist_ok=True)
     for name in ("many/a.parquet", "many/b.parquet"):
         shutil.copy(work / "data.parquet", work / name)
     np.save(work / "precomp/train_ims.npy", np.ones((6, 3, 4), np.float32))
@@ -291,7 +292,7 @@ def homeless() -> None:
     for name in ("HOME", "CLEANPAIRS_CACHE", "XDG_CACHE_HOME", "USER", "LOGNAME"):
         os.environ.pop(name, None)
     if os.getuid() == 0:
-        os.system("chmod -R a+rwX . ..")
+        subprocess.run(["chmod", "-R", "a+rwX", ".", ".."], check=True)
         os.setgroups([])
         os.setgid(54_321)
         os.setuid(54_321)
