@@ -30,7 +30,8 @@ def null_threshold(
     """The threshold of the correspondence ``y`` (N,), and the noise rate.
 
     None where there are too few pairs, the similarities tell nothing, or the method does not agree with them about
-    which pairs are wrong: the two sets share less than half of what goes beyond chance.
+    which pairs are wrong: the two sets share less than half of what goes beyond chance, or so many labels are alike that
+    the threshold parts nothing.
 
     Parameters
     ----------
@@ -46,6 +47,10 @@ def null_threshold(
     rate = noise_rate(observed, null)
     threshold = float(np.quantile(y, rate))
     flagged = y < threshold
-    if rate > MOST or (flagged.any() and np.mean(observed[flagged] <= np.quantile(observed, rate)) < (1 + rate) / 2):
+    if (
+        rate > MOST
+        or flagged.mean() < rate / 2
+        or (flagged.any() and np.mean(observed[flagged] <= np.quantile(observed, rate)) < (1 + rate) / 2)
+    ):
         return None
     return threshold, rate
