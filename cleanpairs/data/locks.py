@@ -96,7 +96,12 @@ def _take(lock: Path, output: str) -> int:
                     ) from error
                 return fd  # a file system without locks
             if _is_at(fd, lock):
-                _sign(fd)
+                try:
+                    _sign(fd)
+                except BaseException:  # a signal: it is ours, and would be left behind
+                    with suppress(OSError):
+                        os.unlink(lock)
+                    raise
                 return fd
         except BaseException:
             os.close(fd)

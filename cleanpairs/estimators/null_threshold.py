@@ -30,8 +30,8 @@ def null_threshold(
     """The threshold of the correspondence ``y`` (N,), and the noise rate.
 
     None where there are too few pairs, the similarities tell nothing, or the method does not agree with them about
-    which pairs are wrong: the two sets share less than half of what goes beyond chance, or so many labels are alike that
-    the threshold parts nothing.
+    which pairs are wrong: the two sets share less than half of what goes beyond chance, or so many labels are
+    alike that the threshold parts nothing.
 
     Parameters
     ----------

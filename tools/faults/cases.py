@@ -177,6 +177,9 @@ def _output(path: Path, case: Case) -> str:
         return ABSENT
     if path.suffix == ".csv" or path.name.endswith(".csv.json"):
         return str(in_child(_plan, str(path).removesuffix(".json")))
+    if path.name.endswith(".manifest.json") and path.is_file():  # it names the input by where it lies
+        text = path.read_text(encoding="utf-8").replace(str(path.parent.resolve()), "")
+        return hashlib.sha256(text.encode()).hexdigest()
     return digest(path)
 
 

@@ -10,8 +10,8 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -317,7 +317,7 @@ def try_races(times: int, base: Path, scratch: Path) -> list[str]:
                 "../data.parquet",
                 *FIT,
                 "--seed",
-                str(k),
+                str(k + 1),
                 "--out",
                 "../same",
                 *(["--overwrite"] * (attempt % 2)),
