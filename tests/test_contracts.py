@@ -135,7 +135,8 @@ def test_before_fit_everything_says_so(method: Any, tmp_path: Path) -> None:
 BAD: dict[str, list[Any]] = {
     "backbone": ["vse_inv"], "image_encoder": ["efficient"], "image_transform": [3], "encoder": ["", 3],
     "tune": ["some", "blocks:0", None, "lora"], "encoder_lr": [0, "a"], "lora_rank": [0, "a"],
-    "gradient_checkpointing": ["no"], "text_encoder": ["", 3], "planted": [-0.1, 0.3, "a"], "image_size": [0, -3, "big", 2.5],
+    "gradient_checkpointing": ["no"], "text_encoder": ["", 3], "image_size": [0, -3, "big", 2.5],
+    "planted": [-0.1, 0.3, "a"],
     "dim": [0, 2.5, "a", True], "dim_word": [0], "dim_sim": [0, "a"], "epochs": [0, -1, 1.5, None],
     "refine_epochs": [(0,), (2, "a"), 3, (True,)], "freeze": [0, "a", 1.5], "horizon": [0, "always", 1.5],
     "beta": [-0.1, 1.1, "a", float("nan")], "epsilon": [-0.1, 2, None], "lam": [-1, "a", float("nan"), float("inf")],

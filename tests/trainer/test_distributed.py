@@ -50,7 +50,7 @@ UNDETERMINED = ("image.mlp.0.bias", "mlp.1.running_mean", "attention.weigh.bias"
 
 def compare(one: Path, two: Path, case: str) -> None:
     """Losses, values, labels and weights."""
-    # How sums are rounded is the processor's affair: with other kernels, Adam's steps part by a tenth of a percent of lr.
+    # How sums are rounded is the processor's affair, and Adam makes more of it.
     a, b = np.load(one), np.load(two)
     local = "sgr" in case or "saf" in case
     assert sorted(a.files) == sorted(b.files) and len(a["losses"]) >= 3
