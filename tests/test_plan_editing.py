@@ -63,7 +63,7 @@ def test_a_spreadsheet_gets_no_formula(tmp_path: Path) -> None:
 def edited(tmp_path: Path, *changes: tuple[str, str], count: int = 1) -> RepairPlan:
     """The plan after a person replaced text in its CSV."""
     path = tmp_path / "plan.csv"
-    plan_of().save(path)
+    plan_of().save(path, overwrite=True)
     text = path.read_text(encoding="utf-8")
     for old, new in changes:
         assert text.count(old) >= 1, (old, text)

@@ -88,7 +88,7 @@ def test_auto_takes_both_for_english_and_comes_back_from_disk(encoder: SentenceE
     assert model.model_.members[0].config["dim_sentence"] == 384
     model.save_pretrained(tmp_path / "model")
     saved = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
-    assert saved["parameters"]["text_encoder"] == SHIPPED == saved["encoders"]["text_encoder"]["name"]
+    assert saved["text_encoder"] == SHIPPED == saved["encoders"]["text_encoder"]["name"]
     again = Auto.from_pretrained(tmp_path / "model")
     np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
     np.testing.assert_array_equal(again.encode_texts(["a cat"]), model.encode_texts(["a cat"]))
@@ -102,7 +102,7 @@ def test_auto_learns_words_alone_where_it_is_told_or_the_language_is_another(
         assert model.captions_.startswith("learned words") and model.encoders_.text is None
         model.save_pretrained(tmp_path / "model", overwrite=True)
         again = Auto.from_pretrained(tmp_path / "model")
-        assert again.text_encoder == "words"
+        assert again.text_encoder_ == "words"
         np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
 
 

@@ -7,6 +7,7 @@ file that was there has to be there afterwards, with what it held.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -335,6 +336,6 @@ def try_races(times: int, base: Path, scratch: Path) -> list[str]:
 
 
 def _line(path: Path, word: str) -> str:
-    """The number in the first line about ``word``; recipe.yaml calls the seed by the name of the setting as well."""
-    lines = [line for line in path.read_text().splitlines() if line.strip().strip('"').startswith(word)]
-    return "".join(c for c in lines[0] if c.isdigit()) if lines else "none"
+    """The number behind ``word`` in a file; recipe.yaml calls the seed by the name of the setting."""
+    found = re.search(rf"\b(?:{word}|random_state)\b\W*(\d+)", path.read_text())
+    return found[1] if found else "none"
