@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -178,7 +179,7 @@ def _output(path: Path, case: Case) -> str:
     if path.suffix == ".csv" or path.name.endswith(".csv.json"):
         return str(in_child(_plan, str(path).removesuffix(".json")))
     if path.name.endswith(".manifest.json") and path.is_file():  # it names the input by where it lies
-        text = path.read_text(encoding="utf-8").replace(str(path.parent.resolve()), "")
+        text = re.sub(r'"(?:\.\./)+', '"../', path.read_text(encoding="utf-8"))
         return hashlib.sha256(text.encode()).hexdigest()
     return digest(path)
 
