@@ -173,9 +173,7 @@ def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tup
         (
             "Correspondence",
             histogram_figure(y, outcome.threshold, truth) if len(y) else None,
-            "How many pairs have which correspondence; those left of the dashed line, the threshold, are flagged. The "
-            "lines over the bars, where there are any, divide the pairs into mismatched and matched ones as the shape "
-            "of the histogram lets expect.",
+            "How many pairs have which correspondence; those left of the dashed line, the threshold, are flagged.",
         ),
         (
             "Precision and recall",
