@@ -7,7 +7,6 @@ killed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Engine
 from cleanpairs.errors import DataError
 from cleanpairs.ops.search import SearchNote, TopK, merge_top_k, top_k
+from cleanpairs.regular import sha256_of
 
 __all__ = ["SearchWork", "sharded_top_k"]
 
@@ -94,7 +94,7 @@ def sharded_top_k(
     queries, bank, folder = (Path(p).absolute() for p in (queries, bank, folder))
     n, m = len(_vectors(str(queries))), len(_vectors(str(bank)))
     shards = [Partition(i, first, min(shard, m - first)) for i, first in enumerate(range(0, m, shard))]
-    job = json.dumps(["search", k, exact, *(_file_digest(p) for p in (queries, bank))])
+    job = json.dumps(["search", k, exact, *(sha256_of(p) for p in (queries, bank))])
     work = SearchWork(str(queries), str(bank), k, exact)
     done = run_partitions(work, shards, folder, job=job, engine=engine, overwrite=True)
     found = [np.load(folder / s.name, mmap_mode="r", allow_pickle=False) for s in shards]
@@ -119,8 +119,3 @@ def _vectors(path: str) -> np.ndarray:
     if not isinstance(found, np.ndarray) or found.ndim != 2 or found.dtype.kind != "f":
         raise DataError(f"{path} must hold (n, d) floating-point numbers")
     return found
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
