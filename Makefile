@@ -1,6 +1,7 @@
 # Two entry points for a fresh machine with Python 3.11+, make and git: `make demo` and `make test`.
 # PYTHON=python3.12 picks another interpreter, VENV=dir another environment, PIP_ARGS adds options of pip, such as the
-# index of PyTorch's CPU builds (a third of the download where no GPU is used).
+# index of PyTorch's CPU builds (a third of the download where no GPU is used). Tests run in a process a core, up to four,
+# with one thread each: two processes with two threads each on two cores are many times slower.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -42,7 +43,7 @@ demo: $(VENV)/.installed
 	$(BIN)/cleanpairs demo
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -m "not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not gpu" --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m gpu
