@@ -16,7 +16,6 @@ from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.ops.matching import duplicate_mask
 from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups
 from cleanpairs.trainer.compiled import Compiled
-from cleanpairs.trainer.gathering import Gathering
 from cleanpairs.trainer.inputs import Ahead, Inputs
 from cleanpairs.trainer.staged import Staged
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
@@ -101,7 +100,6 @@ class View:
         self.last = False
         self.staged = [Staged(network, settings.micro_batch) for network in networks]
         self.ahead = Ahead(self.inputs) if self.device.type == "cuda" else None  # a CPU has no time to spare
-        self.gathering = None if self.ahead is not None else Gathering()  # where there is a thread, memory is pinned
         self._encoded: dict[int, Encoded] = {}
 
     def seed(self, *tags: int) -> int:
@@ -195,7 +193,6 @@ class View:
         return Inputs.of(
             self.data, groups, captions, seed, image_drop=model.image_drop, text_drop=model.text_drop,
             exclude_duplicates=s.exclude_duplicates, micro_batch=s.micro_batch, pin=self.device.type == "cuda",
-            gather=self.gathering,
         )  # fmt: skip
 
     @torch.no_grad()
