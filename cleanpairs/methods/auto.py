@@ -112,6 +112,7 @@ class _Weighing:
         as_given = agreement_of(data, method.random_state) if method.witness else nothing_known(n)
         self.similarity = isinstance(as_given, SimilarityEvidence)
         self.settled = isinstance(as_given, SimilarityEvidence) and as_given.settled
+        self.by_similarity = as_given.calibration if isinstance(as_given, SimilarityEvidence) else None
         self.rate, self.as_given = as_given.wrong, as_given.right
         agreement = as_given
         if len(self.planted) and method.witness and not self.settled:
@@ -163,7 +164,7 @@ class _Weighing:
         last = view.epoch == self.horizon
         if self.settled:
             if last:
-                self.calibration = calibrate(self.own[: len(self.w)], self.control, seed=self.seed)
+                self.calibration = self.by_similarity
         else:
             order = ranks(self.scores)
             if not last:
@@ -364,9 +365,6 @@ class Auto(PairCleaner):
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
         if self._trained.similarity and np.isnan(rate.value):
             self.noise_rate_ = self._trained.rate  # without an interval: too few planted pairs for one
-        elif self._trained.settled:  # by the evidence itself, which may have asked near null pairs
-            self.noise_rate_ = found = self._trained.rate
-            self.noise_rate_interval_ = (float(np.fmin(rate.low, found)), float(np.fmax(rate.high, found)))
         self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration
         del self._trained
 
