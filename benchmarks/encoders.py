@@ -2,12 +2,14 @@
 
     python benchmarks/encoders.py photos.parquet --test photos_test.parquet --captions 1 5 --sizes 1600 --noise 0.4 0
     python benchmarks/encoders.py clipart
+    python benchmarks/encoders.py titles.parquet --sizes 500 --kinds words both auto --foreign 0.5
 
 Each file is Parquet with an image and a caption, or a list of captions, a row; ``clipart`` is the corpus that ships,
 with its test split. Of each corpus so many rows and so many captions of each are taken, the share ``--noise`` of the
 captions is permuted, and the method ``auto`` with the backbone ``mlp`` is fitted with each text encoder: AUROC of the
 untrained neighbours' agreement, AUROC and F1 of the method, rSum on the test file, CPU seconds. ``sentences``
-are the vectors alone, given as those of the data. ``--speed`` is about the image encoder: bfloat16 against float32.
+are the vectors alone, given as those of the data; ``auto`` chooses, as a fit does. ``--foreign`` transliterates a share
+of the captions into Cyrillic, which the sentence encoder does not know. ``--speed``: both encoders, bfloat16 against float32.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +32,7 @@ from cleanpairs.features import FrozenTexts, ImageMatrix, image_matrix
 from cleanpairs.methods.auto import agreement_of
 from cleanpairs.trainer import TrainingData
 
-KINDS = ("words", "sentences", "both")
+KINDS = ("words", "sentences", "both", "auto")
 SETTINGS = {"backbone": "mlp", "batch_size": 32}
 
 
@@ -45,6 +48,14 @@ def vectors(pairs: Pairs, matrix: ImageMatrix, sentences: np.ndarray | None) -> 
     )
 
 
+def transliterated(pairs: Pairs, share: float) -> Pairs:
+    """The pairs, so many of their captions with a Cyrillic letter for each Latin one."""
+    letters = str.maketrans("abcdefghijklmnopqrstuvwxyz", "абцдефгхийклмнопярстувшъыз")
+    chosen = np.random.default_rng(0).random(len(pairs)) < share
+    captions = [c.lower().translate(letters) if t else c for c, t in zip(pairs.captions, chosen, strict=True)]
+    return replace(pairs, captions=captions)
+
+
 def runs(
     pairs: Pairs, test: Pairs | None, frozen: FrozenTexts, noise: float, kinds: tuple[str, ...], seed: int
 ) -> Iterator[str]:
@@ -58,7 +69,7 @@ def runs(
             train = apply_noise(train, wrong)
             if kind == "sentences":  # their vectors go with the captions
                 train = vectors(train, corpora[0][1], frozen.encode(train.captions).frozen())
-        name = {"words": "words", "sentences": "features", "both": SHIPPED}[kind]
+        name = {"words": "words", "sentences": "features", "both": SHIPPED, "auto": "auto"}[kind]
         model = Auto(text_encoder=name, random_state=seed, **SETTINGS)  # type: ignore[arg-type]
         began = time.process_time()
         model.fit(train)
@@ -108,7 +119,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[2000], help="rows")
     parser.add_argument("--captions", type=int, nargs="+", default=[1], help="of each row")
     parser.add_argument("--noise", type=float, nargs="+", default=[0.4])
-    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--kinds", nargs="+", default=KINDS[:3], choices=KINDS)
+    parser.add_argument("--foreign", type=float, default=0, help="share of the captions")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-test", type=int, default=500)
     parser.add_argument("--speed", action="store_true", help="of the image encoder only")
