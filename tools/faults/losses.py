@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults.cases import SETTINGS, copy, digest, leftovers
+from faults.figures import Figure
 from faults.forked import in_child, run_command
 
-__all__ = ["LOSSES", "Loss", "prepare_losses", "try_loss", "try_races"]
+__all__ = ["LOSSES", "Loss", "try_loss", "try_races"]
 
 EXISTS = 5
 LABELS = "pair_id,matched,key,stratum\n0,1,k0,s\n1,,k1,s\n"
@@ -38,13 +39,10 @@ class Loss:
     changed: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
 
-
-def prepare_losses(base: Path) -> Path:
-    """The folder ``base`` of the bad inputs, with more to lose."""
-    (base / "labels.csv").write_text(LABELS)
-    (base / "folder").mkdir()
-    shutil.copy(base / "data.parquet", base / "folder" / "a.parquet")
-    return base
+    @property
+    def name(self) -> str:
+        """The command."""
+        return " ".join(self.argv)
 
 
 # -- inputs as outputs ------------------------------------------------------------------------------------------------
@@ -236,8 +234,11 @@ LOSSES: tuple[Loss, ...] = (*_inputs(), *_foreign(), *_held(), *_switched())
 
 
 def _moved(base: Path, work: Path) -> Path:
-    """A copy of the prepared folder, whose run and plan go back to the data in it."""
+    """A copy of the prepared folder, with more to lose, whose run and plan go back to the data in it."""
     copy(base, work)
+    (work / "labels.csv").write_text(LABELS)
+    (work / "folder").mkdir()
+    shutil.copy(work / "data.parquet", work / "folder" / "a.parquet")
     for name in ("run/run.json", "run/recipe.yaml", "plan.csv.json"):
         file = work / name
         file.write_text(file.read_text().replace(str(base), str(work)))
@@ -305,7 +306,7 @@ def _hold(work: Path, outputs: Sequence[str]) -> tuple[int, int]:
     return there, child
 
 
-def try_races(times: int, base: Path, scratch: Path) -> list[str]:
+def try_races(times: int, base: Path, scratch: Path) -> Figure:
     """``fit --out same`` by three processes at once, so many times: one wins, the others are told, the run is whole."""
     problems = []
     for attempt in range(times):
@@ -332,7 +333,7 @@ def try_races(times: int, base: Path, scratch: Path) -> list[str]:
         seeds = {_line(work / "same" / name, "seed") for name in ("run.json", "recipe.yaml")}
         if not set(codes) <= {0, EXISTS} or 0 not in codes or verified.code or len(seeds) != 1:
             problems.append(f"race {attempt}: codes {codes}, verify {verified.code}, seeds {sorted(seeds)}")
-    return problems
+    return Figure("fits of one output by three processes at once", times, problems)
 
 
 def _line(path: Path, word: str) -> str:

@@ -9,7 +9,6 @@ import ipaddress
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from faults.cases import CASES, build
+from faults.cases import copy
 from faults.figures import Figure
 from faults.forked import begin_command, in_child, run_command
 
@@ -37,16 +36,6 @@ STARTERS = {  # commands that start children, in a folder with data.parquet, run
     "doctor": "doctor",
 }
 PARTED = {"CLEANPAIRS_DECODE_WORKERS": "2"}
-
-
-def _folder(scratch: Path) -> Path:
-    """Data, a run and a plan, in a folder of their own."""
-    base = scratch / "base"
-    build(base, next(case for case in CASES if case.name == "restore"))
-    done = run_command("rematch run --out plan.parquet --threshold 0.02".split(), base)
-    if done.code:
-        raise RuntimeError(done.err)
-    return base
 
 
 # -- modules ----------------------------------------------------------------------------------------------------------
@@ -74,37 +63,32 @@ def _lay(folder: Path, names: list[str], marker: Path, form: str) -> None:
             (folder / f"{name}.py").write_text(code)
 
 
-def modules(scratch: Path, *, quick: bool = False) -> Figure:
+def modules(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
     """Every command that starts processes, in a folder with a file (or a package) of the name of every module."""
-    base, names, problems, tried = _folder(scratch), _names(), [], 0
+    names, problems, tried = _names(), [], 0
     script = Path(sys.executable).with_name("cleanpairs")
-    starts = {"python -m": [sys.executable, "-m", "cleanpairs"]} | (
-        {"script": [str(script)]} if script.is_file() else {}
-    )
+    starts = [[sys.executable, "-m", "cleanpairs"], [str(script)]][: 2 if script.is_file() and not quick else 1]
     path = str(Path(__file__).resolve().parents[2])
-    for form in ("file", "package"):
-        for how, start in starts.items():
-            for name, told in STARTERS.items():
-                if quick and ((form, how) != ("package", "python -m") or name not in ("score", "fit")):
-                    continue
-                work, marker = scratch / "work", scratch / "marker"
-                shutil.rmtree(work, ignore_errors=True)
-                shutil.copytree(base, work, symlinks=True)
-                _lay(work, names, marker, form)
-                env = os.environ | PARTED | {"PYTHONPATH": path, "CLEANPAIRS_CACHE": str(scratch / "cache")}
-                done = subprocess.run([*start, *told.split()], cwd=work, env=env, capture_output=True, text=True)
-                tried += 1
-                if marker.exists():
-                    problems.append(f"{how} {name}, {form}: it ran {marker.read_text().split()[:9]}")
-                    marker.unlink()
-                if done.returncode not in (0, 7) and name != "doctor":
-                    problems.append(f"{how} {name}, {form}: exit code {done.returncode}: {done.stderr.strip()[-300:]}")
+    for even, start in enumerate(starts):  # what is a file for the one is a package for the other
+        for name, told in STARTERS.items():
+            if quick and name not in ("score", "fit"):
+                continue
+            work, marker = copy(base, scratch / "work"), scratch / "marker"
+            _lay(work, names[even::2], marker, "file")
+            _lay(work, names[1 - even :: 2], marker, "package")
+            env = os.environ | PARTED | {"PYTHONPATH": path, "CLEANPAIRS_CACHE": str(scratch / "cache")}
+            done = subprocess.run([*start, *told.split()], cwd=work, env=env, capture_output=True, text=True)
+            tried += 1
+            if marker.exists():
+                problems.append(f"{start[-1]} {name}: it ran {marker.read_text().split()[:9]}")
+                marker.unlink()
+            if done.returncode not in (0, 7) and name != "doctor":
+                problems.append(f"{start[-1]} {name}: exit code {done.returncode}: {done.stderr.strip()[-300:]}")
     control = subprocess.run([sys.executable, "-c", "import decimal"], cwd=scratch / "work", capture_output=True)
     if not (scratch / "marker").exists():
         problems.append(f"the control ran nothing: {control.stderr.decode()[-300:]}")
-    shutil.rmtree(scratch, ignore_errors=True)
     return Figure(
-        tried, tuple(problems), f"{len(names)} names in each; files and packages; by `python -m` and by the script"
+        f"commands beside {len(names)} files and packages of the names of modules, that run one", tried, problems
     )
 
 
@@ -168,6 +152,8 @@ def _of_model(work: str, role: str, name: str) -> None:
     file = Path(work) / "run" / "model" / "config.json"
     config = json.loads(file.read_text())
     config["parameters"][role] = name
+    if role == "text_encoder":
+        config[role] = name  # the one that was chosen for the data
     file.write_text(json.dumps(config))
 
 
@@ -205,9 +191,9 @@ def _values(work: Path, port: int) -> Iterator[tuple[str, str, Callable[..., Non
                 yield f"{name} {role} {entry}", told, _of_manifest, (role, entry)
 
 
-def stored(scratch: Path, *, quick: bool = False) -> Figure:
+def stored(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
     """Values in a plan, a run, a model and a manifest that name files and addresses which the user has not."""
-    base, problems, tried, work = _folder(scratch), [], 0, scratch / "work"
+    problems, tried, work = [], 0, scratch / "work"
     (scratch / "private").mkdir()
     in_child(_copy, str(base / "data.parquet"), str(scratch / "private" / "data.parquet"))
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -242,8 +228,8 @@ def stored(scratch: Path, *, quick: bool = False) -> Figure:
     finally:
         listener.close()
         _point_hub(before)
-    shutil.rmtree(scratch, ignore_errors=True)
-    return Figure(tried, tuple(problems), "plans, runs, recipes, models, manifests x commands")
+    name = "paths, URLs and names in plans, runs, recipes, models and manifests of a stranger that are followed"
+    return Figure(name, tried, problems)
 
 
 def _copy(source: str, target: str) -> None:
@@ -253,8 +239,7 @@ def _copy(source: str, target: str) -> None:
 
 
 def _fresh(base: Path, work: Path) -> None:
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(base, work, symlinks=True)
+    copy(base, work)
     (work / "link").symlink_to(work.parent / "private")
     (work / "images").mkdir()
 
@@ -316,20 +301,19 @@ def addresses(count: int = 40) -> Figure:
                     problems.append(f"{name} of {v4}: {address} is taken for public")
     wrong = [a for a in ("8.8.8.8", "2606:4700::1111", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8") if not is_public(a)]
     problems += [f"control: {address} is taken for private" for address in wrong]
-    return Figure(tried, tuple(problems), f"{len(NETWORKS)} networks x {len(FORMS) + 1} forms")
+    name = f"addresses of {len(NETWORKS)} networks that are not the internet's, in {len(FORMS) + 1} forms, taken for it"
+    return Figure(name, tried, problems)
 
 
 # -- left behind ------------------------------------------------------------------------------------------------------
 
 
-def left_behind(scratch: Path, *, quick: bool = False) -> Figure:
+def left_behind(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
     """Commands that are killed while their workers are at work: who is alive ten seconds later."""
-    base, problems, tried, seen = _folder(scratch), [], 0, 0
+    problems, tried, seen = [], 0, 0
     for name in ("score",) if quick else ("score", "rematch", "export", "fit"):
         for delay in (0.0,) if quick else (0.0, 0.1, 0.3):
-            work = scratch / "work"
-            shutil.rmtree(work, ignore_errors=True)
-            shutil.copytree(base, work, symlinks=True)
+            work = copy(base, scratch / "work")
             os.environ |= PARTED
             parent = begin_command(STARTERS[name].split(), work)
             for variable in PARTED:
@@ -351,8 +335,7 @@ def left_behind(scratch: Path, *, quick: bool = False) -> Figure:
                 os.kill(pid, signal.SIGKILL)
     if not seen:
         problems.append("no command had a worker: nothing was tried")
-    shutil.rmtree(scratch, ignore_errors=True)
-    return Figure(tried, tuple(problems), f"{seen} workers")
+    return Figure("commands killed at work, workers of which live on ten seconds later", tried, problems)
 
 
 def _stat(pid: str) -> list[str]:

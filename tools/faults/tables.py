@@ -30,6 +30,7 @@ from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.exporting import export_plan
 from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.verification import verify_path
+from faults.figures import Figure
 
 __all__ = ["FORMATS", "Tables", "make_plan", "make_table", "png", "try_table", "try_tables"]
 
@@ -54,20 +55,25 @@ class Tables:
     problems: list[str] = field(default_factory=list)
 
 
-def try_tables(numbers: range, folder: Path) -> Tables:
-    """The tables of these numbers, each in a clean ``folder``."""
+def try_tables(numbers: range, folder: Path) -> list[Figure]:
+    """The tables of these numbers, each in a clean ``folder``; their outputs, and the values of these."""
     found = Tables()
     for number in numbers:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder.mkdir()
         found.tried += 1
         try:
             try_table(number, folder, found)
         except Exception as error:
             where = next(f for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename.endswith(".py"))
             found.problems.append(f"table {number}: {type(error).__name__} at {where.name}:{where.lineno}: {error}")
-    shutil.rmtree(folder, ignore_errors=True)
-    return found
+    name = (
+        "random tables with vectors, lists, dictionaries and nulls: read, exported in four formats, streamed, restored"
+    )
+    return [
+        Figure(name, found.tried, found.problems), Figure("… outputs of these", found.outputs, ()),
+        Figure("… values of these, compared with the input", found.values, ()),
+    ]  # fmt: skip
 
 
 # -- a table ----------------------------------------------------------------------------------------------------------
