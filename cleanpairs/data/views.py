@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
+
+# What pyarrow 26 casts to invalid arrays: views of lists with nulls, and lists of the type null that are slices.
+_MISCAST = re.compile(r"list_view|(?<!not )\bnull\b")
 
 __all__ = ["plain_batch", "plain_schema", "plain_type"]
 
@@ -54,7 +59,7 @@ def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         return _plain(column.storage, kind)
     try:
-        if "list_view" not in str(column.type):  # pyarrow 26 casts those with nulls to lists that are invalid
+        if not _MISCAST.search(str(column.type)):
             return column.cast(kind)
     except pa.ArrowNotImplementedError:  # inside of maps and dictionaries
         pass
