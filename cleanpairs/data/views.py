@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pyarrow as pa
 
-# What pyarrow 26 casts to invalid arrays: views of lists with nulls, and lists of the type null that are slices.
-_MISCAST = re.compile(r"list_view|(?<!not )\bnull\b")
+from cleanpairs.ops.columns import recast
 
 __all__ = ["plain_batch", "plain_schema", "plain_type"]
 
@@ -54,13 +51,4 @@ def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if column.type.equals(kind):
-        return column
-    if isinstance(column, pa.ExtensionArray):
-        return _plain(column.storage, kind)
-    try:
-        if not _MISCAST.search(str(column.type)):
-            return column.cast(kind)
-    except pa.ArrowNotImplementedError:  # inside of maps and dictionaries
-        pass
-    return pa.array(column.to_pylist(), kind)
+    return _plain(column.storage, kind) if isinstance(column, pa.ExtensionArray) else recast(column, kind)

@@ -10,6 +10,7 @@ import pytest
 
 from cleanpairs.data.views import plain_batch
 from cleanpairs.ops.cells import codes
+from cleanpairs.ops.columns import as_schema
 
 INNER = pa.struct([("a", pa.binary_view()), ("b", pa.list_(pa.null()))])
 PLAIN = pa.struct([("a", pa.binary()), ("b", pa.list_(pa.null()))])
@@ -30,6 +31,16 @@ def test_a_cell_has_one_code_wherever_it_lies(kind: pa.DataType) -> None:
     alone = np.array([codes(pa.array([one], kind))[0] for one in many])
     for first, n in ((0, 60), (1, 20), (33, 27), (59, 1)):
         assert np.array_equal(codes(whole.slice(first, n)), alone[first : first + n])
+
+
+def test_slices_of_lists_of_nulls_get_another_type() -> None:
+    words = pa.array([f"w{i % 3}" for i in range(60)])
+    cells = pa.array([cell(i) for i in range(60)], PLAIN)
+    table = pa.table({"x": pa.StructArray.from_arrays([words.dictionary_encode(), cells], ["w", "c"])}).slice(30, 20)
+    wanted = pa.schema([("x", pa.struct([("w", pa.string()), ("c", PLAIN)]))])
+    found = as_schema(table, wanted)
+    found.validate(full=True)
+    assert found.schema == wanted and found.to_pylist() == table.to_pylist()
 
 
 def test_slices_of_views_beside_lists_of_nulls_become_plain() -> None:
