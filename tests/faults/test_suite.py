@@ -52,10 +52,13 @@ def test_damaged_files_neither_crash_nor_hang(said: str, kind: str) -> None:
     assert tried >= 150 and (crashed, hung, other) == (0, 0, 0)
 
 
-ROWS = ("bad inputs", "exports whose rows", "random tables with vectors", "single values changed",
-        "commands over a memory", "FIFOs, devices", "streams closed", "control characters", "commands that run one of", "paths, URLs and names",
-        "addresses of", "commands ended at work", "outputs that are, hold", "files that nobody named",
-        "outputs that another", "runs whose replacement", "permissions of", "fits of one output")  # fmt: skip
+ROWS = (
+    "bad inputs", "exports whose rows", "random tables with vectors", "single values changed",
+    "commands over a memory", "FIFOs, devices", "streams closed", "control characters", "commands that run one of",
+    "paths, URLs and names", "addresses of", "commands ended at work", "outputs that are, hold",
+    "files that nobody named", "outputs that another", "runs whose replacement", "permissions of",
+    "fits of one output",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ROWS)
