@@ -105,7 +105,9 @@ def similarity_evidence(
         found = None if by_near is None else Calibration.of(observed, near_score, by_near)
         if found is not None:
             is_near, rate, calibration = True, found.noise_rate, found
-    return SimilarityEvidence(observed, against, rate, calibration(observed), separation, WEIGHTS[best], is_near)
+    return SimilarityEvidence(
+        observed, against, rate, calibration(observed), separation=separation, correction=WEIGHTS[best], near=is_near
+    )
 
 
 def _near(texts: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, seed: int) -> np.ndarray:
