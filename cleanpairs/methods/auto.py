@@ -115,6 +115,7 @@ class _Weighing:
         found = agreement_of(data, method.random_state, null) if method.witness else nothing_known(n, len(self.planted))
         self.similarity = isinstance(found, SimilarityEvidence)
         self.settled = isinstance(found, SimilarityEvidence) and found.settled
+        self.by_similarity = found.calibration if isinstance(found, SimilarityEvidence) else None
         self.rate, self.as_given, self.control = found.wrong, found.right, found.control
         # The planted pairs are judged by what the pairs say as they were given, like the control: nobody else is then
         # the worse for them.
@@ -171,7 +172,7 @@ class _Weighing:
         last = view.epoch == self.horizon
         if self.settled:
             if last:
-                self.calibration = calibrate(self.own[: len(self.w)], self.control, seed=self.seed)
+                self.calibration = self.by_similarity
         else:
             order = ranks(self.scores)
             if not last:
@@ -373,9 +374,6 @@ class Auto(PairCleaner):
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
         if self._trained.similarity and np.isnan(rate.value):
             self.noise_rate_ = self._trained.rate  # without an interval: too few planted pairs for one
-        elif self._trained.settled:  # by the evidence itself, which may have asked near null pairs
-            self.noise_rate_ = found = self._trained.rate
-            self.noise_rate_interval_ = (float(np.fmin(rate.low, found)), float(np.fmax(rate.high, found)))
         self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration
         del self._trained
 
