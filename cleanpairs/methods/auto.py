@@ -54,7 +54,7 @@ __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
-# Of the ranks of likeness and evidence in the last order, beside 1 of the networks' score: of agreement, of similarity.
+# Of the ranks of likeness and evidence, beside 1 of the networks' score; by whether the evidence is similarity.
 WEIGHTS = {False: (1.0, 1.0), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
 RANDOM = 2  # unseen random pairs, for each planted one
