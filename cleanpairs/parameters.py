@@ -9,11 +9,16 @@ from typing import Any
 
 from cleanpairs.errors import ConfigError
 
-__all__ = ["check_choice", "check_flag", "check_number", "check_whole"]
+__all__ = ["check_choice", "check_flag", "check_number", "check_whole", "is_share"]
 
 
 def _refuse(owner: str, name: str, allowed: str, value: Any) -> None:
     raise ConfigError(f"{name} of {owner} must be {allowed}, found {value!r}")
+
+
+def is_share(value: Any) -> bool:
+    """Whether it is a number in [0, 1], such as a threshold that somebody's file holds."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
 
 
 def check_whole(owner: str, name: str, value: Any, least: int, *, none: bool = False) -> None:

@@ -25,6 +25,7 @@ from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.features import WordsAndSentences
 from cleanpairs.hub import without_hub
+from cleanpairs.parameters import is_share
 from cleanpairs.registry import BACKBONES, HEADS, METHODS
 from cleanpairs.regular import check_regular, read_json
 from cleanpairs.scoring import Bank, Embeddings
@@ -124,7 +125,7 @@ def state_of(config: dict[str, Any]) -> dict[str, Any]:
     """What fitting found, out of a ``config.json``; ValueError where a rate or the threshold is none."""
     state = {name: config["state"][name] for name in _STATE}
     for name, other in (("threshold_", False), ("noise_rate_", state["noise_rate_"] is None)):
-        if not (other or (isinstance(state[name], int | float) and 0 <= state[name] <= 1)):
+        if not (other or is_share(state[name])):
             raise ValueError(f"its {name.rstrip('_')} is {state[name]!r}, not a number in [0, 1]")
     return state
 
@@ -158,7 +159,7 @@ def _load(path: Path, image_encoder: Any, image_transform: Any) -> PairCleaner:
     config = _json(path / "config.json")
     if config.get("format") != FORMAT:
         raise DataError(f"{path / 'config.json'} has format {config.get('format')!r}; this version reads {FORMAT}")
-    file = path
+    file = path / "config.json"
     try:
         parameters = parameters_of(config)
         method = METHODS.load(config["method"])

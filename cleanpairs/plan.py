@@ -20,6 +20,7 @@ from cleanpairs.data import Pairs, ParquetSink, staged_file, staged_set
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.text import text_groups
 from cleanpairs.errors import DataError, OutputExistsError
+from cleanpairs.parameters import check_number
 from cleanpairs.plan_editing import followed, read_csv, write_csv
 from cleanpairs.regular import read_json, sha256_of
 
@@ -147,6 +148,8 @@ class RepairPlan:
     DataError
         If the table is no plan: a column is missing, the pairs are not 0 .. N-1 in order, an action is unknown, or a
         repair names no donor.
+    ConfigError
+        If the threshold or the least score is not in [0, 1].
     """
 
     table: pa.Table
@@ -156,6 +159,8 @@ class RepairPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("threshold", "min_repair_score"):
+            check_number("a repair plan", name, getattr(self, name), least=0, most=1)
         object.__setattr__(self, "table", _checked(self.table))
 
     def __len__(self) -> int:

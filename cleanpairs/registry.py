@@ -10,7 +10,7 @@ from typing import Any
 
 from cleanpairs.errors import ConfigError
 
-__all__ = ["BACKBONES", "ENGINES", "IMAGE_ENCODERS", "METHODS", "OBJECTIVES", "READERS", "Entry", "Registry", "nearest"]
+__all__ = ["BACKBONES", "ENGINES", "IMAGE_ENCODERS", "METHODS", "READERS", "Entry", "Registry", "nearest"]
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -143,18 +143,6 @@ METHODS = Registry(
                 "vectors of both sides"
             },
         ),
-    },
-)
-
-OBJECTIVES = Registry(
-    "objective",
-    {
-        "acl": ("cleanpairs.objectives.acl:ActiveComplementaryLoss", "active complementary loss, CRCL eq. 8-9"),
-        "infonce": ("cleanpairs.objectives.infonce:InfoNCELoss", "symmetric softmax cross entropy"),
-        "triplet": ("cleanpairs.objectives.triplet:TripletLoss", "soft-margin triplet, hardest, mean or sum"),
-        "infonce_rce": ("cleanpairs.objectives.rce:InfoNCEWithRCE", "cross entropy and reverse cross entropy, L2RM"),
-        "complementary": ("cleanpairs.objectives.complementary:ComplementaryLoss", "complementary contrastive, RCL"),
-        "evidential": ("cleanpairs.objectives.evidential:EvidentialLoss", "Dirichlet evidence, DECL"),
     },
 )
 

@@ -31,6 +31,7 @@ from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, refuse_foreign, refu
 from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.parameters import is_share
 from cleanpairs.plan import refuse_edited
 from cleanpairs.regular import read_json, read_text, sha256_of
 
@@ -56,25 +57,24 @@ SCORES_SCHEMA = pa.schema(
 )
 
 
-_NUMBER = (int, float)
-# What a value of run.json is, where it is not null.
-_KINDS: dict[str, type | tuple[type, ...]] = {
+# What a value of run.json is, where it is not null; float: a number in [0, 1].
+_KINDS: dict[str, type] = {
     "status": str, "method": str, "device": str, "seed": int, "versions": dict, "files": dict,
     "input": dict, "input.data": str, "input.options": dict, "input.columns": dict, "input.fingerprint": str,
     "input.kind": str, "input.rows": int, "input.pairs": int,
-    "result": dict, "result.threshold": _NUMBER, "result.noise_rate": _NUMBER, "result.flagged": int,
+    "result": dict, "result.threshold": float, "result.noise_rate": float, "result.flagged": int,
     "result.pairs": int,
 }  # fmt: skip
 
 
 def mistyped(info: dict[str, Any]) -> list[str]:
-    """The keys of a run.json, such as ``result.threshold``, whose values are of another type than ``fit`` writes."""
+    """The keys of a run.json, such as ``result.threshold``, whose values are not of the kind that ``fit`` writes."""
     found = []
     for key, kind in _KINDS.items():
         outer, _, inner = key.rpartition(".")
         within = info.get(outer) if outer else info
         value = within.get(inner) if isinstance(within, dict) else None
-        if value is not None and not isinstance(value, kind):
+        if not (value is None or (is_share(value) if kind is float else isinstance(value, kind))):
             found.append(key)
     return found
 
@@ -274,7 +274,7 @@ class Run:
         except (OSError, ValueError, TypeError) as error:
             raise DataError(f"{file} cannot be read: {error}") from error
         if wrong := mistyped(data):
-            raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} is of another type")
+            raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} is of another kind")
         return data
 
     def hashes(self) -> dict[str, str]:

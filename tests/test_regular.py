@@ -17,8 +17,8 @@ PACKAGE = Path(cleanpairs.__file__).parent
 
 # Modules that read files of their own making, or of this package.
 OWN = {
-    "audit/fragment.py", "data/decode_worker.py", "data/formats/remote.py", "data/parquet_join.py", "data/writing.py",
-    "engine/job.py", "engine/queries.py", "engine/search.py", "export/partitions.py", "ops/search.py", "regular.py",
+    "audit/fragment.py", "data/decode_worker.py", "data/formats/remote.py", "data/writing.py",
+    "engine/job.py", "engine/queries.py", "export/partitions.py", "ops/search.py", "regular.py",
     "report/page.py", "streaming.py", "encoders/efficientnet_lite.py", "benchmarking/cell.py", "cli/terminal.py",
     "demo.py",
 }  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cleanpairs.data.images import image_cells, rows_by_file
-from cleanpairs.data.vector_pages import VectorColumn, plain_columns
 from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.errors import DataError
 from cleanpairs.regular import check_regular, read_json
@@ -167,9 +166,10 @@ def count_rows(paths: Sequence[str]) -> list[int]:
 
 def _fitting_rows(file: pq.ParquetFile, columns: Sequence[str] | None, at_most: int) -> int:
     """Rows a batch, so that it takes some 32 MiB: by its first rows and, as they may be small, by the footer."""
-    first = next(file.iter_batches(batch_size=8, columns=columns), None)
-    if first is None or not len(first):
+    group = next((g for g in range(file.metadata.num_row_groups) if file.metadata.row_group(g).num_rows), None)
+    if group is None:
         return at_most
+    first = next(file.iter_batches(batch_size=8, columns=columns, row_groups=[group]))  # of one: see _by_arrow
     a_row = first.nbytes / len(first)
     if columns is None:
         groups = (file.metadata.row_group(g) for g in range(file.metadata.num_row_groups))
@@ -190,7 +190,7 @@ def iter_batches(
     for path in paths:
         if left is not None and left <= 0:
             break
-        with open_parquet(path) as file, ExitStack() as stack:
+        with open_parquet(path) as file:
             sizes = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
             skipped = row = 0
             while ahead and skipped < len(sizes) and sizes[skipped] <= ahead:
@@ -201,7 +201,7 @@ def iter_batches(
                 continue
             with _named(path, f"read from row {row}"):
                 rows = _fitting_rows(file, wanted, batch_size)
-            batches = stack.enter_context(closing(_batches(file, path, wanted, rows, sizes, skipped)))
+            batches = _batches(file, rows, wanted, range(skipped, len(sizes)))
             while left is None or left > 0:
                 with _named(path, f"read on from row {row}"):
                     batch = next(batches, None)
@@ -223,44 +223,13 @@ def iter_batches(
 
 
 def _batches(
-    file: pq.ParquetFile, path: str, wanted: Sequence[str] | None, rows: int, sizes: Sequence[int], first: int
-) -> Generator[pa.RecordBatch, None, None]:
-    """The row groups from ``first`` on in batches of at most ``rows``; vectors that are stored plainly as they lie."""
-    groups = range(first, len(sizes))
-    chosen = None if wanted is None else set(wanted)
-    names = [name for name in file.schema_arrow.names if chosen is None or name in chosen]
-    plain = plain_columns(file, names)
-    if not plain:
-        yield from _by_arrow(file, rows, None if wanted is None else list(wanted), groups)
-        return
-    schema = file.schema_arrow
-    schema = pa.schema([schema.field(name) for name in names], schema.metadata)
-    others = [name for name in names if name not in plain]
-    with ExitStack() as stack:
-        vectors = {
-            name: stack.enter_context(
-                closing(VectorColumn(path, schema.field(name), chunks, sizes, first, lambda: _opened(path)))
-            )
-            for name, chunks in plain.items()
-        }
-        total = sum(sizes[first:])
-        parts: Iterator[Any] = (min(rows, total - at) for at in range(0, total, rows))
-        if others:
-            parts = _by_arrow(file, rows, others, groups)
-        for part in parts:
-            n = part if isinstance(part, int) else len(part)
-            columns = [vectors[name].read(n) if name in vectors else part.column(name) for name in names]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _by_arrow(
     file: pq.ParquetFile, rows: int, columns: list[str] | None, groups: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches as pyarrow reads them, which of dictionaries inside of lists cannot be over the end of a row group."""
+    """Batches of ``groups``; pyarrow cannot read dictionaries inside of lists over the end of a row group."""
     chosen = None if columns is None else set(columns)
     kinds = [field.type for field in file.schema_arrow if chosen is None or field.name in chosen]
     apart = any("dictionary" in str(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
-    for some in ([group] for group in groups) if apart else [list(groups)]:
+    for some in [[group] for group in groups] if apart else [list(groups)]:
         yield from file.iter_batches(batch_size=rows, columns=columns, row_groups=some)
 
 

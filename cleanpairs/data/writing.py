@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.source import cache_dir
-from cleanpairs.data.vector_writer import VectorWriter
 from cleanpairs.errors import OutputError
 from cleanpairs.ops.columns import as_schema, is_list
 
@@ -126,11 +125,8 @@ class ParquetSink:
     schema : pa.Schema
     image_feature : bool
         Note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it is given.
-    hashed : bool
-        Make :attr:`sha256` of a file with vectors while it is written; else the file is read for it.
     note : str, optional
-        A key in the metadata of the file, not of its schema: of a file without vectors, gone when another program
-        writes it again.
+        A key in the metadata of the file, not of its schema: gone when another program writes it again.
 
     Attributes
     ----------
@@ -153,7 +149,6 @@ class ParquetSink:
         schema: pa.Schema,
         *,
         image_feature: bool = True,
-        hashed: bool = False,
         note: str | None = None,
     ) -> None:
         self.path, self.schema = Path(path), with_image_feature(schema) if image_feature else schema
@@ -163,14 +158,11 @@ class ParquetSink:
         self._sha256: str | None = None
         encoding = _encoding(self.schema)
         try:
-            how = {"write_page_checksum": True, "use_content_defined_chunking": False, **encoding}
-            self._writer: Any
-            if "write_statistics" in encoding:  # there are vectors
-                self._writer = VectorWriter(self.path, self.schema, hashed=hashed, **how)
-            else:
-                self._writer = pq.ParquetWriter(self.path, self.schema, **how)
-                if note is not None:
-                    self._writer.add_key_value_metadata({note: ""})
+            self._writer = pq.ParquetWriter(
+                self.path, self.schema, write_page_checksum=True, use_content_defined_chunking=False, **encoding
+            )
+            if note is not None:
+                self._writer.add_key_value_metadata({note: ""})
         except OSError as error:
             raise OutputError(f"{self.path} cannot be written: {error}") from error
 
@@ -205,8 +197,6 @@ class ParquetSink:
     @property
     def sha256(self) -> str:
         """Of the closed file."""
-        if self._sha256 is None and isinstance(self._writer, VectorWriter):
-            self._sha256 = self._writer.sha256
         if self._sha256 is None:
             with open(self.path, "rb") as f:
                 self._sha256 = hashlib.file_digest(f, "sha256").hexdigest()

@@ -15,8 +15,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from cleanpairs.ops.sorting import sort_descending
-
 __all__ = ["GPO"]
 
 
@@ -78,7 +76,7 @@ class GPO(nn.Module):
             x = x[:, :L]
             behind = torch.arange(L, device=x.device) >= lengths[:, None]  # (B, L)
             x = x.masked_fill(behind[..., None], float("-inf"))
-        x = sort_descending(x.transpose(1, 2).contiguous())  # (B, E, L)
+        x = x.transpose(1, 2).sort(dim=-1, descending=True).values  # (B, E, L)
         if lengths is not None:
             x = x.masked_fill(behind[:, None, :], 0.0)  # -inf * 0 would be NaN
         return torch.bmm(x, theta.to(x.dtype)[..., None]).squeeze(-1)  # (B, E)

@@ -2,8 +2,7 @@
 
 The index is built once, here, and lies in files that the workers map; a part of the queries is a block of the search as
 :func:`cleanpairs.ops.search.top_k` does it, so that the answer is the same, bit for bit, as long as each worker has as
-many threads. What is answered stays answered if the job is killed. Banks that do not fit into a machine's memory are
-searched shard by shard instead: :mod:`cleanpairs.engine.search`.
+many threads. What is answered stays answered if the job is killed.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """An export partition by partition: a pure function of input rows and their decisions, by whatever engine.
 
 A partition's rows of the cleaned file, of the ledger and of the dropped pairs stand one after another in one file, as
-Parquet files of their own; :func:`cleanpairs.data.parquet_join.join_parquet` puts those of all partitions together
-without decoding them. In one process nothing needs to be put together: the same row groups go straight to their files.
+Arrow streams, which need no decoding; :meth:`ExportWork.join` writes those of all partitions as Parquet. In one process
+the same row groups go straight to their files.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,16 @@ import pyarrow.compute as pc
 from cleanpairs.data import ParquetSink, Source
 from cleanpairs.data.ahead import read_ahead
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.data.parquet_join import Segment, join_parquet
 from cleanpairs.engine import Partition
-from cleanpairs.errors import DataError
+from cleanpairs.errors import DataError, OutputError
 from cleanpairs.export.decisions import Decisions, PlanFile
 from cleanpairs.export.donors import LentColumns, StoredRows
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import Ledger
-from cleanpairs.ops.columns import one_array
+from cleanpairs.ops.columns import as_schema, one_array
 from cleanpairs.plan import counted
 
-__all__ = ["ExportWork", "Written", "join_parts"]
+__all__ = ["ExportWork", "Written"]
 
 ROWS = 2048  # of a batch at most: larger ones leave the processor's cache
 
@@ -73,16 +71,14 @@ class ExportWork:
             with tempfile.TemporaryDirectory(prefix=".roles-", dir=path.parent) as folder:
                 # The cleaned rows, which are the most, are written where they are to be.
                 at = {role: path if role == "out" else Path(folder) / role for role in self.roles}
-                written = self.write([partition], at, ahead=False)
-                segments = {}
+                with ExitStack() as files:
+                    sinks = {role: files.enter_context(_ArrowSink(at[role], self.schema(role))) for role in self.roles}
+                    written = self._write([partition], sinks, ahead=False)
                 with open(path, "ab") as whole:
-                    for role in self.roles:
-                        size = at[role].stat().st_size
-                        segments[role] = [whole.tell() if role != "out" else 0, size]
-                        if role != "out":
-                            with at[role].open("rb") as part:
-                                shutil.copyfileobj(part, whole, 1 << 20)
-            return {"rows": written.rows, "actions": dict(written.actions), "segments": segments}
+                    for role in self.roles[1:]:
+                        with at[role].open("rb") as part:
+                            shutil.copyfileobj(part, whole, 1 << 20)
+            return {"rows": written.rows, "actions": dict(written.actions)}
 
         return export
 
@@ -92,15 +88,44 @@ class ExportWork:
             return Ledger(self.source, self.layout).schema
         return self.layout.out_schema if role == "out" else self.layout.dropped_schema
 
-    def write(self, partitions: Sequence[Partition], paths: Mapping[str, Path], *, ahead: bool) -> Written:
-        """Write consecutive partitions into one file a role; ``ahead``: hash them, and read in a thread."""
+    def write(self, partitions: Sequence[Partition], paths: Mapping[str, Path]) -> Written:
+        """Write consecutive partitions into one Parquet file a role."""
+        with self._sinks(paths) as sinks:
+            total = self._write(partitions, sinks, ahead=True)
+        total.sha256.update({role: sink.sha256 for role, sink in sinks.items()})
+        return total
+
+    def join(self, parts: Sequence[tuple[Path, Mapping[str, Any]]], paths: Mapping[str, Path]) -> Written:
+        """Write what lies in the parts of all partitions, by their paths and facts, into one Parquet file a role."""
+        total = Written(dict.fromkeys(self.roles, 0), Counter(), {})
+        with self._sinks(paths) as sinks:
+            for path, facts in parts:
+                try:
+                    with pa.memory_map(str(path)) as part:
+                        for role in self.roles:
+                            for batch in pa.ipc.open_stream(part):
+                                sinks[role].write(batch)
+                            sinks[role].flush()
+                except pa.ArrowException as error:
+                    raise DataError(f"{path} is damaged ({error}): remove its folder, and run again") from error
+                for role in self.roles:
+                    total.rows[role] += facts["rows"][role]
+                total.actions.update(facts["actions"])
+        total.sha256.update({role: sink.sha256 for role, sink in sinks.items()})
+        return total
+
+    @contextmanager
+    def _sinks(self, paths: Mapping[str, Path]) -> Iterator[dict[str, ParquetSink]]:
+        with ExitStack() as files:
+            yield {role: files.enter_context(ParquetSink(paths[role], self.schema(role))) for role in self.roles}
+
+    def _write(
+        self, partitions: Sequence[Partition], sinks: Mapping[str, ParquetSink | _ArrowSink], *, ahead: bool
+    ) -> Written:
+        """Write consecutive partitions; ``ahead``: read in a thread."""
         total = Written(dict.fromkeys(self.roles, 0), Counter(), {})
         ledger = Ledger(self.source, self.layout)
         with ExitStack() as files:
-            sinks = {
-                role: files.enter_context(ParquetSink(paths[role], self.schema(role), hashed=ahead))
-                for role in self.roles
-            }
             for partition in partitions:
                 batches = self._batches(partition)
                 before = self.out_first[partition.number]
@@ -108,8 +133,6 @@ class ExportWork:
                     before += self._write_batch(sinks, ledger, table, decided, first, before, total)
                 for sink in sinks.values():
                     sink.flush()  # row groups end where partitions do, however many a file holds
-        if ahead:
-            total.sha256.update({role: sink.sha256 for role, sink in sinks.items()})
         return total
 
     def _batches(self, partition: Partition) -> Iterator[tuple[pa.RecordBatch, pa.Table, int]]:
@@ -142,7 +165,7 @@ class ExportWork:
 
     def _write_batch(
         self,
-        sinks: Mapping[str, ParquetSink],
+        sinks: Mapping[str, ParquetSink | _ArrowSink],
         ledger: Ledger,
         table: pa.RecordBatch,
         decided: pa.Table,
@@ -160,7 +183,7 @@ class ExportWork:
         if "dropped" in sinks:
             parts["dropped"] = self.layout.dropped(table, decided, none, row)
         for role, part in parts.items():
-            sinks[role].write(part)
+            sinks[role].write(part.combine_chunks())  # through parts or not, the same batches give the same pages
             total.rows[role] += len(part)
         total.actions.update(counted(decided["action"]))
         return len(batch.table)
@@ -177,16 +200,32 @@ def _key(column: pa.Array, at: int, row: int) -> str:
     return str(row if value is None else value)
 
 
-def join_parts(
-    parts: Sequence[tuple[Path, Mapping[str, Any]]], paths: Mapping[str, Path], roles: Sequence[str]
-) -> Written:
-    """The outputs of all partitions, by the paths and the facts of their parts, put together as ``paths``."""
-    total = Written(dict.fromkeys(roles, 0), Counter(), {})
-    for role in roles:
-        segments = [Segment(path, *facts["segments"][role]) for path, facts in parts]
-        total.sha256[role] = join_parquet(segments, os.fspath(paths[role])).sha256
-    for _, facts in parts:
-        for role in roles:
-            total.rows[role] += facts["rows"][role]
-        total.actions.update(facts["actions"])
-    return total
+class _ArrowSink:
+    """One role's rows of a partition, as an Arrow stream of the batches that are written."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path, self._schema = path, schema
+        with self._guard():
+            self._writer = pa.ipc.new_stream(str(path), schema)
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows: one batch, where they are in one chunk."""
+        with self._guard():
+            self._writer.write_table(as_schema(table, self._schema))
+
+    def flush(self) -> None:
+        """End nothing: a stream has no row groups."""
+
+    def __enter__(self) -> _ArrowSink:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        with self._guard():
+            self._writer.close()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(f"{self._path} cannot be written: {error}") from error

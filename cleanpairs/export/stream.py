@@ -31,7 +31,7 @@ from cleanpairs.export.files import DonorParts, write_manifest
 from cleanpairs.export.formats import choose_format, make_format
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import RESTORABLE, input_schema
-from cleanpairs.export.partitions import ExportWork, Written, join_parts
+from cleanpairs.export.partitions import ExportWork, Written
 from cleanpairs.export.summary import ExportSummary
 from cleanpairs.regular import sha256_of
 
@@ -138,14 +138,14 @@ def export_stream(
             work = ExportWork(source, plan, layout, lent, donors.lent, before, roles)
             if engine.remote and partitions:
                 parts = out.with_name(out.name + PARTS)
-                job = json.dumps([cleanpairs.__version__, source.fingerprint, sha256_of(plan.path), roles])
+                job = json.dumps([cleanpairs.__version__, "arrow", source.fingerprint, sha256_of(plan.path), roles])
                 done = run_partitions(
                     work, partitions, parts, job=job, engine=engine, overwrite=overwrite, progress=progress
                 )
                 made = [(parts / p.name, d.facts) for p, d in zip(partitions, done, strict=True)]
-                written = join_parts(made, paths, roles)
+                written = work.join(made, paths)
             else:
-                written = work.write(partitions, paths, ahead=True)
+                written = work.write(partitions, paths)
         counts = counts_by(source.n_rows, written.actions)
         _check_counts(written, counts, sum(scan.written), {role: chosen.count(path) for role, path in paths.items()})
         watch.refuse_changed()

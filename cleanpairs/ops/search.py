@@ -17,7 +17,6 @@ The exact ways agree up to rounding and to the order of exact ties. Which it was
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -30,7 +29,7 @@ from cleanpairs.ops.scratch import MEMORY, Scratch, release
 if TYPE_CHECKING:
     from cleanpairs.ops.inverted_lists import InvertedLists
 
-__all__ = ["FLAT_UP_TO", "LEAST_RECALL", "Prepared", "SearchNote", "TopK", "merge_top_k", "prepare", "top_k"]
+__all__ = ["FLAT_UP_TO", "LEAST_RECALL", "Prepared", "SearchNote", "TopK", "prepare", "top_k"]
 
 FLAT_UP_TO = 100_000  # bank rows
 FLAT_PRODUCTS = 2 * 10**9  # of queries and rows: of 512 numbers, some 25 seconds of one core
@@ -194,37 +193,6 @@ def prepare(
             note = SearchNote("ivf", n, m, len(index), chosen.probes, chosen.recall)
             return Prepared(np.empty((0, rows.shape[1]), np.float32), k, note, index)
     return Prepared(rows, k, SearchNote("flat", n, m))
-
-
-def merge_top_k(parts: Sequence[TopK], first_rows: Sequence[int], k: int) -> TopK:
-    """The ``k`` best of a bank whose shards were searched apart.
-
-    Parameters
-    ----------
-    parts : sequence of TopK
-        Of the same n queries, one a shard; each of any width.
-    first_rows : sequence of int
-        Row of the whole bank at which each shard begins.
-
-    Returns
-    -------
-    TopK
-        As :func:`top_k` of the whole bank, if each shard's search was exact and no narrower than ``k``, or than the
-        shard.
-
-    Raises
-    ------
-    ValueError
-        No shard, or another number of shards than of first rows.
-    """
-    if not parts or len(parts) != len(first_rows):
-        raise ValueError(f"{len(parts)} shards with {len(first_rows)} first rows: give one of each, at least one")
-    n = len(parts[0].scores)
-    scores = np.concatenate([p.scores for p in parts] + [np.full((n, k), -np.inf, np.float32)], axis=1)
-    moved = [np.where(p.indices >= 0, p.indices + at, -1) for p, at in zip(parts, first_rows, strict=True)]
-    indices = np.concatenate([*moved, np.full((n, k), -1, np.int64)], axis=1)
-    scores, indices = _ordered(scores, indices)
-    return TopK(np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(indices[:, :k]))
 
 
 def _lists_for(n: int, m: int) -> int | None:

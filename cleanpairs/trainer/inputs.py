@@ -16,7 +16,6 @@ from torch import Tensor
 from cleanpairs.encoders.tokenizer import PackedTokens, pack
 from cleanpairs.ops.matching import duplicate_mask
 from cleanpairs.scoring import as_input
-from cleanpairs.trainer.gathering import Gathering
 from cleanpairs.trainer.shares import Shares, take_packed
 from cleanpairs.trainer.types import TrainingData
 
@@ -60,7 +59,6 @@ class Inputs:
     def of(
         cls, data: TrainingData, groups: tuple[np.ndarray, ...], captions: np.ndarray | None, seed: int, *,
         image_drop: float, text_drop: float, exclude_duplicates: bool, micro_batch: int | None, pin: bool,
-        gather: Gathering | None = None,
     ) -> Inputs:  # fmt: skip
         """See :meth:`cleanpairs.trainer.View.forward`."""
         rng = np.random.default_rng(seed)
@@ -74,10 +72,10 @@ class Inputs:
             u = rng.random((len(rows), data.images.shape[1]), dtype=np.float32)
             kept = u >= image_drop
             kept[np.arange(len(rows)), u.argmax(axis=1)] = True
-        pieces, gather = {}, gather or Gathering()
+        pieces = {}
         for at in Shares.of(len(rows), micro_batch).pieces:
             piece = PieceInputs(
-                as_input(gather(data.images, data.image_index[rows[at]]), "cpu"),
+                as_input(np.asarray(data.images[data.image_index[rows[at]]]), "cpu"),
                 None if kept is None else torch.from_numpy(kept[at]),
                 tokens if len(at) == len(rows) else take_packed(tokens, at),
             )

@@ -16,7 +16,6 @@ from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.ops.matching import duplicate_mask
 from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups
 from cleanpairs.trainer.compiled import Compiled
-from cleanpairs.trainer.gathering import Gathering
 from cleanpairs.trainer.inputs import Ahead, Inputs
 from cleanpairs.trainer.staged import Staged
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
@@ -101,7 +100,6 @@ class View:
         self.last = False
         self.staged = [Staged(network, settings.micro_batch) for network in networks]
         self.ahead = Ahead(self.inputs) if self.device.type == "cuda" else None  # a CPU has no time to spare
-        self.gathering = None if self.ahead is not None else Gathering()  # where there is a thread, memory is pinned
         self._encoded: dict[int, Encoded] = {}
 
     def seed(self, *tags: int) -> int:
@@ -195,7 +193,6 @@ class View:
         return Inputs.of(
             self.data, groups, captions, seed, image_drop=model.image_drop, text_drop=model.text_drop,
             exclude_duplicates=s.exclude_duplicates, micro_batch=s.micro_batch, pin=self.device.type == "cuda",
-            gather=self.gathering,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -210,11 +207,13 @@ class View:
             packed: State = model.encode_texts(tokens.to(self.device))
         return take_state(packed, torch.from_numpy(np.argsort(order)).to(self.device))
 
-    def duplicates(self, rows: np.ndarray, texts: np.ndarray | None = None) -> Tensor | None:
-        """(B, B) bool: pairs of one image or one text, the latter of ``texts`` if given; None when there are none."""
+    def duplicates(self, rows: np.ndarray, texts: np.ndarray) -> Tensor | None:
+        """(B, B) bool: pairs of one image or one text, the latter of ``texts``; None when none is to be excluded."""
+        if not self.settings.exclude_duplicates:
+            return None
         data = self.data
-        texts = rows if texts is None else texts
-        return duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts]))
+        found = duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts]))
+        return None if found is None else found.to(self.device)
 
     def batches(self, rows: np.ndarray | None = None, *tags: int, size: int | None = None) -> list[np.ndarray]:
         """Random batches of all pairs, or of ``rows``; see :func:`random_batches`. ``tags`` make another draw."""

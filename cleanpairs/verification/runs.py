@@ -68,7 +68,7 @@ def _check_info(info: dict[str, Any], path: Path, findings: Findings) -> None:
             findings.wrong(path / "run.json", "is missing, or not what fit writes", f"key {name!r}")
     for name in mistyped(info):
         if name not in wanted:
-            findings.wrong(path / "run.json", "is of another type than fit writes", f"key {name!r}")
+            findings.wrong(path / "run.json", "is not what fit writes", f"key {name!r}")
     if findings.problems:
         return
     for name in ("data", "fingerprint", "rows", "pairs"):

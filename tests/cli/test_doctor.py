@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from packaging.requirements import Requirement
 
 from cleanpairs import diagnosis
 from cleanpairs.cli import cli
@@ -71,60 +71,49 @@ def test_a_module_that_cannot_be_imported_is_named_and_ends_nothing(module: Path
 
 def test_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dependency that is missing, one that is too old, one that cannot be imported, two FAISS, a sound one."""
-    wanted = [
-        "numpy>=2",
-        "pyarrow>=17",
-        "torch>=2.4",
-        "faiss-cpu>=1.8",
-        "click>=8.1",
-        'ray[data]>=2.37; extra == "ray"',
-    ]
+    wanted = [Requirement(x) for x in ("numpy>=2", "pyarrow>=17", "torch>=2.4", "faiss-cpu>=1.8", "click>=8.1")]
     there = {"pyarrow": "9.0.0", "torch": "2.13.0+cpu", "faiss-cpu": "1.9", "faiss-gpu-cu12": "1.9", "click": "8.1.0"}
-    monkeypatch.setattr(diagnosis, "requires", lambda name: wanted)
     monkeypatch.setattr(diagnosis, "_installed", there.get)
-    facts: dict[str, Any] = {"failed": {"torch": "OSError: libtorch.so"}}
-    found = {check.name: check for check in diagnosis._dependencies(facts)}
+    found = {check.name: check for check in diagnosis._dependencies(wanted, {"torch": "OSError: libtorch.so"})}
     assert {name: check.state for name, check in found.items()} == {
         "numpy": "broken", "pyarrow": "broken", "torch": "broken", "faiss-cpu": "broken", "dependencies": "ok",
     }  # fmt: skip
     assert found["numpy"].remedy == 'pip install "numpy>=2"'
     assert "9.0.0" in found["pyarrow"].found and "libtorch.so" in found["torch"].found
     assert found["faiss-cpu"].remedy == "pip uninstall faiss-cpu" and found["dependencies"].found == "click 8.1.0"
-    monkeypatch.setattr(diagnosis, "metadata_extras", lambda: ["ray"])
-    assert [c.remedy for c in diagnosis._extras()] == ['pip install "cleanpairs[ray]"']
+    extras = {c.name: c.remedy for c in diagnosis._extras([Requirement('ray[data]>=2.37; extra == "ray"')])}
+    assert extras["extra ray"] == 'pip install "cleanpairs[ray]"' and extras["extra clip"] == ""
 
 
-def test_a_torchvision_that_is_there_but_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "_installed", lambda name: "0.20")
-    assert diagnosis._torchvision({"failed": {}}) is None
-    check = diagnosis._torchvision({"failed": {"torchvision": "RuntimeError: operator torchvision::nms"}})
-    assert check is not None and check.state == "warning" and check.remedy.startswith("pip uninstall torchvision")
+def test_a_torchvision_that_is_there_but_broken() -> None:
+    failed = {"torchvision": "RuntimeError: operator torchvision::nms"}
+    _, check = diagnosis._dependencies([Requirement("click>=8")], failed)
+    assert check.state == "warning" and check.remedy.startswith("pip uninstall torchvision")
 
 
 def test_a_gpu_that_is_not_used_and_one_that_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    facts = {"cuda": True, "cuda_build": "12.8", "bf16": True, "devices": ["A GPU"], "faiss_gpu": False,
-             "faiss_options": "AVX2", "faiss_kernel": None}  # fmt: skip
-    check, faiss = diagnosis._device(facts), diagnosis._faiss(facts)
-    assert check is not None and check.state == "ok" and "A GPU" in check.found and "bf16" in check.found
-    assert faiss is not None and "cleanpairs[gpu]" in faiss.remedy
+    facts = {"threads": 1, "cuda_build": "12.8", "devices": ["A GPU"], "faiss_gpu": False}
+    found = {check.name: check for check in diagnosis._machine(facts)}
+    assert found["device"].state == "ok" and "A GPU" in found["device"].found
+    assert "cleanpairs[gpu]" in found["faiss"].remedy
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    unused = diagnosis._device({"cuda": False, "cuda_build": None})
-    assert unused is not None and unused.state == "warning" and "CPU build" in unused.found
+    device, cpu = diagnosis._machine({"threads": 1, "devices": [], "cuda_build": None})
+    assert device.state == "warning" and "CPU build" in device.found and cpu.state == "ok"
 
 
 def test_more_threads_than_cpus() -> None:
-    usable = len(os.sched_getaffinity(0))
-    assert [c.state for c in diagnosis._cpu({"torch_threads": usable + 1})] == ["warning"]
-    assert [c.state for c in diagnosis._cpu({"torch_threads": 1, "blas": ["openblas"]})] == ["ok", "ok"]
+    threads = len(os.sched_getaffinity(0)) + 1
+    _, cpu = diagnosis._machine({"threads": threads, "devices": [], "cuda_build": None})
+    assert cpu.state == "warning" and "OMP_NUM_THREADS" in cpu.remedy
 
 
 def test_a_disk_that_is_full_or_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert diagnosis._disk("cache", tmp_path / "not" / "yet" / "there").state == "ok"
     (tmp_path / "file").touch()
     assert diagnosis._disk("runs", tmp_path / "file").state == "warning"
-    monkeypatch.setattr(diagnosis, "ROOM", 2**62)
+    monkeypatch.setattr(diagnosis, "LEAST_FREE", 2**62)
     assert "CLEANPAIRS_CACHE" in diagnosis._disk("cache", tmp_path).remedy
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from cleanpairs.ops import search
 from cleanpairs.ops.inverted_lists import build_lists, choose_probes, recall_at, search_lists
-from cleanpairs.ops.search import SearchNote, TopK, merge_top_k, top_k
+from cleanpairs.ops.search import SearchNote, TopK, top_k
 
 ways = pytest.mark.parametrize("way", ["faiss", "blocked"])
 
@@ -212,25 +212,6 @@ def test_probes_are_refused_where_too_many_are_needed() -> None:
     assert choose_probes(index, queries, search._search_exact, least_recall=0.99, most=8) is None
     easy = choose_probes(index, queries[:1], search._search_exact, least_recall=0.0, most=8)
     assert easy is not None and easy.probes == 4
-
-
-@pytest.mark.parametrize("cuts", [(0,), (0, 1), (0, 10, 150), (0, 199)])
-def test_shards_merge_to_the_whole(cuts: tuple[int, ...]) -> None:
-    queries, bank = heaps(30, 1), heaps(200, 2)
-    bank[150] = bank[3]  # a tie across shards
-    ends = (*cuts[1:], len(bank))
-    merged = merge_top_k([top_k(queries, bank[a:b], 7) for a, b in zip(cuts, ends, strict=True)], cuts, 7)
-    whole = top_k(queries, bank, 7)
-    np.testing.assert_array_equal(merged.indices, whole.indices)
-    np.testing.assert_allclose(merged.scores, whole.scores, atol=1e-6)
-
-
-def test_a_merge_of_too_few_is_padded_and_of_nothing_refused() -> None:
-    part = top_k(np.eye(2, 3), np.eye(1, 3), 1)
-    merged = merge_top_k([part, part], [0, 1], 4)
-    np.testing.assert_array_equal(merged.indices[0], [0, 1, -1, -1])
-    with pytest.raises(ValueError, match="at least one"):
-        merge_top_k([], [], 3)
 
 
 def test_the_gpu_way_is_the_exact_search(monkeypatch: pytest.MonkeyPatch) -> None:

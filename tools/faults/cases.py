@@ -8,13 +8,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.forked import Outcome, in_child, run_command
 
-__all__ = ["CASES", "Case", "State", "build", "leftovers", "state_of"]
+__all__ = ["CASES", "Case", "State", "build", "leftovers", "prepare", "state_of"]
 
 State = dict[str, str]  # output -> its digest, "" where there is none
 
@@ -142,19 +141,28 @@ def write_corpus(path: str, n: int, wrong: int) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def build(base: Path, case: Case) -> None:
-    """Fill the directory ``base`` with the input, a finished run, and the older output of ``case``."""
-    base.mkdir(parents=True)
+def prepare(base: Path) -> None:
+    """Fill the directory ``base`` with data, a finished run, an export and plans."""
+    base.mkdir()
     in_child(write_corpus, str(base / "data.parquet"), 48, 12)
     in_child(write_corpus, str(base / "clean.parquet"), 48, 0)
     fit = ["fit", "data.parquet", "--method", "infonce", "--seed", "0", "--out", "run", *SETTINGS]
     _must(run_command([*fit, "--epochs", "12", "--set", "lr=0.01"], base))
-    if case.name == "restore":
-        _must(run_command(["export", "--run", "run", "--repaired", "kept.parquet"], base))
+    _must(run_command(["export", "--run", "run", "--repaired", "kept.parquet"], base))
+    for name in ("plan.csv", "plan.parquet"):
+        _must(run_command(["rematch", "run", "--out", name, "--threshold", "0.02", "--min-repair-score", "0"], base))
+
+
+def build(prepared: Path, folder: Path, case: Case) -> Path:
+    """A copy of the prepared directory, with the older output of ``case``."""
+    base = copy(prepared, folder)
+    for name in ("plan.csv", "plan.csv.json") if case.name == "rematch" else ():
+        (base / name).unlink()
     for argv in case.before:
         _must(run_command(argv, base))
     for name, text in case.made.items():
         (base / name).write_text(text)
+    return base
 
 
 def _must(outcome: Outcome) -> None:
@@ -262,8 +270,3 @@ def copy(base: Path, work: Path) -> Path:
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(base, work, symlinks=True)
     return work
-
-
-def chosen(names: Sequence[str] | None) -> list[Case]:
-    """The cases called so; all when None."""
-    return [case for case in CASES if names is None or case.name in names]

@@ -22,13 +22,11 @@ from typing import Any
 from faults.forked import Outcome, in_child, run_command
 from faults.inputs import table
 
-__all__ = ["KINDS", "Trial", "named", "trials", "try_trial"]
+__all__ = ["Trial", "trials", "try_trial"]
 
-KINDS = {
-    "hangs": "FIFOs, devices, sockets, directories and loops of links as each file that is read; 30,000 columns",
-    "ends": "streams closed, unread or full, no HOME, extension types, paths that are not UTF-8, nested JSON",
-    "escapes": "control characters in arguments, columns, values, run.json, manifests, plans, models",
-}
+HANGS = "FIFOs, devices, sockets, directories and loops of links as each file that is read; 30,000 columns"
+ENDS = "streams closed, unread or full, no HOME, extension types, paths that are not UTF-8, nested JSON"
+ESCAPES = "control characters in arguments, columns, values, run.json, manifests, plans, models"
 SECONDS = 10  # of CPU: a busy machine is no hang; what waits for ever is killed after LIMIT seconds
 LIMIT = 100
 MEMORY = 12 * 2**30  # of address space: an endless file is to end in a refusal, not in the machine's memory
@@ -36,12 +34,15 @@ MEMORY = 12 * 2**30  # of address space: an endless file is to end in a refusal,
 FIT = "fit {} --method infonce --epochs 1 --batch-size 16 --device cpu --set dim=8 --set dim_word=4 --quiet --out new"
 SCORE = "score run {} --out new.parquet"
 EVIL = "a\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nError"
+HTML = "<script>alert(1)</script><b>"
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One command: ``make`` prepares the folder, ``become`` the child process; ``codes``: the exit codes allowed."""
+    """One command: ``make`` prepares the folder, ``become`` the child process; ``codes``: the exit
+    codes allowed; ``after``: what is wrong with what it wrote.
+    """
 
     kind: str
     name: str
@@ -49,16 +50,16 @@ class Trial:
     make: Callable[[Path], None] = lambda work: None
     become: Callable[[], None] = lambda: None
     codes: tuple[int, ...] = ()
+    after: Callable[[Path], list[str]] = lambda work: []
 
 
-def try_trial(trial: Trial, base: Path, scratch: Path) -> list[str]:
+def try_trial(trial: Trial, base: Path, work: Path) -> list[str]:
     """Run it; what was wrong with how it ended."""
-    work = scratch / "end"
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(base, work, symlinks=True)
     in_child(_made, trial, str(work))
     done = run_command(list(trial.argv), work, memory=MEMORY, become=trial.become, limit=LIMIT)
-    return _judged(trial, done)
+    return [*_judged(trial, done), *trial.after(work)]
 
 
 def _made(trial: Trial, work: str) -> None:
@@ -88,12 +89,6 @@ def trials() -> Iterator[Trial]:
     yield from _streams()
     yield from _odd_inputs()
     yield from _escapes()
-
-
-def named(names: tuple[str, ...]) -> list[Trial]:
-    """Those called so."""
-    by_name = {trial.name: trial for trial in trials()}
-    return [by_name[name] for name in names]
 
 
 # -- hangs -------------------------------------------------------------------------------------------------------------
@@ -193,18 +188,18 @@ def _special_files() -> Iterator[Trial]:
         for command in commands:
             for what in SPECIAL:
                 if what in ("a FIFO", "/dev/zero") or command == commands[0]:
-                    yield Trial("hangs", f"{what} as {place}: {command.split()[0]} {command.split()[1]}",
+                    yield Trial(HANGS, f"{what} as {place}: {command.split()[0]} {command.split()[1]}",
                                 tuple(command.split()), special(place, what))  # fmt: skip
     for what in SPECIAL[:3]:
         image = lambda work, what=what: _images(work, partial(special("folder/0.jpg", what), work))  # noqa: E731
-        yield Trial("hangs", f"{what} among images: inspect", ("inspect", "folder"), image, codes=(0, 3))
-        yield Trial("hangs", f"{what} among images: fit", tuple(FIT.format("folder").split()), image, codes=(0, 3, 7))
+        yield Trial(HANGS, f"{what} among images: inspect", ("inspect", "folder"), image, codes=(0, 3))
+        yield Trial(HANGS, f"{what} among images: fit", tuple(FIT.format("folder").split()), image, codes=(0, 3, 7))
     for what in SPECIAL[:3]:
-        yield Trial("hangs", f"{what} as an output of the manifest", ("verify", "kept.parquet"),
+        yield Trial(HANGS, f"{what} as an output of the manifest", ("verify", "kept.parquet"),
                     partial(_manifest_names, what), codes=(3,))  # fmt: skip
-        yield Trial("hangs", f"{what} as the output", tuple(f"{SCORE.format('data.parquet')} --overwrite".split()),
+        yield Trial(HANGS, f"{what} as the output", tuple(f"{SCORE.format('data.parquet')} --overwrite".split()),
                     special("new.parquet", what), codes=(5,))  # fmt: skip
-        yield Trial("hangs", f"{what} as the run's directory", tuple(FIT.format("data.parquet").split()),
+        yield Trial(HANGS, f"{what} as the run's directory", tuple(FIT.format("data.parquet").split()),
                     special("new", what), codes=(4, 5))  # fmt: skip
 
 
@@ -235,9 +230,30 @@ def _edited(path: Path, change: Callable[[Any], Any]) -> None:
 def _wide() -> Iterator[Trial]:
     for suffix in ("parquet", "csv", "arrow"):
         make = partial(_wide_file, f"wide.{suffix}")
-        yield Trial("hangs", f"30,000 columns of {suffix}", ("inspect", f"wide.{suffix}"), make, codes=(0,))
-        yield Trial("hangs", f"30,000 columns of {suffix}: one twice", ("inspect", f"wide.{suffix}"),
+        yield Trial(HANGS, f"30,000 columns of {suffix}", ("inspect", f"wide.{suffix}"), make, codes=(0,))
+        yield Trial(HANGS, f"30,000 columns of {suffix}: one twice", ("inspect", f"wide.{suffix}"),
                     partial(make, twice=True), codes=(3,))  # fmt: skip
+        for command in ("verify", f"corrupt --noise 0.4 --out new.{suffix} --seed 1", FIT.format("")):
+            words = command.split()
+            if suffix == "parquet":
+                argv = (words[0], f"wide.{suffix}", *words[1:])
+                yield Trial(HANGS, f"30,000 columns of {suffix}: {words[0]}", argv, make)
+    for command in (
+        "inspect many",
+        "verify many",
+        FIT.format("many"),
+        "corrupt many/0.parquet --noise 0.4 --out new.pq",
+    ):
+        yield Trial(HANGS, f"400 files, 6,000 row groups: {command.split()[0]}", tuple(command.split()), _many_files)
+
+
+def _many_files(work: Path) -> None:
+    import pyarrow.parquet as pq
+
+    found = pq.read_table(work / "data.parquet")
+    (work / "many").mkdir()
+    for number in range(400):
+        pq.write_table(found.slice(number % 40, 15), work / f"many/{number}.parquet", row_group_size=1)
 
 
 def _wide_file(name: str, work: Path, twice: bool = False) -> None:
@@ -278,7 +294,6 @@ def to_pipe(*numbers: int) -> None:
         os.dup2(write, number)
         os.close(read)
         os.close(write)
-        # buffered, as a pipe is
 
 
 def to_file(name: str, *numbers: int) -> None:
@@ -303,17 +318,17 @@ def _streams() -> Iterator[Trial]:
         argv = tuple(command.replace("--quiet", "").split())
         what = argv[0]
         for numbers in ((0,), (1,), (2,), (0, 1, 2)):
-            yield Trial("ends", f"{what}: streams {numbers} closed", argv, become=partial(closed, *numbers), codes=(0,))
+            yield Trial(ENDS, f"{what}: streams {numbers} closed", argv, become=partial(closed, *numbers), codes=(0,))
         for numbers in ((1,), (2,), (1, 2)):
-            yield Trial("ends", f"{what}: nobody reads {numbers}", argv, become=partial(to_pipe, *numbers), codes=(0,))
-        yield Trial("ends", f"{what}: standard output is full", argv, become=partial(to_file, "/dev/full", 1),
+            yield Trial(ENDS, f"{what}: nobody reads {numbers}", argv, become=partial(to_pipe, *numbers), codes=(0,))
+        yield Trial(ENDS, f"{what}: standard output is full", argv, become=partial(to_file, "/dev/full", 1),
                     codes=(0, 4))  # fmt: skip
-        yield Trial("ends", f"{what}: standard error is full", argv, become=partial(to_file, "/dev/full", 2),
+        yield Trial(ENDS, f"{what}: standard error is full", argv, become=partial(to_file, "/dev/full", 2),
                     codes=(0,))  # fmt: skip
-        yield Trial("ends", f"{what}: no HOME", argv, become=homeless, codes=(0, 4) if what == "doctor" else (0,))
+        yield Trial(ENDS, f"{what}: no HOME", argv, become=homeless, codes=(0, 4) if what == "doctor" else (0,))
     for numbers in ((1,), (2,)):
         for state, become in (("closed", closed), ("unread", to_pipe)):
-            yield Trial("ends", f"an error with stream {numbers[0]} {state}", ("inspect", "nowhere.parquet"),
+            yield Trial(ENDS, f"an error with stream {numbers[0]} {state}", ("inspect", "nowhere.parquet"),
                         become=partial(become, *numbers), codes=(3,))  # fmt: skip
 
 
@@ -322,11 +337,11 @@ def _odd_inputs() -> Iterator[Trial]:
     for kind in ("uuid", "json", "bool8", "opaque"):
         make = partial(_extension, kind)
         argv = tuple(FIT.format("odd.parquet").split())
-        yield Trial("ends", f"arrow.{kind}: fit", argv, make, codes=(0,))
-        yield Trial("ends", f"arrow.{kind}: inspect", ("inspect", "odd.parquet"), make, codes=(0,))
-        yield Trial("ends", f"arrow.{kind}: Arrow", ("inspect", "odd.arrow"), make, codes=(0,))
+        yield Trial(ENDS, f"arrow.{kind}: fit", argv, make, codes=(0,))
+        yield Trial(ENDS, f"arrow.{kind}: inspect", ("inspect", "odd.parquet"), make, codes=(0,))
+        yield Trial(ENDS, f"arrow.{kind}: Arrow", ("inspect", "odd.arrow"), make, codes=(0,))
         for format in formats:
-            yield Trial("ends", f"arrow.{kind}: export {format}",
+            yield Trial(ENDS, f"arrow.{kind}: export {format}",
                         ("export", "--run", "run", "--repaired", "new", "--format", format, "--overwrite"),
                         partial(_extension, kind, of_run=True), codes=(0,))  # fmt: skip
     name = os.fsdecode(b"caf\xe9")
@@ -336,14 +351,14 @@ def _odd_inputs() -> Iterator[Trial]:
                     "export --plan X.csv --repaired new.parquet", "diff X.parquet", "rematch run --out X/plan.csv",
                     "corrupt data.parquet --noise 0.4 --out X.pq", "audit run --out X2", "inspect in"):  # fmt: skip
         argv = tuple(word.replace("X", name) for word in command.split())
-        yield Trial("ends", f"a path that is not UTF-8: {command}", argv, partial(_latin, name))
+        yield Trial(ENDS, f"a path that is not UTF-8: {command}", argv, partial(_latin, name))
     for place in ("run/run.json", "run/model/config.json", "run/model/vocabulary.json", "kept.parquet.manifest.json",
                   "plan.csv.json", "run/metrics.jsonl", "run/audit/result.json", "f.json", "f.jsonl", "hub/state.json",
                   "hub/dataset_dict.json", "many/a.parquet.manifest.json", "bench/bench.jsonl", "r.yaml",
                   "run/recipe.yaml"):  # fmt: skip
         for command in READ[place]:
             for text in ("[" * 100_000, '{"a":' * 100_000, '{"format": 1, "a": ' + "[" * 5000 + "]" * 5000 + "}"):
-                yield Trial("ends", f"nested JSON ({text[:4]!r}) as {place}: {command.split()[0]} {command.split()[1]}",
+                yield Trial(ENDS, f"nested JSON ({text[:4]!r}) as {place}: {command.split()[0]} {command.split()[1]}",
                             tuple(command.split()), partial(_nested, place, text))  # fmt: skip
 
 
@@ -361,10 +376,8 @@ def _extension(kind: str, work: Path, of_run: bool = False) -> None:
     column = pa.ExtensionArray.from_storage(*made)
     found = found.append_column("odd", column)
     if of_run:
-        old = (work / "data.parquet").stat()
         pq.write_table(found, work / "data.parquet")
         _refitted(work)
-        assert old
         return
     pq.write_table(found, work / "odd.parquet")
     with pa.ipc.new_file(work / "odd.arrow", found.schema) as sink:
@@ -412,30 +425,39 @@ def _escapes() -> Iterator[Trial]:
                     "audit run --out X", "doctor X", f"{SCORE.format('X')}",
                     f"{FIT.format('data.parquet')}X", "score run data.parquet --out X.pq"):  # fmt: skip
         argv = tuple(word.replace("X", file) for word in command.split())
-        yield Trial("escapes", f"an argument: {command}", argv)
+        yield Trial(ESCAPES, f"an argument: {command}", argv)
     commands = ("inspect n.parquet", FIT.format("n.parquet"), "verify n.parquet",
                 f"{FIT.format('n.parquet')} --text-column nothing", SCORE.format("n.parquet"),
                 "evaluate run n.parquet", "corrupt n.parquet --noise 0.4 --out new.parquet")  # fmt: skip
     for what, change in (("a column", _evil_column), ("columns", _evil_columns), ("captions and keys", _evil_values),
                          ("the captions' column", _evil_captions)):  # fmt: skip
         for command in commands:
-            yield Trial("escapes", f"{what}: {' '.join(command.split()[:2])} {command[-12:]}", tuple(command.split()),
+            yield Trial(ESCAPES, f"{what}: {' '.join(command.split()[:2])} {command[-12:]}", tuple(command.split()),
                         table("n.parquet", change))  # fmt: skip
     for what in ("method", "status", "input", "result", "versions"):
         for command in ("report run --out new.html", "verify run", "export --run run --repaired new.parquet",
                         "rematch run --out new.csv", "audit run --n 6 --out new"):  # fmt: skip
-            yield Trial("escapes", f"run.json's {what}: {command.split()[0]}", tuple(command.split()),
+            yield Trial(ESCAPES, f"run.json's {what}: {command.split()[0]}", tuple(command.split()),
                         partial(_evil_run, what))  # fmt: skip
     for command in ("verify kept.parquet", "diff kept.parquet", "restore kept.parquet --to new.parquet"):
         for what in ("file", "format", "counts", "all"):
-            yield Trial("escapes", f"the manifest's {what}: {command.split()[0]}", tuple(command.split()),
+            yield Trial(ESCAPES, f"the manifest's {what}: {command.split()[0]}", tuple(command.split()),
                         partial(_evil_manifest, what))  # fmt: skip
+    for what in ("method", "input", "result", "versions"):
+        for command in ("report run --out new.html", "export --run run --repaired new.parquet --card new.html",
+                        "export --run run --repaired new --format datasets"):  # fmt: skip
+            yield Trial(ESCAPES, f"HTML in run.json's {what}: {command}", tuple(command.split()),
+                        partial(_evil_run, what, text=HTML), after=_unescaped)  # fmt: skip
+    for command in ("report run --out new.html", "export --run run --repaired new.parquet --card new.html",
+                    "export --run run --repaired new --format datasets"):  # fmt: skip
+        yield Trial(ESCAPES, f"HTML in columns, captions and keys: {command}", tuple(command.split()), _html_data,
+                    codes=(0,), after=_unescaped)  # fmt: skip
     for what in ("threshold", "settings", "data"):
-        yield Trial("escapes", f"the plan's {what}: export", tuple("export --plan plan.csv --repaired n".split()),
+        yield Trial(ESCAPES, f"the plan's {what}: export", tuple("export --plan plan.csv --repaired n".split()),
                     partial(_evil_plan, what))  # fmt: skip
     for what in ("method", "parameters", "backbone", "format"):
         for command in (SCORE.format("data.parquet"), "verify run/model"):
-            yield Trial("escapes", f"the model's {what}: {command.split()[0]}", tuple(command.split()),
+            yield Trial(ESCAPES, f"the model's {what}: {command.split()[0]}", tuple(command.split()),
                         partial(_evil_model, what))  # fmt: skip
 
 
@@ -450,7 +472,7 @@ def _evil_columns(found: Any) -> Any:
 def _evil_captions(found: Any) -> Any:
     import pyarrow as pa
 
-    return found.drop_columns(["caption"]).append_column("caption", pa.array([[EVIL, 1]] * 0 + [1] * len(found)))
+    return found.drop_columns(["caption"]).append_column("caption", pa.array([1] * len(found)))
 
 
 def _evil_values(found: Any) -> Any:
@@ -460,15 +482,36 @@ def _evil_values(found: Any) -> Any:
     return found.drop_columns(["caption", "key"]).append_column("caption", evil).append_column("key", evil)
 
 
-def _evil(value: Any) -> Any:
-    """Text everywhere, with its names too."""
+def _html_data(work: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = pq.read_table(work / "data.parquet").drop_columns(["caption", "key"])
+    evil = pa.array([f"{HTML}{k}" for k in range(len(found))])
+    for name in ("caption", "key", HTML):
+        found = found.append_column(name, evil)
+    pq.write_table(found, work / "data.parquet")
+    _refitted(work)
+
+
+def _unescaped(work: Path) -> list[str]:
+    """Pages and cards in which HTML of the data is HTML."""
+    pages = [p for p in (*work.glob("new*"), *work.glob("new/*")) if p.suffix in (".html", ".md")]
+    bodies = {p.name: re.sub(r"\A---\n.*?\n---\n", "", p.read_text(), flags=re.S) for p in pages}  # YAML is none
+    return [f"{name} has {HTML!r} raw" for name, body in bodies.items() if "<script>alert" in body]
+
+
+def _evil(value: Any, text: str = EVIL) -> Any:
+    """Text everywhere, with its names too; of numbers and other things text as well."""
     if isinstance(value, dict):
-        return {EVIL: EVIL} | {name: _evil(part) for name, part in value.items()}
-    return [EVIL] if isinstance(value, list) else EVIL
+        return {text: text} | {name: _evil(part, text) for name, part in value.items()}
+    if text is HTML and not isinstance(value, str | list):
+        return value
+    return [text] if isinstance(value, list) else text
 
 
-def _evil_run(what: str, work: Path) -> None:
-    _edited(work / "run/run.json", lambda noted: noted.update({what: _evil(noted.get(what, ""))}))
+def _evil_run(what: str, work: Path, text: str = EVIL) -> None:
+    _edited(work / "run/run.json", lambda noted: noted.update({what: _evil(noted.get(what, ""), text)}))
 
 
 def _evil_manifest(what: str, work: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.cases import CASES, build
+from faults.cases import copy
 from faults.forked import in_child, run_command
 
 __all__ = ["THRESHOLDS", "Figure", "account", "measure_memory"]
@@ -20,17 +20,16 @@ FORMATS = (("out.parquet", ""), ("shards", "--format webdataset --shard-size 7")
 
 @dataclass(frozen=True)
 class Figure:
-    """Of ``tried`` things the ``problems``, one text each; ``said`` for the table."""
+    """Of ``tried`` things, called ``name`` in the table, the ``problems``, one text each."""
 
+    name: str
     tried: int
-    problems: tuple[str, ...]
-    said: str = ""
+    problems: Sequence[str]
 
 
-def account(scratch: Path, thresholds: tuple[str, ...] = THRESHOLDS) -> Figure:
+def account(prepared: Path, scratch: Path, thresholds: tuple[str, ...] = THRESHOLDS) -> Figure:
     """Export at many thresholds in every format, and verify each: every pair in the ledger and the files, once."""
-    base = scratch / "base"
-    build(base, next(case for case in CASES if case.name == "score"))
+    base = copy(prepared, scratch / "work")
     problems, tried = [], 0
     for threshold, score, (out, more) in itertools.product(thresholds, SCORES, FORMATS):
         told = (
@@ -43,8 +42,7 @@ def account(scratch: Path, thresholds: tuple[str, ...] = THRESHOLDS) -> Figure:
         verified = run_command(["verify", out, "--quiet"], base)
         if verified.code != 0:
             problems.append(f"`{told}`: {verified.out.strip()[-300:]}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    return Figure(tried, tuple(problems))
+    return Figure("exports whose rows do not add up", tried, problems)
 
 
 def _large(path: str, megabytes: int) -> None:
@@ -64,7 +62,6 @@ def _large(path: str, megabytes: int) -> None:
 
 def measure_memory(scratch: Path, megabytes: int = 600) -> Figure:
     """Commands on one row group of ``megabytes``, under a cap: what each holds beyond what it begins with."""
-    scratch.mkdir(parents=True)
     in_child(_large, str(scratch / "large.parquet"), megabytes)
     idle = run_command(["--version"], scratch).peak
     problems, said = [], []
@@ -80,5 +77,5 @@ def measure_memory(scratch: Path, megabytes: int = 600) -> Figure:
         said.append(f"{name} {held / 2**20:.0f} MiB{ended}")
         if held > CAP or done.code not in (0, 6):
             problems.append(f"{name} held {held / 2**20:.0f} MiB and ended with {done.code}: {done.err.strip()[-200:]}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    return Figure(len(said), tuple(problems), f"{megabytes} MB in one row group: {', '.join(said)}")
+    name = f"commands over a memory cap of 1 GiB ({megabytes} MB in one row group: {', '.join(said)})"
+    return Figure(name, len(said), problems)

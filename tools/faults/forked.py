@@ -11,15 +11,16 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "begin_command", "in_child", "run_command", "warm"]
+__all__ = ["Outcome", "begin_command", "in_child", "in_children", "run_command", "warm"]
 
 _PR_SET_PTRACER = 0x59616D61  # any process of ours may trace the child, also where that is restricted to parents
 _ANY = ctypes.c_ulong(-1)
@@ -60,7 +61,8 @@ def warm() -> None:
             importlib.import_module(module.name)
     for name in ("datasets", "faiss", "lightning_fabric", "matplotlib.pyplot", "ot", "scipy.optimize", "scipy.sparse",
                  "sklearn.mixture", "sklearn.isotonic", "sklearn.linear_model", "torch", "PIL.PngImagePlugin",
-                 "PIL.JpegImagePlugin", "safetensors.torch", "safetensors.numpy", "torch.optim", "jinja2"):  # fmt: skip
+                 "PIL.JpegImagePlugin", "safetensors.torch", "safetensors.numpy", "torch.optim", "jinja2",
+                 "encodings.unicode_escape"):  # fmt: skip
         try:
             importlib.import_module(name)
         except ImportError:
@@ -182,8 +184,6 @@ def _become(
         os.chdir(cwd)
         (cwd / ".tmp").mkdir(exist_ok=True)
         os.environ |= {"TMPDIR": str(cwd / ".tmp"), "CLEANPAIRS_CACHE": str(cwd / ".cache")}
-        import tempfile
-
         tempfile.tempdir = None
         for path, number in ((out, 1), (err, 2)):
             os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), number)
@@ -200,7 +200,7 @@ def _become(
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt as error:  # outside of main's own handling: what Python makes of it is the same code
-        code = 143 if type(error).__name__ == "Terminated" else 130
+        code = 128 + getattr(error, "number", signal.SIGINT)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -218,24 +218,45 @@ def in_child(function: Callable[..., Any], *args: Any) -> Any:
     RuntimeError
         The child has failed; the message is its traceback.
     """
-    read, write = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        child = _answer(Path(folder) / "answer", function, *args)
+        os.waitpid(child, 0)
+        return _answered(Path(folder) / "answer")
+
+
+def in_children(jobs: dict[str, Callable[[], Any]], at_once: int, folder: Path) -> Iterator[tuple[str, Any, float]]:
+    """Each job in a forked child, ``at_once`` of them: as they end, their names, results and seconds.
+
+    Raises
+    ------
+    RuntimeError
+        A job has failed; the message is its traceback.
+    """
+    waiting, running = list(jobs), dict[int, tuple[str, Path, float]]()
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            name = waiting.pop(0)
+            file = folder / f"answer-{len(waiting)}"
+            running[_answer(file, jobs[name])] = name, file, time.monotonic()
+        name, file, began = running.pop(os.wait()[0])
+        yield name, _answered(file), time.monotonic() - began
+
+
+def _answer(file: Path, function: Callable[..., Any], *args: Any) -> int:
+    """``function(*args)`` in a child, which this starts and returns the number of; its result in ``file``."""
     child = os.fork()
     if child == 0:
         try:
-            os.close(read)
             result = json.dumps({"result": function(*args)})
         except BaseException:
             result = json.dumps({"error": traceback.format_exc()})
-        with os.fdopen(write, "w") as stream:
-            stream.write(result)
+        file.write_text(result)
         os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as stream:
-        text = stream.read()
-    status = os.waitpid(child, 0)[1]
-    if not text:
-        raise RuntimeError(f"{function.__name__} ended with status {os.waitstatus_to_exitcode(status)}")
-    said = json.loads(text)
+    return child
+
+
+def _answered(file: Path) -> Any:
+    said = json.loads(file.read_text()) if file.exists() else {"error": "it was killed"}
     if "error" in said:
         raise RuntimeError(said["error"])
     return said["result"]

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.cases import Case, build, copy, input_state, state_of
+from faults.cases import Case, State, copy, input_state, state_of
 from faults.forked import run_command
 
 __all__ = ["FullDisk", "mount_works", "try_full_disk"]
@@ -52,10 +52,9 @@ def _size(folder: Path) -> int:
     return sum(-(-p.lstat().st_size // 4096) * 4096 + 4096 for p in [folder, *folder.rglob("*")])
 
 
-def try_full_disk(case: Case, scratch: Path) -> FullDisk:
+def try_full_disk(case: Case, base: Path, scratch: Path) -> FullDisk:
     """Run the command with too little room for what it writes, and look whether the old output is still there."""
-    base, work, disk = scratch / "base", scratch / "work", scratch / "disk"
-    build(base, case)
+    work, disk = scratch / "work", scratch / "disk"
     old = state_of(base, case)
     copy(base, work)
     if run_command(case.argv, work).code != 0:
@@ -90,5 +89,21 @@ def try_full_disk(case: Case, scratch: Path) -> FullDisk:
             survived += not wrong
         finally:
             _unmount(disk)
-    shutil.rmtree(scratch, ignore_errors=True)
-    return FullDisk(tried, survived, tuple(problems))
+    if wrong := _full_tmpdir(case, copy(base, work), old, new):
+        problems.append(f"TMPDIR: {wrong}")
+    return FullDisk(tried + 1, survived + (not wrong), tuple(problems))
+
+
+def _full_tmpdir(case: Case, work: Path, old: State, new: State) -> str:
+    """The same with room for the output, and none for temporary files: done without them, or TMPDIR is blamed."""
+    (work / ".tmp").mkdir(exist_ok=True)
+    if said := _mount(work / ".tmp", 4096):
+        raise RuntimeError(said)
+    try:
+        done = run_command(case.argv, work)
+    finally:
+        _unmount(work / ".tmp")
+    if done.code == 0:
+        return "" if state_of(work, case) == new else "exit code 0, and not the output"
+    blamed = done.code == 4 and ("TMPDIR" in done.err or ".tmp" in done.err)
+    return "" if blamed and state_of(work, case) == old else f"exit code {done.code}: {done.err.strip()[-200:]}"

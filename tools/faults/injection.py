@@ -1,4 +1,4 @@
-"""A fault at a system call: SIGKILL, EIO, ENOSPC, SIGINT, SIGTERM at each write, sync and rename of a command."""
+"""A fault at a system call: SIGKILL, EIO, ENOSPC or a signal at each write, sync and rename of a command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faults.cases import Case, State, age, build, copy, input_state, leftovers, state_of, unfinished
+from faults.cases import Case, State, age, copy, input_state, leftovers, state_of, unfinished
 from faults.forked import Outcome, run_command
 
 __all__ = ["FAULTS", "Point", "Tally", "Trial", "points_of", "strace_works", "try_case"]
@@ -19,8 +19,9 @@ FAULTS = {
     "ENOSPC": "error=ENOSPC",
     "SIGINT": "signal=SIGINT",
     "SIGTERM": "signal=SIGTERM",
+    "SIGHUP": "signal=SIGHUP",
 }
-CODES = {"SIGKILL": -9, "EIO": 4, "ENOSPC": 4, "SIGINT": 130, "SIGTERM": 143}
+CODES = {"SIGKILL": -9, "EIO": 4, "ENOSPC": 4, "SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 _CALL = re.compile(r"^(\d+) +(\w+)\((.*)")
 
 
@@ -111,7 +112,9 @@ def spread(points: list[Point], most: int) -> list[Point]:
     return kept
 
 
-def try_case(case: Case, scratch: Path, *, most: int, signals: int, faults: tuple[str, ...] = tuple(FAULTS)) -> Tally:
+def try_case(
+    case: Case, base: Path, scratch: Path, *, most: int, signals: int, faults: tuple[str, ...] = tuple(FAULTS)
+) -> Tally:
     """Try faults at the points of a command.
 
     Parameters
@@ -119,10 +122,9 @@ def try_case(case: Case, scratch: Path, *, most: int, signals: int, faults: tupl
     most : int
         Points of each system call for SIGKILL, EIO and ENOSPC; all of them when 0.
     signals : int
-        The same for SIGINT and SIGTERM.
+        The same for SIGINT, SIGTERM and SIGHUP.
     """
-    base, work = scratch / "base", scratch / "work"
-    build(base, case)
+    work = scratch / "work"
     old, tally = state_of(base, case), Tally()
     copy(base, work)
     traced = run_command(case.argv, work, inject=[])
@@ -138,11 +140,10 @@ def try_case(case: Case, scratch: Path, *, most: int, signals: int, faults: tupl
     points = points_of(traced, work)
     tally.calls = len(points)
     for fault in faults:
-        for point in spread(points, signals if fault in ("SIGINT", "SIGTERM") else most):
+        for point in spread(points, signals if fault in ("SIGINT", "SIGTERM", "SIGHUP") else most):
             trial = _try(case, base, work, fault, point, old, new)
             if trial is not None:
                 tally.add(trial)
-    shutil.rmtree(scratch, ignore_errors=True)
     return tally
 
 

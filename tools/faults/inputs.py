@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from faults.cases import CASES, build, leftovers
+from faults.cases import leftovers
 from faults.forked import in_child, run_command
 
-__all__ = ["BAD", "BadInput", "Refused", "prepare", "try_bad"]
+__all__ = ["BAD", "BadInput", "try_bad"]
 
 DATA = 3
 
@@ -30,32 +31,11 @@ class BadInput:
     make: Callable[[Path], None]
     names: tuple[str, ...]
     code: int = DATA
+    kind: ClassVar = "bad inputs: exit code, and a message that names the file"
 
 
-@dataclass(frozen=True)
-class Refused:
-    """How it went: ``problems`` is empty where it was handled."""
-
-    name: str
-    code: int
-    said: str
-    problems: tuple[str, ...]
-
-
-def prepare(scratch: Path) -> Path:
-    """A folder with data, a run, and an export to be damaged."""
-    case = next(c for c in CASES if c.name == "restore")
-    base = scratch / "base"
-    build(base, case)
-    plan = run_command(["rematch", "run", "--out", "plan.csv", "--threshold", "0.02"], base)
-    if plan.code != 0:
-        raise RuntimeError(plan.err)
-    return base
-
-
-def try_bad(bad: BadInput, base: Path, scratch: Path) -> Refused:
-    """Run the command on the bad input."""
-    work = scratch / "bad"
+def try_bad(bad: BadInput, base: Path, work: Path) -> list[str]:
+    """Run the command on the bad input: what was wrong with how it ended."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(base, work, symlinks=True)
     in_child(_made, bad, str(work))
@@ -72,7 +52,7 @@ def try_bad(bad: BadInput, base: Path, scratch: Path) -> Refused:
         problems.append("something is left behind")
     if (work / "new").exists() or (work / "new.parquet").exists():
         problems.append("an output was written")
-    return Refused(bad.name, outcome.code, said[:300], tuple(problems))
+    return [f"{problem} ({said[:300]})" for problem in problems]
 
 
 def _made(bad: BadInput, work: str) -> None:
@@ -197,6 +177,28 @@ def _config(key: str, value: Any) -> Callable[[Path], None]:
     return make
 
 
+def _stated(name: str, value: Any) -> Callable[[Path], None]:
+    def make(work: Path) -> None:
+        file = work / "run" / "model" / "config.json"
+        config = json.loads(file.read_text())
+        config["state"][name] = value
+        file.write_text(json.dumps(config))
+
+    return make
+
+
+def _threshold(name: str, value: Any) -> Callable[[Path], None]:
+    def make(work: Path) -> None:
+        noted = json.loads((work / name).read_text())
+        at = noted.get("result", noted)
+        if "threshold" not in at:
+            raise RuntimeError(f"{name} has no threshold: {noted}")
+        at["threshold"] = value
+        (work / name).write_text(json.dumps(noted))
+
+    return make
+
+
 def _changed(work: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -263,6 +265,15 @@ BAD: tuple[BadInput, ...] = (
              ("config.json", "99")),
     BadInput("model: config names no method", "score run data.parquet --out new.parquet", _config("method", "evil"),
              ("evil",)),
+    *(BadInput(f"model: {name} {value}", command, _stated(name, value), ("config.json",))
+      for name in ("threshold_", "noise_rate_") for value in (math.nan, math.inf, -0.5, 2, "0.5", [0.5], True)
+      for command in ("score run data.parquet --out new.parquet", "verify run/model")),
+    *(BadInput(f"{file}: a threshold {value}", command, _threshold(file, value), (file,))
+      for value in (math.nan, math.inf, -0.5, 2, "x", [0.5])
+      for file, command in (("plan.csv.json", "export --plan plan.csv --repaired new.parquet"),
+                            ("run/run.json", "report run --out new"),
+                            ("run/run.json", "export --run run --repaired new.parquet"),
+                            ("run/run.json", "verify run"))),
     BadInput("model: vocabulary is missing", "score run data.parquet --out new.parquet",
              lambda w: (w / "run/model/vocabulary.json").unlink(), ("vocabulary.json",)),
     BadInput("plan: no table", "export --plan plan.csv --repaired new.parquet", text("plan.csv", "\n"), ("plan.csv",)),

@@ -11,12 +11,14 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from faults.cases import SETTINGS, copy, digest, leftovers
+from faults.figures import Figure
 from faults.forked import in_child, run_command
 
-__all__ = ["LOSSES", "Loss", "prepare_losses", "try_loss", "try_races"]
+__all__ = ["LOSSES", "Loss", "try_loss", "try_races"]
 
 EXISTS = 5
 LABELS = "pair_id,matched,key,stratum\n0,1,k0,s\n1,,k1,s\n"
@@ -28,7 +30,8 @@ Make = Callable[[Path], None]
 @dataclass(frozen=True)
 class Loss:
     """One command: ``kind``: its row of the table; ``make``: what is laid out for it; ``codes``: how it may end;
-    ``changed``: what it may write where it ends with 0; ``holds``: outputs that another process holds meanwhile.
+    ``changed``: what it may write where it ends with 0; ``holds``: outputs that another process holds meanwhile;
+    ``modes``: the permissions that files have in the end.
     """
 
     kind: str
@@ -37,14 +40,12 @@ class Loss:
     codes: tuple[int, ...] = (EXISTS,)
     changed: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
+    modes: tuple[tuple[str, int], ...] = ()
 
-
-def prepare_losses(base: Path) -> Path:
-    """The folder ``base`` of the bad inputs, with more to lose."""
-    (base / "labels.csv").write_text(LABELS)
-    (base / "folder").mkdir()
-    shutil.copy(base / "data.parquet", base / "folder" / "a.parquet")
-    return base
+    @property
+    def name(self) -> str:
+        """The command."""
+        return " ".join(self.argv)
 
 
 # -- inputs as outputs ------------------------------------------------------------------------------------------------
@@ -232,12 +233,37 @@ def _switched() -> Iterator[Loss]:
         yield Loss(kind, REFIT, _unwritable, (4,))
 
 
-LOSSES: tuple[Loss, ...] = (*_inputs(), *_foreign(), *_held(), *_switched())
+# -- permissions ------------------------------------------------------------------------------------------------------
+
+
+def _permitted() -> Iterator[Loss]:
+    for told in (
+        "score run data.parquet --out OUT", "rematch run --out OUT", "export --run run --repaired OUT --format parquet",
+        "export --run run --repaired new.parquet --dropped OUT", "export --run run --repaired new.parquet --card OUT",
+        "corrupt clean.parquet --noise 0.4 --out OUT", "report run --out OUT", "restore kept.parquet --to OUT",
+        "diff kept.parquet --csv OUT",
+    ):  # fmt: skip
+        for mode in (0o600, 0o664):
+            words = (*_words(told.replace("OUT", "old.parquet")), "--overwrite")
+            make = partial(_with_mode, mode)
+            kind = "permissions of outputs that are replaced"
+            yield Loss(kind, words, make, (0,), ("old.parquet", "run"), modes=(("old.parquet", mode),))
+
+
+def _with_mode(mode: int, work: Path) -> None:
+    (work / "old.parquet").write_text("old")
+    (work / "old.parquet").chmod(mode)
+
+
+LOSSES: tuple[Loss, ...] = (*_inputs(), *_foreign(), *_held(), *_switched(), *_permitted())
 
 
 def _moved(base: Path, work: Path) -> Path:
-    """A copy of the prepared folder, whose run and plan go back to the data in it."""
+    """A copy of the prepared folder, with more to lose, whose run and plan go back to the data in it."""
     copy(base, work)
+    (work / "labels.csv").write_text(LABELS)
+    (work / "folder").mkdir()
+    shutil.copy(work / "data.parquet", work / "folder" / "a.parquet")
     for name in ("run/run.json", "run/recipe.yaml", "plan.csv.json"):
         file = work / name
         file.write_text(file.read_text().replace(str(base), str(work)))
@@ -278,6 +304,7 @@ def try_loss(loss: Loss, base: Path, work: Path) -> list[str]:
         problems.append(f"lost or changed: {', '.join(lost[:5])}")
     if outcome.code and (new := sorted(after.keys() - before.keys())):
         problems.append(f"left: {', '.join(new[:5])}")
+    problems += [f"{n} has mode {m:o}" for n, w in loss.modes if (m := (work / n).stat().st_mode & 0o777) != w]
     if loss.holds and f"process {holder} on " not in outcome.err:
         problems.append("it does not say who writes")
     problems += [f"left behind: {name}" for name in leftovers(work) if not name.startswith(".tmp")]
@@ -305,7 +332,7 @@ def _hold(work: Path, outputs: Sequence[str]) -> tuple[int, int]:
     return there, child
 
 
-def try_races(times: int, base: Path, scratch: Path) -> list[str]:
+def try_races(times: int, base: Path, scratch: Path) -> Figure:
     """``fit --out same`` by three processes at once, so many times: one wins, the others are told, the run is whole."""
     problems = []
     for attempt in range(times):
@@ -332,7 +359,7 @@ def try_races(times: int, base: Path, scratch: Path) -> list[str]:
         seeds = {_line(work / "same" / name, "seed") for name in ("run.json", "recipe.yaml")}
         if not set(codes) <= {0, EXISTS} or 0 not in codes or verified.code or len(seeds) != 1:
             problems.append(f"race {attempt}: codes {codes}, verify {verified.code}, seeds {sorted(seeds)}")
-    return problems
+    return Figure("fits of one output by three processes at once", times, problems)
 
 
 def _line(path: Path, word: str) -> str:

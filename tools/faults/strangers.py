@@ -6,10 +6,10 @@ Each class has controls, in which the same is followed because it was asked for:
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from faults.cases import CASES, build
+from faults.cases import age, copy, leftovers
 from faults.figures import Figure
 from faults.forked import begin_command, in_child, run_command
 
@@ -35,18 +35,10 @@ STARTERS = {  # commands that start children, in a folder with data.parquet, run
     "--set dim_word=4 --batch-size 16 --device cpu --quiet",
     "inspect": "inspect data.parquet",
     "doctor": "doctor",
+    "report": "report run --out new.html",  # matplotlib reads a matplotlibrc of the working directory
+    "export datasets": "export --run run --repaired new --format datasets",
 }
 PARTED = {"CLEANPAIRS_DECODE_WORKERS": "2"}
-
-
-def _folder(scratch: Path) -> Path:
-    """Data, a run and a plan, in a folder of their own."""
-    base = scratch / "base"
-    build(base, next(case for case in CASES if case.name == "restore"))
-    done = run_command("rematch run --out plan.parquet --threshold 0.02".split(), base)
-    if done.code:
-        raise RuntimeError(done.err)
-    return base
 
 
 # -- modules ----------------------------------------------------------------------------------------------------------
@@ -74,37 +66,33 @@ def _lay(folder: Path, names: list[str], marker: Path, form: str) -> None:
             (folder / f"{name}.py").write_text(code)
 
 
-def modules(scratch: Path, *, quick: bool = False) -> Figure:
+def modules(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
     """Every command that starts processes, in a folder with a file (or a package) of the name of every module."""
-    base, names, problems, tried = _folder(scratch), _names(), [], 0
+    names, problems, tried = _names(), [], 0
     script = Path(sys.executable).with_name("cleanpairs")
-    starts = {"python -m": [sys.executable, "-m", "cleanpairs"]} | (
-        {"script": [str(script)]} if script.is_file() else {}
-    )
+    starts = [[sys.executable, "-m", "cleanpairs"], [str(script)]][: 2 if script.is_file() and not quick else 1]
     path = str(Path(__file__).resolve().parents[2])
-    for form in ("file", "package"):
-        for how, start in starts.items():
-            for name, told in STARTERS.items():
-                if quick and ((form, how) != ("package", "python -m") or name not in ("score", "fit")):
-                    continue
-                work, marker = scratch / "work", scratch / "marker"
-                shutil.rmtree(work, ignore_errors=True)
-                shutil.copytree(base, work, symlinks=True)
-                _lay(work, names, marker, form)
-                env = os.environ | PARTED | {"PYTHONPATH": path, "CLEANPAIRS_CACHE": str(scratch / "cache")}
-                done = subprocess.run([*start, *told.split()], cwd=work, env=env, capture_output=True, text=True)
-                tried += 1
-                if marker.exists():
-                    problems.append(f"{how} {name}, {form}: it ran {marker.read_text().split()[:9]}")
-                    marker.unlink()
-                if done.returncode not in (0, 7) and name != "doctor":
-                    problems.append(f"{how} {name}, {form}: exit code {done.returncode}: {done.stderr.strip()[-300:]}")
+    for even, start in enumerate(starts):  # what is a file for the one is a package for the other
+        for name, told in STARTERS.items():
+            if quick and name not in ("score", "fit"):
+                continue
+            work, marker = copy(base, scratch / "work"), scratch / "marker"
+            _lay(work, names[even::2], marker, "file")
+            _lay(work, names[1 - even :: 2], marker, "package")
+            (work / "matplotlibrc").write_text("backend: module://abc\n")
+            env = os.environ | PARTED | {"PYTHONPATH": path, "CLEANPAIRS_CACHE": str(scratch / "cache")}
+            done = subprocess.run([*start, *told.split()], cwd=work, env=env, capture_output=True, text=True)
+            tried += 1
+            if marker.exists():
+                problems.append(f"{start[-1]} {name}: it ran {marker.read_text().split()[:9]}")
+                marker.unlink()
+            if done.returncode not in (0, 7) and name != "doctor":
+                problems.append(f"{start[-1]} {name}: exit code {done.returncode}: {done.stderr.strip()[-300:]}")
     control = subprocess.run([sys.executable, "-c", "import decimal"], cwd=scratch / "work", capture_output=True)
     if not (scratch / "marker").exists():
         problems.append(f"the control ran nothing: {control.stderr.decode()[-300:]}")
-    shutil.rmtree(scratch, ignore_errors=True)
     return Figure(
-        tried, tuple(problems), f"{len(names)} names in each; files and packages; by `python -m` and by the script"
+        f"commands beside {len(names)} files and packages of the names of modules, that run one", tried, problems
     )
 
 
@@ -168,6 +156,8 @@ def _of_model(work: str, role: str, name: str) -> None:
     file = Path(work) / "run" / "model" / "config.json"
     config = json.loads(file.read_text())
     config["parameters"][role] = name
+    if role == "text_encoder":
+        config[role] = name  # the one that was chosen for the data
     file.write_text(json.dumps(config))
 
 
@@ -180,6 +170,13 @@ def _of_manifest(work: str, role: str, name: str) -> None:
     noted = json.loads(file.read_text())
     noted["files"] = {k: v for k, v in noted["files"].items() if v["role"] != role or role == "out"}
     noted["files"][name] = {"role": role, "sha256": hashlib.sha256(secret).hexdigest(), "bytes": len(secret), "rows": 3}
+    file.write_text(json.dumps(noted))
+
+
+def _of_input(work: str, path: str) -> None:
+    file = Path(work) / "kept.parquet.manifest.json"
+    noted = json.loads(file.read_text())
+    noted["input"]["paths"] = [path]
     file.write_text(json.dumps(noted))
 
 
@@ -203,13 +200,16 @@ def _values(work: Path, port: int) -> Iterator[tuple[str, str, Callable[..., Non
         for role in ("out", "ledger", "dropped") if name == "verify" else ("out", "ledger"):  # others do not open it
             for entry in (secret, "../private/data.parquet", "link/data.parquet"):
                 yield f"{name} {role} {entry}", told, _of_manifest, (role, entry)
+        for entry in (secret, "../private/data.parquet", "link/data.parquet", *URLS):
+            yield f"{name} input {entry}", told, _of_input, (entry.format(port=port, secret=secret),)
 
 
-def stored(scratch: Path, *, quick: bool = False) -> Figure:
+def stored(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
     """Values in a plan, a run, a model and a manifest that name files and addresses which the user has not."""
-    base, problems, tried, work = _folder(scratch), [], 0, scratch / "work"
+    problems, tried, work = [], 0, scratch / "work"
     (scratch / "private").mkdir()
-    in_child(_copy, str(base / "data.parquet"), str(scratch / "private" / "data.parquet"))
+    secret = scratch / "private" / "data.parquet"
+    in_child(_copy, str(base / "data.parquet"), str(secret))
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     listener.setblocking(False)
     port = listener.getsockname()[1]
@@ -220,12 +220,16 @@ def stored(scratch: Path, *, quick: bool = False) -> Figure:
                 continue
             _fresh(base, work)
             in_child(lay, str(work), *given)
+            os.utime(secret, (0, secret.stat().st_mtime))
             done = run_command(told.split(), work)
             tried += 1
-            if done.code not in (2, 3) or not done.clean or done.hung:
+            harmless = lay is _of_input  # the way to the input is told, and nothing is done with it
+            if done.code not in ((0, 2, 3) if harmless else (2, 3)) or not done.clean or done.hung:
                 problems.append(f"{name}: exit code {done.code}: {(done.err or done.out).strip()[-200:]}")
-            if list(work.glob("new*")):
+            if list(work.glob("new*")) and not harmless:
                 problems.append(f"{name}: an output was written")
+            if secret.stat().st_atime:
+                problems.append(f"{name}: it opened the file")
             if _asked(listener):
                 problems.append(f"{name}: it asked the network")
         for told, lay, given in (  # controls
@@ -237,13 +241,14 @@ def stored(scratch: Path, *, quick: bool = False) -> Figure:
             done = run_command(told.split(), work)
             if "nobody has named" in done.err or done.code == 1:
                 problems.append(f"control {told}: {done.err.strip()[-200:]}")
-        if (scratch / "control").exists() or not _control(port) or not _asked(listener):
-            problems.append("the control did not reach the listener")
+        secret.read_bytes()
+        if not _control(port) or not _asked(listener) or not secret.stat().st_atime:
+            problems.append("the control did not reach the listener, or the file")
     finally:
         listener.close()
         _point_hub(before)
-    shutil.rmtree(scratch, ignore_errors=True)
-    return Figure(tried, tuple(problems), "plans, runs, recipes, models, manifests x commands")
+    name = "paths, URLs and names in plans, runs, recipes, models and manifests of a stranger that are followed"
+    return Figure(name, tried, problems)
 
 
 def _copy(source: str, target: str) -> None:
@@ -253,8 +258,7 @@ def _copy(source: str, target: str) -> None:
 
 
 def _fresh(base: Path, work: Path) -> None:
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(base, work, symlinks=True)
+    copy(base, work)
     (work / "link").symlink_to(work.parent / "private")
     (work / "images").mkdir()
 
@@ -316,20 +320,22 @@ def addresses(count: int = 40) -> Figure:
                     problems.append(f"{name} of {v4}: {address} is taken for public")
     wrong = [a for a in ("8.8.8.8", "2606:4700::1111", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8") if not is_public(a)]
     problems += [f"control: {address} is taken for private" for address in wrong]
-    return Figure(tried, tuple(problems), f"{len(NETWORKS)} networks x {len(FORMS) + 1} forms")
+    name = f"addresses of {len(NETWORKS)} networks that are not the internet's, in {len(FORMS) + 1} forms, taken for it"
+    return Figure(name, tried, problems)
 
 
 # -- left behind ------------------------------------------------------------------------------------------------------
 
 
-def left_behind(scratch: Path, *, quick: bool = False) -> Figure:
-    """Commands that are killed while their workers are at work: who is alive ten seconds later."""
-    base, problems, tried, seen = _folder(scratch), [], 0, 0
-    for name in ("score",) if quick else ("score", "rematch", "export", "fit"):
-        for delay in (0.0,) if quick else (0.0, 0.1, 0.3):
-            work = scratch / "work"
-            shutil.rmtree(work, ignore_errors=True)
-            shutil.copytree(base, work, symlinks=True)
+def left_behind(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
+    """Commands that are ended while their workers are at work: who is alive ten seconds later, and what lies there
+    after the same command again.
+    """
+    problems, tried, seen = [], 0, 0
+    signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    for name in ("score", "export") if quick else ("score", "rematch", "export", "fit"):
+        for number, delay in itertools.product(signals[: 1 if quick else 4], (0.0,) if quick else (0.0, 0.1, 0.3)):
+            work = copy(base, scratch / "work")
             os.environ |= PARTED
             parent = begin_command(STARTERS[name].split(), work)
             for variable in PARTED:
@@ -340,19 +346,26 @@ def left_behind(scratch: Path, *, quick: bool = False) -> Figure:
                 time.sleep(0.005)
             time.sleep(delay)
             children |= _children(parent)
-            os.kill(parent, signal.SIGKILL)
+            os.kill(parent, number)
             os.waitpid(parent, 0)
             tried, seen = tried + 1, seen + len(children)
             until = time.monotonic() + 10
             while (alive := [pid for pid in children if _alive(pid)]) and time.monotonic() < until:
                 time.sleep(0.02)
-            problems += [f"{name} killed after {delay:g} s: its worker {pid} is alive" for pid in alive]
+            what = f"{name} ended by {number.name} after {delay:g} s"
+            problems += [f"{what}: its worker {pid} is alive" for pid in alive]
             for pid in alive:
                 os.kill(pid, signal.SIGKILL)
+            age(work)
+            again = run_command([*STARTERS[name].split(), "--overwrite"], work)
+            left = [
+                p for p in (*leftovers(work), *map(str, work.glob("new.*parts"))) if "cleanpairs-" in p or "parts" in p
+            ]
+            if again.code or left:
+                problems.append(f"{what}, and again: exit code {again.code}, left: {left}: {again.err.strip()[-200:]}")
     if not seen:
         problems.append("no command had a worker: nothing was tried")
-    shutil.rmtree(scratch, ignore_errors=True)
-    return Figure(tried, tuple(problems), f"{seen} workers")
+    return Figure("commands ended at work, workers or files of which stay behind", tried, problems)
 
 
 def _stat(pid: str) -> list[str]:

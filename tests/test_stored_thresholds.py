@@ -1,0 +1,37 @@
+"""A threshold or a rate that a file holds is a number in [0, 1], or the file is refused and named."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.run import mistyped
+
+WRONG = (math.nan, math.inf, -0.1, 1.5, "0.5", True, [0.5])
+
+
+@pytest.mark.parametrize("value", WRONG, ids=str)
+@pytest.mark.parametrize("name", ["threshold", "min_repair_score"])
+def test_a_plan_has_none(tmp_path: Path, name: str, value: Any) -> None:
+    given = {"threshold": 0.5, "min_repair_score": 0.5}
+    with pytest.raises(ConfigError, match=name):
+        RepairPlan(PLAN_SCHEMA.empty_table(), **(given | {name: value}))
+    plan = RepairPlan(pa.Table.from_pylist([], PLAN_SCHEMA), **given)
+    object.__setattr__(plan, name, value)
+    for file in ("plan.csv", "plan.parquet"):
+        plan.save(tmp_path / file)
+        with pytest.raises(DataError, match=file):
+            RepairPlan.load(tmp_path / file)
+
+
+@pytest.mark.parametrize("value", WRONG, ids=str)
+def test_a_run_has_none(value: Any) -> None:
+    assert mistyped({"result": {"threshold": value}}) == ["result.threshold"]
+    assert mistyped({"result": {"noise_rate": value, "threshold": 1}}) == ["result.noise_rate"]
+    assert mistyped({"result": {"noise_rate": None, "threshold": 0.25}}) == []
