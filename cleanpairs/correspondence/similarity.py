@@ -42,7 +42,7 @@ TAIL, LEAST_TAIL = 0.2, 0.13  # quantile of the near null, and the share of obse
 LEAST_NEAR, MOST_NEAR = 0.2, 0.5  # share that near noise is told of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SimilarityEvidence(Agreement):
     """As :class:`cleanpairs.correspondence.agreement.Agreement`.
 
@@ -112,7 +112,16 @@ def similarity_evidence(
             is_near, rate, calibration = True, found.rate, found
     separation = apart if rate < FEW_WRONG else calibration.separation
     right = 1 - calibration.mismatched(positions(observed, observed))
-    return SimilarityEvidence(observed, against, rate, right, calibration, separation, WEIGHTS[best], is_near)
+    return SimilarityEvidence(
+        observed,
+        against,
+        rate,
+        right,
+        calibration=calibration,
+        separation=separation,
+        correction=WEIGHTS[best],
+        near=is_near,
+    )
 
 
 def _near_pairs(texts: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, seed: int) -> np.ndarray:
