@@ -38,7 +38,7 @@ FEW_WRONG = 0.03  # share within the estimate's error
 FEW_RANDOM = 0.15  # share of random wrong pairs up to which near ones can be told beside them
 SETTLED = 0.98  # area of right pairs against wrong ones (docs/log.md)
 APART, NEAR_APART = 0.9, 0.75  # areas, of right pairs against null ones, where near noise can be told
-TAIL, LEAST_TAIL = 0.2, 0.13  # quantile of the near null, and the share of observed pairs below it
+TAIL, LEAST_TAIL = 0.2, 0.08  # quantile of the near null, and the share of observed pairs below it
 LEAST_NEAR, MOST_NEAR = 0.2, 0.5  # share that near noise is told of
 
 
