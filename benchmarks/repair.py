@@ -87,10 +87,11 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
         "ot": {"strategy": "ot", "donors": "mismatched"},
         "nearest": {"strategy": "nearest", "donors": "mismatched"},
         "ot_both": {"strategy": "ot", "donors": "both"},
+        "probable": {"repairs": "probable"},
     }
     judged = {}
     for name, settings in plans.items():
-        plan = model.rematch(wronged, targets="text", **settings)
+        plan = model.rematch(wronged, targets="text", **{"repairs": "plausible", **settings})
         rows, right, _ = judged[name] = right_repairs(plan, clean, noise)
         row[f"{name}_repaired"] = len(rows) / len(clean)
         row[f"{name}_precision"] = float(right.mean()) if len(rows) else None

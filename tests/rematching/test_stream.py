@@ -85,7 +85,7 @@ def same(a: pa.Table, b: pa.Table) -> None:
     [
         {},
         {"strategy": "nearest", "donors": "mismatched"},
-        {"max_reuse": 3, "min_confidence": 0.05, "candidates": 5},
+        {"max_reuse": 3, "candidates": 5},
         {"targets": "image", "donors": "trusted"},
     ],
 )
