@@ -10,8 +10,8 @@ The targets: above every probability at most 1.5 times the share of mismatched p
 expected calibration error at most .03, of fewer than 1,000 pairs .05; max_wrong kept within 1.5 times; the interval of
 the noise rate holds it, and is narrower than .1 for 8,000 pairs; the repaired export (`--repairs probable`) at most .02
 dirtier than the kept part, the expected calibration error of its repairs' confidence at most .05, and at least nine
-tenths of the right repairs that the best threshold by the truth allows. The second table is of the repairs; ``--absent``
-takes away that share of the mismatched rows, so that their captions are not there to be found.
+tenths of the right repairs that the best threshold by the truth allows ("possible": on the confidence of the plausible
+ones, for .02). ``--absent`` takes away that share of the mismatched rows, so that their captions cannot be found.
 """
 
 from __future__ import annotations

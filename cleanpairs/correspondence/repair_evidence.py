@@ -1,18 +1,18 @@
-r"""The probability that an image and a caption that never stood together belong together, by what was not trained on them.
+r"""The probability that an image and a caption of different pairs belong together, by untrained evidence.
 
 Networks know their training pairs by heart, so no score of theirs on a trusted pair says how a right repair scores
 (docs/log.md). Here everything is linear or untrained, in frozen spaces, and out of fold:
 
 1. The trusted pairs are dealt to K folds. A *bank* is all trusted pairs but one fold. It predicts a caption's vector
-   from an image, and an image's from a caption: by ridge regression, and by the mean over neighbours with kernels of two
-   widths (as :mod:`cleanpairs.correspondence.agreement` asks). Where images and captions are vectors of one space,
+   from an image, and an image's from a caption: by ridge regression, and by the mean over neighbours with kernels of
+   two widths (as :mod:`cleanpairs.correspondence.agreement` asks). Where images and captions are vectors of one space,
    their cosine is evidence, too. Each is taken in deviations over all captions, or images.
 2. A logistic regression of held-out trusted pairs against random ones makes one log likelihood ratio l of them.
 3. A caption is the best of thousands, so it counts how much better than the others it is:
    l - log sum of exp(l) over the image's other captions, and over the caption's other images, both scaled to the
    number of those that are to be repaired.
 4. Held-out trusted pairs, taken apart, are repairs whose truth is known: of the edges between a fold's images and its
-   captions, those of its pairs are right. They go through 1 to 3 as the mismatched pairs do, neither known to the bank. A
+   captions, those of its pairs are right. They go through 1 to 3 as the mismatched pairs do: the bank knows neither. A
    logistic regression of right on l and both differences gives the probability.
 
 Prior: a repair is right only if both pairs that it takes apart are mismatched (the product of their probabilities),
@@ -150,11 +150,13 @@ class _Ratio:
             yield rows, self(sides.table(rows))
 
 
-def _differences(l: np.ndarray, row_sum: np.ndarray, column_sum: np.ndarray, scale: tuple[float, float]) -> np.ndarray:
-    """(k, 3): l and what it is above the others of its image and of its caption, whose sums hold its own exp(l)."""
-    own = np.exp(l.astype(np.float64))
+def _differences(
+    ratio: np.ndarray, row_sum: np.ndarray, column_sum: np.ndarray, scale: tuple[float, float]
+) -> np.ndarray:
+    """(k, 3): l and what it is above the others of its image and of its caption, whose sums hold its own exp(ratio)."""
+    own = np.exp(ratio.astype(np.float64))
     others = ((total - own) * by for total, by in zip((row_sum, column_sum), scale, strict=True))
-    return np.stack([l, *(l - np.log(np.maximum(other, 0) + 1e-3) for other in others)], axis=1)
+    return np.stack([ratio, *(ratio - np.log(np.maximum(other, 0) + 1e-3) for other in others)], axis=1)
 
 
 class RepairEvidence:
@@ -243,20 +245,20 @@ class RepairEvidence:
         """4. of the module's head; False where too few right edges are seen."""
         found, scores = [], []
         for bank, (captions, images) in zip(banks, held, strict=True):
-            l = np.concatenate([block for _, block in self._ratio.blocks(self._sides(bank, images, captions))])
-            right = np.zeros(l.shape, bool)
+            ratio = np.concatenate([block for _, block in self._ratio.blocks(self._sides(bank, images, captions))])
+            right = np.zeros(ratio.shape, bool)
             right[tuple(self._right(images, captions))] = True
             scale = len(self.captions) / len(captions), len(self.images) / len(images)
-            found.append((l, right, scale, self.matched[captions]))
-            seen = min(1.0, NEAR / (scale[0] * l.shape[1]))
-            scores.append(np.quantile(l[~right], 1 - seen))
+            found.append((ratio, right, scale, self.matched[captions]))
+            seen = min(1.0, NEAR / (scale[0] * ratio.shape[1]))
+            scores.append(np.quantile(ratio[~right], 1 - seen))
         self.least = float(np.mean(scores))
         mean = float(self.matched[self.trusted].mean())
         edges, truth, weight = [], [], []
-        for l, right, scale, matched in found:
-            total = np.exp(l.astype(np.float64))
-            i, c = np.nonzero(l > self.least)
-            edges.append(_differences(l[i, c], total.sum(axis=1)[i], total.sum(axis=0)[c], scale))
+        for ratio, right, scale, matched in found:
+            total = np.exp(ratio.astype(np.float64))
+            i, c = np.nonzero(ratio > self.least)
+            edges.append(_differences(ratio[i, c], total.sum(axis=1)[i], total.sum(axis=0)[c], scale))
             truth.append(right[i, c])
             weight.append(np.where(right[i, c], PRESENT / mean * matched[c], scale[1]))
         x, y, w = (np.concatenate(part) for part in (edges, truth, weight))
@@ -279,16 +281,16 @@ class RepairEvidence:
             sides = self._sides(bank, self.images[mine], self.captions)
             self._views.append(sides)
             some = _Sides(sides.images, [t[::step] for t in sides.captions])
-            for rows, l in self._ratio.blocks(some):
-                sums[0][mine[rows]] = np.exp(l.astype(np.float64)).sum(axis=1)
+            for rows, ratio in self._ratio.blocks(some):
+                sums[0][mine[rows]] = np.exp(ratio.astype(np.float64)).sum(axis=1)
             every = int(self._scale[1])
             if step == every == 1:
-                for _, l in self._ratio.blocks(sides):
-                    sums[1][:] += np.exp(l.astype(np.float64)).sum(axis=0)
+                for _, ratio in self._ratio.blocks(sides):
+                    sums[1][:] += np.exp(ratio.astype(np.float64)).sum(axis=0)
             else:
                 few = _Sides([x[::every] for x in sides.images], sides.captions)
-                for _, l in self._ratio.blocks(few):
-                    sums[1][:] += np.exp(l.astype(np.float64)).sum(axis=0)
+                for _, ratio in self._ratio.blocks(few):
+                    sums[1][:] += np.exp(ratio.astype(np.float64)).sum(axis=0)
         self._sums = sums
         if self._scale == (1.0, 1.0):  # what stands in the input is no candidate
             image, caption = self._right(self.images, self.captions)
@@ -321,11 +323,11 @@ class RepairEvidence:
         at = np.flatnonzero((place[image_of] >= 0) & (place[text_of] >= 0))
         group = np.unique(self.image_group[self.captions], return_inverse=True)[1]
         image, caption = group[place[image_of[at]]], place[text_of[at]]
-        l = self._ratio_of(image, caption)
-        seen = l > self.least
-        at, image, caption, l = at[seen], image[seen], caption[seen], l[seen]
+        ratio = self._ratio_of(image, caption)
+        seen = ratio > self.least
+        at, image, caption, ratio = at[seen], image[seen], caption[seen], ratio[seen]
         if len(at):
-            edges = _differences(l, self._sums[0][image], self._sums[1][caption], self._scale)
+            edges = _differences(ratio, self._sums[0][image], self._sums[1][caption], self._scale)
             logit = _bends(edges) @ self._logit[0] + self._logit[1]
             odds = np.exp(logit) * self._wrong[image] * (1 - self.matched[self.captions[caption]])
             out[at] = odds / (1 + odds)

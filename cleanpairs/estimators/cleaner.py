@@ -20,7 +20,8 @@ from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.correspondence.valley import Valley, find_valley
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.data.duplicates import group_near_duplicates
+from cleanpairs.data.duplicates import flat_images, group_near_duplicates
+from cleanpairs.data.informative import PREFIX, uninformative
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
@@ -272,17 +273,19 @@ class PairCleaner(Plots, SharedParameters):
         for image, reason in matrix.failures.items():
             for pair in np.flatnonzero(pairs.image_index == image):
                 reasons.setdefault(int(pair), reason)
-        return dict(sorted(reasons.items()))
+        flat = flat_images(pairs) if self.near_duplicates and pairs.images.kind != "features" else ()
+        return dict(sorted({**uninformative(pairs, flat), **reasons}.items()))
 
     def _refuse_mostly_bad(self, n: int, usable: int) -> None:
         if n == 0:
             raise DataError("the input holds no pair")
         most = limit("bad_share") if self.max_bad_share is None else self.max_bad_share
         assert most is not None
-        if n - usable > n * most:
-            pair, reason = next(iter(self.quarantined_.items()))
+        bad = {pair: reason for pair, reason in self.quarantined_.items() if not reason.startswith(PREFIX)}
+        if len(bad) > n * most:
+            pair, reason = next(iter(bad.items()))
             raise DataError(
-                f"{n - usable} of {n} pairs are unusable, more than {most:.0%} (--max-bad-share); "
+                f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--max-bad-share); "
                 f"the first is pair {pair}: {reason}"
             )
         if not usable:
@@ -391,7 +394,7 @@ class PairCleaner(Plots, SharedParameters):
         return pairs, self.encoders_.images(pairs, encoder, size)
 
     def _embed(self, pairs: Any) -> tuple[Pairs, Embeddings, Embeddings, dict[int, str], *tuple[Any, ...]]:
-        """Pairs, M images, N captions and the quarantine of any data; and what the towers saw of images and captions."""
+        """Pairs, M images, N captions and the quarantine of any data; and what the towers saw of both sides."""
         self._fitted()
         pairs, matrix = self._prepare(load_pairs(pairs))
         tokens = self._tokens(pairs)

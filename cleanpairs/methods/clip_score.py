@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 
 import cleanpairs
-from cleanpairs.correspondence.valley import Valley
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
+from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.guard import MODEL_FILES

@@ -269,8 +269,8 @@ class _Candidates:
             release(self.paired.number, self.paired.score, self.shares)
 
     def _good(self, s: slice) -> tuple[np.ndarray, np.ndarray]:
-        """The edges of a block that are good enough, (b',) places in it, and what they are ranked by: their probability,
-        or the transport's share (NaN without).
+        """The edges of a block that are good enough, (b',) places in it, and what they are ranked by: their
+        probability, or the transport's share (NaN without).
         """
         score, own = self.paired.score[s], self.own[self.edges.row[s]]
         good = np.flatnonzero((score >= self.rules.min_repair_score) & (score > own))
