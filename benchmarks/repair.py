@@ -10,10 +10,11 @@ InfoNCE model is trained, as many steps each time, on
     b  it without the wronged pairs  e  those and the repaired ones, by each strategy
     c  the true data
 
-and judged by rSum on the clean test split. ``_wrong`` is the share of mismatched pairs in it: as it came, kept, and kept
-and repaired (probable: as by default; the others are plausible). ``closed`` is (d - a) / (b - a). A new caption is right when it is one of
-the image's own, or of the same text as one; the precision of two strategies is compared at an equal recall: nine tenths
-of what the lesser of them restores, the surest repairs first. One JSON line a cell goes to OUT, read to resume.
+and judged by rSum on the clean test split. ``_wrong`` is the share of mismatched pairs in it: as it came, kept, and
+kept and repaired (probable: by default; the others are plausible). ``closed`` is (d - a) / (b - a). A new caption is
+right when it is one of the image's own, or of the same text as one; the precision of two strategies is compared at an
+equal recall: nine tenths of what the lesser of them restores, the surest repairs first. One JSON line a cell goes to
+OUT, read to resume.
 """
 
 from __future__ import annotations
