@@ -2,12 +2,14 @@
 
     python benchmarks/encoders.py photos.parquet --test photos_test.parquet --captions 1 5 --sizes 1600 --noise 0.4 0
     python benchmarks/encoders.py clipart
+    python benchmarks/encoders.py titles.parquet --sizes 500 --kinds words both auto --foreign 0.5
 
 Each file is Parquet with an image and a caption, or a list of captions, a row; ``clipart`` is the corpus that ships,
 with its test split. Of each corpus so many rows and so many captions of each are taken, the share ``--noise`` of the
 captions is permuted, and the method ``auto`` with the backbone ``mlp`` is fitted with each text encoder: AUROC of the
 untrained neighbours' agreement, AUROC and F1 of the method, rSum on the test file, CPU seconds. ``sentences``
-are the vectors alone, given as those of the data. ``--speed`` is about the image encoder: bfloat16 against float32.
+are the vectors alone, given as those of the data; ``auto`` chooses, as a fit does. ``--foreign`` transliterates a share
+of the captions into Cyrillic, which the sentence encoder does not know. ``--speed`` is of both encoders alone.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
@@ -29,7 +33,7 @@ from cleanpairs.features import FrozenTexts, ImageMatrix, image_matrix
 from cleanpairs.methods.auto import agreement_of
 from cleanpairs.trainer import TrainingData
 
-KINDS = ("words", "sentences", "both")
+KINDS = ("words", "sentences", "both", "auto")
 SETTINGS = {"backbone": "mlp", "batch_size": 32}
 
 
@@ -45,6 +49,14 @@ def vectors(pairs: Pairs, matrix: ImageMatrix, sentences: np.ndarray | None) -> 
     )
 
 
+def transliterated(pairs: Pairs, share: float) -> Pairs:
+    """The pairs, so many of their captions with a Cyrillic letter for each Latin one."""
+    letters = str.maketrans("abcdefghijklmnopqrstuvwxyz", "абцдефгхийклмнопярстувшъыз")
+    chosen = np.random.default_rng(0).random(len(pairs)) < share
+    captions = [c.lower().translate(letters) if t else c for c, t in zip(pairs.captions, chosen, strict=True)]
+    return replace(pairs, captions=captions)
+
+
 def runs(
     pairs: Pairs, test: Pairs | None, frozen: FrozenTexts, noise: float, kinds: tuple[str, ...], seed: int
 ) -> Iterator[str]:
@@ -58,7 +70,7 @@ def runs(
             train = apply_noise(train, wrong)
             if kind == "sentences":  # their vectors go with the captions
                 train = vectors(train, corpora[0][1], frozen.encode(train.captions).frozen())
-        name = {"words": "words", "sentences": "features", "both": SHIPPED}[kind]
+        name = {"words": "words", "sentences": "features", "both": SHIPPED, "auto": "auto"}[kind]
         model = Auto(text_encoder=name, random_state=seed, **SETTINGS)  # type: ignore[arg-type]
         began = time.process_time()
         model.fit(train)
@@ -76,8 +88,10 @@ def runs(
         yield f"| {noise:g} | {kind} | {' | '.join(figures)} | {model.noise_rate_:.2f} | {rsum} | {seconds:.0f} |"
 
 
-def speed(pairs: Pairs, images: int = 64) -> None:
-    """CPU milliseconds an image in float32 and bfloat16, and how far the features agree."""
+def speed(pairs: Pairs, images: int = 64, captions: int = 2000) -> None:
+    """CPU milliseconds an image in float32 and bfloat16, by turns, and how far the features agree; the same of captions
+    of 12 words.
+    """
     import io
 
     import torch
@@ -87,17 +101,31 @@ def speed(pairs: Pairs, images: int = 64) -> None:
 
     encoded = pairs.images.read(range(min(images, len(pairs.images))))
     pictures = [Image.open(io.BytesIO(data)).convert("RGB").resize((224, 224)) for data in encoded if data is not None]
-    found = []
-    for precision in (torch.float32, torch.bfloat16):
-        network = EfficientNetLite0(precision=precision)
-        network.encode(pictures[:16])
-        began = time.process_time()
-        found.append(network.encode(pictures))
-        spent = 1000 * (time.process_time() - began) / len(pictures)
-        print(f"{precision}: {spent:.1f} ms an image")
-    a, b = (x.mean(axis=1) for x in found)
-    cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    print(f"cosine of an image's features: least {cosine.min():.5f}, mean {cosine.mean():.5f}")
+    all_words = " ".join(pairs.captions).split()
+    texts = [" ".join(all_words[12 * k : 12 * k + 12]) for k in range(min(captions, len(all_words) // 12))]
+    precisions = (torch.float32, torch.bfloat16)
+    networks = [EfficientNetLite0(precision=p) for p in precisions]
+    readers = [SentenceEncoder.load(SHIPPED, precision=p) for p in precisions]
+    runs_of: list[tuple[str, list[Any], list[Any]]] = [
+        ("image", pictures, [lambda x, n=n: n.encode(x).mean(axis=1) for n in networks]),
+        ("caption", texts, [r.encode_texts for r in readers]),
+    ]
+    for what, rows, parts in runs_of:
+        found: list[np.ndarray] = []
+        times: list[list[float]] = [[], []]
+        for turn in range(4):  # the first warms up
+            found = []
+            for k, encode in enumerate(parts):
+                began = time.process_time()
+                found.append(encode(rows))
+                times[k] += [1000 * (time.process_time() - began) / len(rows)] if turn else []
+        a, b = found
+        cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+        slow, fast = (float(np.median(t)) for t in times)
+        print(
+            f"{what}: {slow:.2f} ms in float32, {fast:.2f} ms in bfloat16 ({slow / fast:.2f} times as fast); cosine: "
+            f"least {cosine.min():.5f}, mean {cosine.mean():.5f}; {len(rows)} of them, medians of 3 turns"
+        )
 
 
 def main() -> None:
@@ -108,10 +136,11 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[2000], help="rows")
     parser.add_argument("--captions", type=int, nargs="+", default=[1], help="of each row")
     parser.add_argument("--noise", type=float, nargs="+", default=[0.4])
-    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--kinds", nargs="+", default=KINDS[:3], choices=KINDS)
+    parser.add_argument("--foreign", type=float, default=0, help="share of the captions")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-test", type=int, default=500)
-    parser.add_argument("--speed", action="store_true", help="of the image encoder only")
+    parser.add_argument("--speed", action="store_true", help="of the encoders only")
     options = parser.parse_args()
     shipped = options.corpus == "clipart"
     column = {} if options.text_column is None else {"text_column": options.text_column}
@@ -127,6 +156,8 @@ def main() -> None:
     for size in options.sizes:
         for captions in options.captions:
             pairs = whole.take(first_captions(whole, size, captions))
+            if options.foreign:
+                pairs = transliterated(pairs, options.foreign)
             for noise in options.noise:
                 for line in runs(pairs, test, frozen, noise, tuple(options.kinds), options.seed):
                     print(f"| {size} | {captions} {line}", flush=True)

@@ -116,7 +116,7 @@ def best_f1(score: np.ndarray, wrong: np.ndarray) -> float:
     return float((2 * hits / (np.arange(1, len(hits) + 1) + wrong.sum())).max())
 
 
-def judged(x: np.ndarray, t: np.ndarray, at: np.ndarray, train: bool) -> dict[str, float]:
+def judged(x: np.ndarray, t: np.ndarray, at: np.ndarray, epochs: int) -> dict[str, float]:
     wrong = at != np.arange(len(at))
     pairs = Pairs.from_arrays([f"caption {i}" for i in at], features=x, text_vectors=t)
     plain = normalised_similarity(x, t)
@@ -128,7 +128,10 @@ def judged(x: np.ndarray, t: np.ndarray, at: np.ndarray, train: bool) -> dict[st
         "best F1": best_f1(plain, wrong),
     }
     settings = {"text_encoder": "features", "image_encoder": "features", "device": "cpu", "require_evidence": False}
-    for name, model in (("clip-score", ClipScore(**settings)), ("auto", Auto(**settings) if train else None)):
+    for name, model in (
+        ("clip-score", ClipScore(**settings)),
+        ("auto", Auto(**settings, epochs=epochs) if epochs else None),
+    ):
         if model is None:
             continue
         y = model.fit(pairs).correspondence_
@@ -196,7 +199,12 @@ def main() -> None:
     parser.add_argument("--noise", default="0,0.05,0.2,0.4,0.6,near")
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-auto", action="store_true", help="without the training")
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        default=12,
+        help="of auto; 0: without auto. What is settled by similarity does not depend on it",
+    )
     parser.add_argument("--scale", type=int)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
     args = parser.parse_args()
@@ -217,7 +225,7 @@ def main() -> None:
                 some = rng.permutation(len(x0))[: args.size]
                 x, t = varied(x0[some], t0[some], kind, rng)
                 at = wronged(t, noise, rng)
-                row = judged(x, t[at], at, not args.no_auto)
+                row = judged(x, t[at], at, args.epochs)
                 if not columns:
                     columns = list(row)
                     print("| set | kind | noise | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 3) + "|")

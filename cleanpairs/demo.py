@@ -133,7 +133,8 @@ def run_demo(
     say("   " + str(summary).splitlines()[0])
 
     say("4. what it does for retrieval: a plain contrastive model, trained three ways, on 500 untouched test images")
-    plain: dict[str, Any] = {"random_state": seed, "epochs": 10, "dim": model.dim, "batch_size": model.batch_size}
+    plain: dict[str, Any] = {"random_state": seed, "epochs": model.epochs, "text_encoder": model.text_encoder}
+    plain |= {"backbone": model.backbone, "dim": model.dim, "batch_size": model.batch_size}
     if images:
         plain |= {"image_encoder": "cnn", "image_size": 64}
     val, test = (load_pairs(clipart_path(s), **column) for s in ("val", "test"))

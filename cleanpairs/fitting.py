@@ -21,7 +21,6 @@ from cleanpairs.data.npy import read_npy
 from cleanpairs.data.precomp import splits_of
 from cleanpairs.errors import ConfigError, DataError, OutputError
 from cleanpairs.estimators import PairCleaner
-from cleanpairs.estimators.encoders import GIVEN
 from cleanpairs.evaluate import detection
 from cleanpairs.recipe import DataOptions, Recipe
 from cleanpairs.run import Run, default_run_path, is_latest, versions, write_scores
@@ -56,8 +55,6 @@ class FitProgress(Protocol):
 class FitResult:
     """What a fit found. ``noise_rate_interval``: of 95 %, where the method has one; ``histogram``: pairs in ten
     equal bins of the correspondence; ``captions``: what they became.
-
-    ``text_encoder``: what the captions went through; "features" are the data's vectors, "words" learned ones.
     ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has wronged; None without one.
     """
 
@@ -72,7 +69,6 @@ class FitResult:
     val_rsum: float | None
     epochs: int
     histogram: list[int]
-    text_encoder: str | None = None
     detection: dict[str, float | None] | None = None
     captions: str | None = None
 
@@ -91,11 +87,6 @@ class FitResult:
         lines = [
             f"method          {self.method}",
             f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
-            *(
-                ["vectors         of the data, both sides (--text-encoder words: learned words)"]
-                if self.text_encoder == GIVEN
-                else []
-            ),
             f"noise rate      {noise}",
             f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
         ]
@@ -337,9 +328,8 @@ def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, wronged
         val_rsum=estimator.best_val_rsum_,
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
-        text_encoder=None if estimator.text_encoder_ is None else str(estimator.text_encoder_),
         detection=_judge(estimator, pairs) if wronged else None,
-        captions=getattr(estimator, "captions_", None),
+        captions=estimator.captions_,
     )
 
 

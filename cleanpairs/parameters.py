@@ -18,7 +18,7 @@ def _refuse(owner: str, name: str, allowed: str, value: Any) -> None:
 
 def is_share(value: Any) -> bool:
     """Whether it is a number in [0, 1], such as a threshold that somebody's file holds."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= 1
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
 
 
 def check_whole(owner: str, name: str, value: Any, least: int, *, none: bool = False) -> None:

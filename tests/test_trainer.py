@@ -522,6 +522,13 @@ def _seen_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop._Run, "set_lr", seen)
 
 
+def test_the_rate_decays_again_and_again_from_the_end_of_the_warm_up() -> None:
+    """As the public codes of NCR and L2RM have it: 0.1 ** (epoch // lr_update), counted behind the warm-up."""
+    piece = Piece(9, lr_update=3, warmup=2)
+    assert [piece.decay(epoch) for epoch in range(1, 10)] == pytest.approx([1] * 5 + [0.1] * 3 + [0.01])
+    assert {Piece(9).decay(epoch) for epoch in range(1, 10)} == {1.0}
+
+
 LONG = [Piece(1), Piece(3, lr_update=3)]
 
 

@@ -28,7 +28,7 @@ Where networks have been trained, the trusted neighbours can be asked in the joi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -55,18 +55,21 @@ class Agreement:
     """Of N pairs.
 
     ``own`` (N,): agreement, in units of the control's deviation; ``control`` (K,): that of random wrong pairs;
-    ``wrong`` in [0, 1]: the estimated share of wrong pairs; ``right`` (N,) in [0, 1]: the probability of being right.
+    ``wrong`` in [0, 1]: the estimated share of wrong pairs; ``right`` (N,) in [0, 1]: the probability of being right;
+    ``null`` (m,), ``null_right`` (m,): the same figures of the null pairs that were asked about.
     """
 
     own: np.ndarray
     control: np.ndarray
     wrong: float
     right: np.ndarray
+    null: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    null_right: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
-def nothing_known(n: int) -> Agreement:
-    """Of N pairs that nobody was asked about: all count as right, and there is no control."""
-    return Agreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n))
+def nothing_known(n: int, null: int = 0) -> Agreement:
+    """Of N pairs, and ``null`` others, that nobody was asked about: all count as right, and there is no control."""
+    return Agreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n), np.zeros(null), np.ones(null))
 
 
 def neighbours_agreement(
@@ -75,6 +78,7 @@ def neighbours_agreement(
     image_group: np.ndarray,
     text_group: np.ndarray,
     *,
+    null: np.ndarray | None = None,
     tau: float = TAU,
     rounds: int = ROUNDS,
     bank: int = BANK,
@@ -88,13 +92,16 @@ def neighbours_agreement(
         Unit vectors of each pair's image and caption; zeros say nothing.
     image_group, text_group : (N,) int64
         Equal numbers are the same image, the same text.
+    null : (2, m) int64, optional
+        Rows of an image and of another's caption: mismatched pairs that are judged like the control, and answer nobody.
     bank : int
         A random sample of so many pairs answers where there are more; time is that of N * bank dot products.
     """
     n = len(images)
+    null = np.zeros((2, 0), np.int64) if null is None else null
     rng = np.random.default_rng(seed)
     if n < 2 * BINS:
-        return nothing_known(n)
+        return nothing_known(n, null.shape[1])
     asked = np.sort(rng.permutation(n)[:bank])
     number = np.unique(image_group, return_inverse=True)[1]
     fold = rng.permutation(number.max() + 1)[number] % FOLDS
@@ -104,9 +111,9 @@ def neighbours_agreement(
     )
     pairs = pairs[:, (image_group[pairs[0]] != image_group[pairs[1]]) & (text_group[pairs[0]] != text_group[pairs[1]])]
     if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
-        return nothing_known(n)
+        return nothing_known(n, null.shape[1])
     question = _Question(images, texts, image_group, text_group, tau)
-    own, control = np.zeros(n), np.zeros(pairs.shape[1])
+    own, control, of_null = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(null.shape[1])
     for f in range(FOLDS):
         mine = fold == f
         right = np.ones(n)
@@ -114,10 +121,13 @@ def neighbours_agreement(
         for _ in range(max(1, rounds) - 1):
             said, against = question.ask(np.arange(n), pairs, others, np.where(mine, 0, right))
             right = (right + 1 - posterior(said, against, wrong_share(said, against))) / 2
-        rows, of = np.flatnonzero(mine), mine[pairs[0]]
-        own[rows], control[of] = question.ask(rows, pairs[:, of], asked, right)
+        of, here = mine[pairs[0]], mine[null[0]]
+        rows = np.union1d(np.flatnonzero(mine), null[1, here])
+        said, against = question.ask(rows, np.concatenate([pairs[:, of], null[:, here]], axis=1), asked, right)
+        own[mine], control[of], of_null[here] = said[mine[rows]], against[: of.sum()], against[of.sum() :]
     wrong = wrong_share(own, control)
-    return Agreement(own, control, wrong, 1 - posterior(own, control, wrong))
+    right, null_right = (1 - posterior(own, control, wrong, at) for at in (own, of_null))
+    return Agreement(own, control, wrong, right, of_null, null_right)
 
 
 @dataclass(frozen=True)
@@ -300,16 +310,19 @@ def wrong_share(own: np.ndarray, control: np.ndarray) -> float:
     return float(np.clip(start if slope > 0 else np.average(ratio, weights=q), 0, 1))
 
 
-def posterior(own: np.ndarray, control: np.ndarray, wrong: float) -> np.ndarray:
-    """P(wrong) (N,) in [0, 1] of each agreement: the ratio of the two densities, falling, between the bins' middles."""
+def posterior(own: np.ndarray, control: np.ndarray, wrong: float, at: np.ndarray | None = None) -> np.ndarray:
+    """P(wrong) in [0, 1] of the agreements ``at``, by default ``own`` (N,): the ratio of the two densities, falling,
+    between the bins' middles.
+    """
+    at = own if at is None else at
     if not len(control):
-        return np.zeros(len(own))
+        return np.zeros(len(at))
     edges = np.unique(np.quantile(np.concatenate([own, control]), np.linspace(0, 1, BINS + 1)))
     if len(edges) < 3:
-        return np.full(len(own), wrong)
+        return np.full(len(at), wrong)
     mine = np.histogram(own, edges)[0] / len(own)
     theirs = np.histogram(control, edges)[0] / len(control)
     ratio = np.clip(wrong * theirs / np.maximum(mine, 1e-9), 0, 1)
     fallen = IsotonicRegression(increasing=False).fit_transform(np.arange(len(ratio)), ratio, sample_weight=mine + 1e-9)
     middle = (edges[1:] + edges[:-1]) / 2
-    return np.asarray(np.interp(own, middle, fallen))
+    return np.asarray(np.interp(at, middle, fallen))

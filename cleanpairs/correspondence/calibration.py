@@ -11,7 +11,7 @@ so that fitting h to the null alone gives both. g is a beta calibration (Kull et
     g(q) = 1 / (1 + exp(-(a - b log q + c log(1 - q)))),    b, c > 0
 
 three parameters, by maximum likelihood with a weak prior: two powers hold in the tails, where a histogram has nothing
-left to count. g goes to 1 at q = 0: the lowest scores are taken to be mismatched pairs', as Storey's estimate takes
+left to count. Its log odds end at 7 either way, but for a small slope that keeps the order. g goes to 1 at q = 0: the lowest scores are taken to be mismatched pairs', as Storey's estimate takes
 them (JRSS B 2002), so pi is an upper estimate where some right pairs look like any mismatched one.
 
 Where another figure of the null pairs has a null that is known exactly (neighbours' agreement, which no network has
@@ -36,8 +36,10 @@ from scipy.stats import norm
 __all__ = ["DRAWS", "Calibration", "Estimate", "calibrate", "noise_rate", "positions"]
 
 BINS = 1000
-PRIOR, RIDGE = np.array([0.0, 1.0, 1.0]), 0.02
-BOUNDS = ((-12.0, 12.0), (0.05, 8.0), (0.05, 8.0))
+START = np.array([0.0, 1.0, 1.0])
+RIDGE = np.array([0.02, 0.3, 0.3])  # of a, log b and log c
+BOUNDS = ((-60.0, 60.0), (-3.0, 4.5), (-3.0, 4.5))
+SUREST, ORDER = 7.0, 0.5  # of the log odds, and what they fall by from q = 0 to 1 anyway
 EDGE = 1e-4  # quantiles nearer to 0 and 1 are alike
 DRAWS = 100
 LEVEL = 0.95
@@ -71,9 +73,20 @@ class Calibration:
     theta: np.ndarray
     draws: np.ndarray
 
+    @property
+    def rate(self) -> float:
+        """pi, the mean of g."""
+        return float(_mismatched(_GRID, self.theta).mean())
+
+    @property
+    def separation(self) -> float:
+        """The area under the ROC curve of matched against mismatched pairs that g expects, in [0, 1]."""
+        g = expit(_GRID @ self.theta)
+        return float(((1 - g) * (np.cumsum(g) - g / 2)).sum() / max((1 - g).sum() * g.sum(), 1e-300))
+
     def mismatched(self, quantile: np.ndarray, theta: np.ndarray | None = None) -> np.ndarray:
         """P(mismatched) (k,) of quantiles (k,) among the observed scores."""
-        return np.asarray(expit(_features(quantile) @ (self.theta if theta is None else theta)))
+        return _mismatched(_features(quantile), self.theta if theta is None else theta)
 
     def quantile(self, mismatched: np.ndarray) -> np.ndarray:
         """The quantile (k,) that has a probability (k,)."""
@@ -129,11 +142,11 @@ class Calibration:
 
     def shifted(self, rate: float) -> Calibration:
         """With another a, for which the mean of g is ``rate``; without intervals."""
-        low, high = -40.0, 40.0
+        low, high = -200.0, 200.0
         for _ in range(60):
             a = (low + high) / 2
             theta = np.array([a, *self.theta[1:]])
-            low, high = (a, high) if expit(_GRID @ theta).mean() < rate else (low, a)
+            low, high = (a, high) if _mismatched(_GRID, theta).mean() < rate else (low, a)
         return Calibration(theta, np.empty((0, 3)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -160,6 +173,12 @@ def _lucky(p: np.ndarray, at: np.ndarray, z: float) -> np.ndarray:
 def _features(q: np.ndarray) -> np.ndarray:
     q = np.clip(q, EDGE, 1 - EDGE)
     return np.stack([np.ones_like(q), -np.log(q), np.log1p(-q)], axis=-1)
+
+
+def _mismatched(features: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """g (k,) of features (k, 3)."""
+    q = -np.expm1(features[:, 2])
+    return np.asarray(expit(np.clip(features @ theta, -SUREST, SUREST) + ORDER * (0.5 - q)))
 
 
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
@@ -196,7 +215,7 @@ def calibrate(
     if min(len(observed), len(null)) < LEAST:
         return None
     rng = np.random.default_rng(seed)
-    theta = _fit(positions(null, observed), _raked(known, len(null)), PRIOR)
+    theta = _fit(positions(null, observed), _raked(known, len(null)), START)
     found = np.empty((draws, 3))
     for b in range(draws):
         rows, seen = rng.integers(0, len(null), len(null)), rng.integers(0, len(observed), len(observed))
@@ -218,18 +237,22 @@ def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray) -> np.ndarray:
     count = np.bincount(np.minimum((q * BINS).astype(int), BINS - 1), weights=weight, minlength=BINS)
     total = float(count.sum())
 
-    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def loss(p: np.ndarray) -> tuple[float, np.ndarray]:
+        theta = np.array([p[0], *np.exp(p[1:])])
         z = _GRID @ theta
         g = expit(z)
         mean = max(float(g.mean()), 1e-12)
-        off = theta - PRIOR
-        value = count @ np.logaddexp(0, -z) + total * np.log(mean) + 0.5 * RIDGE * off @ off
-        slope = (total * g * (1 - g) / (mean * BINS) - count * (1 - g)) @ _GRID + RIDGE * off
+        value = count @ np.logaddexp(0, -z) + total * np.log(mean) + 0.5 * RIDGE @ p**2
+        slope = (total * g * (1 - g) / (mean * BINS) - count * (1 - g)) @ _GRID * np.array(
+            [1.0, *theta[1:]]
+        ) + RIDGE * p
         return float(value), slope
 
-    starts = [start] if start is not PRIOR else [PRIOR + np.array([a, 0, 0]) for a in (0.0, -3.0, 2.0)]
+    first = np.array([start[0], *np.log(start[1:])])
+    starts = [first] if start is not START else [np.array([a, b, b]) for a in (0.0, -3.0, 2.0) for b in (0.0, 2.0)]
     found = [minimize(loss, at, jac=True, method="L-BFGS-B", bounds=BOUNDS) for at in starts]
-    return np.asarray(min(found, key=lambda f: f.fun).x)
+    best = min(found, key=lambda f: f.fun).x
+    return np.array([best[0], *np.exp(best[1:])])
 
 
 def _raked(known: np.ndarray | None, m: int) -> np.ndarray:

@@ -7,6 +7,9 @@ In piece j, epoch t (both from 1), with p the matching probability of epoch t - 
     otherwise                 y = beta y + (1 - beta) p
     yhat                      0 where y < epsilon, else y
 
+The p of a piece's last epoch is taken over when that epoch ends: the label that the next piece starts from has it, and
+so has the one that is left at the end. The paper does not say which it means.
+
 Departure from the public code, with the paper: the threshold acts on use only. The stored y stays raw, so that a
 pair below epsilon returns as soon as its probability does.
 

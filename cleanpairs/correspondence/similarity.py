@@ -2,15 +2,17 @@ r"""Evidence of vectors of one space, before any training: normalised similarity
 
 1. Whether both sides lie in one space: observed similarities are above those of null pairs (image i, caption of a
    random j) by a rank test. Equal dimensions alone say nothing.
-2. n_i, the normalised similarity (:mod:`cleanpairs.ops.normalised_similarity`), and its probability p_i.
+2. n_i, the normalised similarity (:func:`cleanpairs.ops.normalised_similarity.balanced`), and its probability p_i.
 3. A ridge regression of captions on images, and the other way round, on the pairs of other folds with the weights p:
    how well t_i fits what x_i predicts, in deviations of how all captions would. It mends a space that hubs or noise
    have spoiled, and is blind to captions that were swapped with near ones.
-4. Both are joined as n + c r, each in deviations of its null; c has the largest area under the ROC curve of observed
-   against null pairs, where null pairs that are near (image i, the caption that is most like caption i) count a fifth:
+4. Both are joined as n + c r, each in deviations of its null; c is the least within two standard errors of the
+   largest area under the ROC curve of observed pairs that seem right against null pairs, where null pairs that are
+   near (image i, the caption that is most like caption i) count a fifth:
    the yardstick asks for no label, and is of held-out folds.
-5. Rate and probability from the null (:mod:`cleanpairs.correspondence.null`). Where it shows next to nothing wrong, the
-   near null is asked in its place; it is believed only where right pairs are clearly apart from it.
+5. Rate and probability from the null (:mod:`cleanpairs.correspondence.calibration`). Where it shows little wrong, the near
+   null is asked, too, about what the random one leaves unexplained; it is believed only where right pairs are clearly
+   apart from it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ import numpy as np
 from scipy.stats import rankdata
 
 from cleanpairs.correspondence.agreement import Agreement, _Compare
-from cleanpairs.correspondence.null import LEAST_PAIRS, Calibration, null_pairs
-from cleanpairs.ops.normalised_similarity import TAU, Background, cosines
+from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
+from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs
+from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, TAU, Background, balanced, cosines
 from cleanpairs.ops.search import top_k
 
 __all__ = ["SimilarityEvidence", "area", "one_space", "similarity_evidence"]
@@ -32,20 +35,23 @@ LEAST_Z = 5.0  # of the rank test
 WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)  # of the regression's score
 NEAR_SHARE = 0.2  # of near null pairs in the yardstick
 NEAR_PAIRS = 20_000  # at most
-FEW_WRONG = 0.03  # share within the estimate's error: the near null is asked
+FEW_WRONG = 0.03  # share within the estimate's error
+FEW_RANDOM = 0.15  # share of random wrong pairs up to which near ones can be told beside them
 SETTLED = 0.98  # area of right pairs against wrong ones (docs/log.md)
-APART, NEAR_APART = 0.97, 0.8  # areas, of right pairs against null ones, where near noise can be told
-LEAST_NEAR, MOST_NEAR = 0.13, 0.5
+APART, NEAR_APART = 0.9, 0.75  # areas, of right pairs against null ones, where near noise can be told
+TAIL, LEAST_TAIL = 0.2, 0.13  # quantile of the near null, and the share of observed pairs below it
+LEAST_NEAR, MOST_NEAR = 0.2, 0.5  # share that near noise is told of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SimilarityEvidence(Agreement):
     """As :class:`cleanpairs.correspondence.agreement.Agreement`.
 
-    ``separation`` in [0, 1]: the estimated area under the ROC curve of right pairs against wrong ones; ``correction``:
-    the weight of the regression; ``near``: whether the wrong share is that of captions swapped with near ones.
+    ``calibration``: of ``right`` and ``wrong``; ``separation`` in [0, 1]: the estimated area under the ROC curve of right
+    pairs against wrong ones; ``correction``: the weight of the regression; ``near``: whether the wrong share is that of captions swapped with near ones.
     """
 
+    calibration: Calibration
     separation: float = 1.0
     correction: float = 0.0
     near: bool = False
@@ -76,9 +82,9 @@ def similarity_evidence(
     folds = [np.flatnonzero(fold == f) for f in range(FOLDS)]
     nulls = [np.stack([rows[r] for r in null_pairs(image_group[rows], text_group[rows], seed)]) for rows in folds]
     null = np.concatenate(nulls, axis=1)
-    near = _near(texts, image_group, text_group, seed)
+    near = _near_pairs(texts, image_group, text_group, seed)
     pairs = Background(images, texts, image_group, text_group)
-    of_image, of_text = pairs.shared(pairs, tau=tau)
+    of_image, of_text = pairs.shared(pairs, tau=tau) if n > EXACT_UP_TO else balanced(pairs, tau=tau)
 
     def similarity(image: np.ndarray, text: np.ndarray) -> np.ndarray:
         return np.asarray(cosines(images[image], texts[text]) - (of_image[image] + of_text[text]) / 2)
@@ -87,28 +93,38 @@ def similarity_evidence(
     scores = [similarity(rows, rows), similarity(*null), similarity(*near)]
     if null.shape[1] < LEAST_PAIRS or not one_space(scores[0], scores[1]):
         return None
-    calibration = Calibration.of(scores[0], scores[1])
+    calibration = calibrate(scores[0], scores[1], draws=0)
     assert calibration is not None
-    predicted = _predicted(pairs, calibration(scores[0]), fold, [np.stack([rows, rows]), null, near])
+    right = 1 - calibration.mismatched(positions(scores[0], scores[0]))
+    predicted = _predicted(pairs, right, fold, [np.stack([rows, rows]), null, near])
     scores, predicted = (_in_deviations(s) for s in (scores, predicted))
     joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in WEIGHTS]
-    worth = [area(o, c) + NEAR_SHARE * area(o, near) for o, c, near in joined]
-    best = int(np.argmax(worth))
+    best = _least_of_the_best([right * (_above(o, c) + NEAR_SHARE * _above(o, near)) for o, c, near in joined])
     observed, against, near_score = joined[best]
-    calibration = Calibration.of(observed, against)
+    calibration = calibrate(observed, against, seed=seed)
     assert calibration is not None
-    rate = calibration.noise_rate
-    separation = _corrected(area(observed, against), rate)
+    rate = calibration.rate
+    apart = _corrected(area(observed, against), rate)
     is_near = False
-    if rate < FEW_WRONG and separation >= APART:
-        by_near = _near_rate(observed, near_score)
-        found = None if by_near is None else Calibration.of(observed, near_score, by_near)
+    if rate < FEW_RANDOM and apart >= APART:
+        found = _near(observed, near_score, against, rate, seed)
         if found is not None:
-            is_near, rate, calibration = True, found.noise_rate, found
-    return SimilarityEvidence(observed, against, rate, calibration(observed), separation, WEIGHTS[best], is_near)
+            is_near, rate, calibration = True, found.rate, found
+    separation = apart if rate < FEW_WRONG else calibration.separation
+    right = 1 - calibration.mismatched(positions(observed, observed))
+    return SimilarityEvidence(
+        observed,
+        against,
+        rate,
+        right,
+        calibration=calibration,
+        separation=separation,
+        correction=WEIGHTS[best],
+        near=is_near,
+    )
 
 
-def _near(texts: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, seed: int) -> np.ndarray:
+def _near_pairs(texts: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, seed: int) -> np.ndarray:
     """(2, k): rows of images, and of the captions of other images and texts that are most like theirs."""
     some = np.sort(np.random.default_rng(seed).permutation(len(texts))[:NEAR_PAIRS])
     found = top_k(texts[some], texts, min(16, len(texts))).indices
@@ -151,6 +167,18 @@ def area(observed: np.ndarray, null: np.ndarray) -> float:
     return float((ranks.mean() - (len(observed) + 1) / 2) / len(null))
 
 
+def _above(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
+    """(n,): the share of null scores (k,) that each observed one is above."""
+    return np.searchsorted(np.sort(null), observed) / max(len(null), 1)
+
+
+def _least_of_the_best(worth: list[np.ndarray]) -> int:
+    """The first of several choices that is within two standard errors of the best; (n,) each, of the same n pairs."""
+    best = worth[int(np.argmax([w.mean() for w in worth]))]
+    behind = [best - w for w in worth]
+    return next(i for i, d in enumerate(behind) if d.mean() <= 2 * d.std() / np.sqrt(len(d)))
+
+
 def one_space(observed: np.ndarray, null: np.ndarray) -> bool:
     """Whether observed scores are above null ones, by the rank test of Mann and Whitney."""
     deviation = float(np.sqrt((1 / max(len(observed), 1) + 1 / max(len(null), 1)) / 12))
@@ -162,19 +190,20 @@ def _corrected(area: float, rate: float) -> float:
     return float(np.clip((area - rate / 2) / max(1 - rate, 1e-3), 0, 1))
 
 
-def _near_rate(observed: np.ndarray, near: np.ndarray) -> float | None:
-    """The share that was swapped with near ones; None where it cannot be told from none.
+def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: float, seed: int = 0) -> Calibration | None:
+    """The calibration where captions were swapped with near ones; None where their share cannot be told from none.
 
-    The least of the ratios of the lower tails, each less its deviation.
+    ``random``: the share of pairs that look like random ones, by ``null``. Their part of the lower tail is no near
+    noise's. What is left, as a share of the near null's tail, counts less its deviation.
     """
     if len(near) < LEAST_PAIRS:
         return None
-    calibration = Calibration.of(observed, near)
-    assert calibration is not None
-    rate = calibration.noise_rate
-    q = np.array([0.1, 0.2])  # below, the null is of captions to which none is near
-    tails = np.array([(observed < cut).mean() for cut in np.quantile(near, q)])
-    surely = float(((tails - np.sqrt(tails / len(observed))) / q).min())
-    if surely < LEAST_NEAR or rate > MOST_NEAR or _corrected(area(observed, near), rate) < NEAR_APART:
+    cut = np.quantile(near, TAIL)
+    tail, null_tail = (float((s < cut).mean()) for s in (observed, null))
+    share = (tail - random * null_tail) / TAIL
+    if share - np.sqrt(tail / len(observed)) / TAIL < LEAST_TAIL:
         return None
-    return rate
+    drawn = np.random.default_rng(seed).choice(null, int(len(near) * random / share))
+    found = calibrate(observed, np.concatenate([near, drawn]), seed=seed)
+    told = found is not None and LEAST_NEAR <= found.rate - random and found.rate <= MOST_NEAR
+    return found if told and _corrected(area(observed, near), found.rate) >= NEAR_APART else None

@@ -166,9 +166,10 @@ def count_rows(paths: Sequence[str]) -> list[int]:
 
 def _fitting_rows(file: pq.ParquetFile, columns: Sequence[str] | None, at_most: int) -> int:
     """Rows a batch, so that it takes some 32 MiB: by its first rows and, as they may be small, by the footer."""
-    first = next(file.iter_batches(batch_size=8, columns=columns), None)
-    if first is None or not len(first):
+    group = next((g for g in range(file.metadata.num_row_groups) if file.metadata.row_group(g).num_rows), None)
+    if group is None:
         return at_most
+    first = next(file.iter_batches(batch_size=8, columns=columns, row_groups=[group]))  # of one: see _by_arrow
     a_row = first.nbytes / len(first)
     if columns is None:
         groups = (file.metadata.row_group(g) for g in range(file.metadata.num_row_groups))

@@ -71,6 +71,7 @@ class PairCleaner(Plots, SharedParameters):
     calibration_: Calibration | None = None  # of a method whose correspondence is a probability
     noise_rate_interval_ = (float("nan"), float("nan"))
     text_encoder_: str | Path | None = None
+    captions_: str | None = None
 
     # -- what a method says -----------------------------------------------------------------------------------------
 

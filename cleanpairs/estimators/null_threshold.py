@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleanpairs.correspondence.null import LEAST_PAIRS, noise_rate, scores_and_null
+from cleanpairs.correspondence.calibration import calibrate
+from cleanpairs.correspondence.null import LEAST_PAIRS, scores_and_null
+from cleanpairs.correspondence.similarity import one_space
 from cleanpairs.ops.normalised_similarity import TAU, Background
 
 __all__ = ["null_threshold"]
@@ -44,7 +46,10 @@ def null_threshold(
     sides = (np.asarray(x, dtype=np.float32) for x in (images, texts))
     image, text = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in sides)
     observed, null = scores_and_null(Background(image, text, image_group, text_group), "softmax", TAU, seed)
-    rate = noise_rate(observed, null)
+    found = calibrate(observed, null, draws=0) if one_space(observed, null) else None
+    if found is None:
+        return None
+    rate = found.rate
     threshold = float(np.quantile(y, rate))
     flagged = y < threshold
     if (

@@ -64,7 +64,8 @@ class SharedParameters(BaseEstimator):
     epochs : int
         Epochs of the last (or only) piece, whose model is kept.
     lr, lr_update, weight_decay, grad_clip, batch_size
-        AdamW; the rate falls to a tenth after ``lr_update`` epochs of the last piece (two thirds of them when None).
+        AdamW; in the last piece the rate falls to a tenth after every ``lr_update`` epochs behind the warm-up (when
+        None: once, after two thirds of all epochs).
     micro_batch : int, optional
         Pairs that go through the towers at once, on each process, where a batch is too large for the memory (gradient
         cache): the same loss of the whole batch, for one more forward pass. All when None. See docs/scale.md.

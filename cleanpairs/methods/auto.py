@@ -57,7 +57,8 @@ __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
-LIKENESS, UNTRAINED = 2.0, 0.15  # of the ranks in the last order, beside 1 of the networks' score
+# Of the ranks of likeness and evidence in the last order, beside 1 of the networks' score: of agreement, of similarity.
+WEIGHTS = {False: (1.0, 1.0), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
 RANDOM = 2  # unseen random pairs, for each planted one
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
@@ -79,9 +80,10 @@ def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np
     return reduced(image_vectors(images, np.arange(len(images))), seed), texts
 
 
-def agreement_of(data: TrainingData, seed: int) -> Agreement:
+def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -> Agreement:
     """Evidence of a training's pairs: similarity, where images and captions are vectors of one space; else neighbours'
-    agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand side by side.
+    agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand side by side;
+    then of the ``null`` pairs (2, m) too.
     """
     tokens = data.tokens
     if tokens.vectors is not None and data.images.ndim == 3 and data.images.shape[1] == 1 and len(tokens):
@@ -91,7 +93,8 @@ def agreement_of(data: TrainingData, seed: int) -> Agreement:
         if found is not None:
             return found
     images, texts = frozen_spaces(data.images, tokens, seed)
-    return neighbours_agreement(images[data.image_index], texts, data.image_group, data.text_group, seed=seed)
+    groups = data.image_group, data.text_group
+    return neighbours_agreement(images[data.image_index], texts, *groups, null=null, seed=seed)
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -116,19 +119,25 @@ class _Weighing:
         unseen = [self.planted, *others(self.planted, self.caption, data, rng)]
         self.rows = np.concatenate([np.arange(n), *[self.planted] * len(unseen)])
         self.texts = np.concatenate([self.caption, *unseen])
-        changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
-        as_given = agreement_of(data, method.random_state) if method.witness else nothing_known(n)
-        self.similarity = isinstance(as_given, SimilarityEvidence)
-        self.settled = isinstance(as_given, SimilarityEvidence) and as_given.settled
-        self.rate, self.as_given = as_given.wrong, as_given.right
-        agreement = as_given
-        if len(self.planted) and method.witness and not self.settled:
-            agreement = agreement_of(changed, method.random_state)
-        self.right, self.control = agreement.right, agreement.control
+        null = np.stack([self.planted, self.caption[self.planted]])
+        found = agreement_of(data, method.random_state, null) if method.witness else nothing_known(n, len(self.planted))
+        self.similarity = isinstance(found, SimilarityEvidence)
+        self.settled = isinstance(found, SimilarityEvidence) and found.settled
+        self.by_similarity = found.calibration if isinstance(found, SimilarityEvidence) else None
+        self.rate, self.as_given, self.control = found.wrong, found.right, found.control
+        # The planted pairs are judged by what the pairs say as they were given, like the control: nobody else is then
+        # the worse for them.
+        own, self.right = found.own.copy(), found.right.copy()
+        if self.similarity and len(self.planted) and not self.settled:
+            changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
+            again = agreement_of(changed, method.random_state)
+            own, self.right, self.control = again.own, again.right, again.control
+        elif len(found.null):
+            own[self.planted], self.right[self.planted] = found.null, found.null_right
         # Where nobody was asked, as of random pairs, one value says nothing.
-        self.own = np.concatenate([agreement.own, np.resize(self.control, len(self.rows) - n)])
+        self.own = np.concatenate([own, np.resize(self.control, len(self.rows) - n)])
         if len(self.control):
-            self.own[n : n + len(self.planted)] = as_given.own[self.planted]
+            self.own[n : n + len(self.planted)] = found.own[self.planted]
         self.objective = InfoNCEWithRCE(tau=method.tau)
         self.tau, self.networks, self.seed = method.tau, method.networks, method.random_state
         self.repaired, self.likeness = method.repaired, method.likeness
@@ -171,13 +180,14 @@ class _Weighing:
         last = view.epoch == self.horizon
         if self.settled:
             if last:
-                self.calibration = calibrate(self.own[: len(self.w)], self.control, seed=self.seed)
+                self.calibration = self.by_similarity
         else:
             order = ranks(self.scores)
             if not last:
                 order += ranks(self.own)
             elif self.likeness:
-                order += LIKENESS * self.similar(view) + UNTRAINED * ranks(self.own)
+                likeness, untrained = WEIGHTS[self.similarity]
+                order += likeness * self.similar(view) + untrained * ranks(self.own)
             if last and self.similarity:
                 order = self.best([ranks(self.own), *(order + c * ranks(self.own) for c in BESIDE)])
             self.w = self.calibrated(order, last).astype(np.float32)
@@ -372,9 +382,6 @@ class Auto(PairCleaner):
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
         if self._trained.similarity and np.isnan(rate.value):
             self.noise_rate_ = self._trained.rate  # without an interval: too few planted pairs for one
-        elif self._trained.settled:  # by the evidence itself, which may have asked near null pairs
-            self.noise_rate_ = found = self._trained.rate
-            self.noise_rate_interval_ = (float(np.fmin(rate.low, found)), float(np.fmax(rate.high, found)))
         self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration
         del self._trained
 

@@ -195,7 +195,7 @@ class ClipScore(PairCleaner):
         if source is None and self.text_encoder is None and self.score_column is None and not pairs.has_both_vectors:
             raise self._no_model()
         if source is None and pairs.has_both_vectors:
-            self.text_encoder_ = GIVEN
+            self.text_encoder_, self.captions_ = GIVEN, "vectors of the data, both sides"
         elif source is not None:
             refuse_without_captions(pairs, source)
         model = Given(self.score_column) if source is None else self._load(str(Path(source).resolve()), str(source))

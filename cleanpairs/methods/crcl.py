@@ -75,7 +75,7 @@ class CRCL(PairCleaner):
             "dim": 1024, "epochs": 32, "refine_epochs": (7, 7, 7), "horizon": None, "tau": 0.05, "lr_update": 15,
             "batch_size": 128, "label_pass": "batch", "label_group": 128, "exclude_duplicates": False,
             "near_duplicates": False,
-            "standardise": False, "image_drop": 0.2,
+            "standardise": False, "image_drop": 0.2, "weight_decay": 0.01,  # the public code leaves AdamW its default
         }  # fmt: skip
         return cls(**{**settings, **changes})
 

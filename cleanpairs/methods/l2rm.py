@@ -213,6 +213,7 @@ class L2RM(SplittingCleaner):
                 "backbone": "sgr",
                 "epochs": 40,
                 "lr_update": 15,
+                "tau": 0.05,
                 "warm_loss": "rce",
                 "rematch_weight": 0.5,
                 **changes,

@@ -37,7 +37,7 @@ class _Rectifying(Splitting):
         self.noisy_weight = noisy_weight
 
     def judge(self, view: View) -> np.ndarray:
-        r = np.stack([self.figure(view, k, lambda S, excluded: prediction(S, excluded)) for k in range(2)])
+        r = np.stack([self.figure(view, k, lambda S, excluded: prediction(S, excluded, self.margin)) for k in range(2)])
         r = np.clip(r, 0, 1)
         for k in range(2):  # labels for network k, by the other's split
             w = self.w[1 - k]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
+from scipy.special import expit
 
-from cleanpairs.correspondence.null import Calibration, null_pairs, scores_and_null
+from cleanpairs.correspondence.calibration import ORDER, calibrate, positions
+from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs, scores_and_null
 from cleanpairs.correspondence.similarity import one_space
 from cleanpairs.ops.normalised_similarity import Background, cosines, normalised_similarity
 
@@ -14,6 +16,45 @@ __all__ = ["KINDS", "NormalisedScore"]
 
 KINDS = {"background": "softmax", "csls": "csls", "none": ""}  # of the method -> of the operation
 STORED = 4096  # pairs with which those that are scored later are compared
+KNOTS = 2001
+
+
+@dataclass(frozen=True)
+class Probability:
+    """P(matched) of a score: log odds ``logits`` (k,) at rising scores ``knots`` (k,), linear between and beyond."""
+
+    noise_rate: float
+    knots: np.ndarray
+    logits: np.ndarray
+
+    @classmethod
+    def of(cls, observed: np.ndarray, null: np.ndarray, rate: float | None = None) -> Probability | None:
+        """By N observed and K null scores, and the noise rate where it is known; None where they are too few."""
+        found = calibrate(observed, null, draws=0) if min(len(observed), len(null)) >= LEAST_PAIRS else None
+        if found is None:
+            return None
+        found = found if rate is None else found.shifted(rate)
+        knots = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, KNOTS)))
+        wrong = found.mismatched(positions(knots, observed))
+        logits = np.log((1 - wrong) / wrong) + ORDER * np.linspace(-0.5, 0.5, len(knots))
+        return cls(found.rate, knots, logits)
+
+    def __call__(self, score: np.ndarray) -> np.ndarray:
+        """(n,) float64 in (0, 1), rising with the score (n,)."""
+        width = max(float(self.knots[-1] - self.knots[0]), 1e-12)
+        near = np.clip(score, self.knots[0], self.knots[-1])
+        beyond = np.clip((score - near) / width, -1, 1)
+        return np.asarray(expit(np.interp(near, self.knots, self.logits) + ORDER * beyond))
+
+    def threshold(self) -> float:
+        """The score below which a pair is more likely wrong; -inf where none is."""
+        below = np.flatnonzero(self.logits < 0)
+        if not len(below):
+            return -np.inf
+        i = int(below[-1])
+        if i + 1 == len(self.knots):
+            return float(np.nextafter(self.knots[i], np.inf))
+        return float(np.interp(0, self.logits[i : i + 2], self.knots[i : i + 2]))
 
 
 @dataclass(frozen=True)
@@ -28,17 +69,17 @@ class NormalisedScore:
     kind: str
     tau: float
     background: Background
-    calibration: Calibration | None
-    fitted: Calibration | None = None
+    calibration: Probability | None
+    fitted: Probability | None = None
 
     @classmethod
     def of(cls, pairs: Background, kind: str, tau: float, seed: int = 0) -> tuple[NormalisedScore, np.ndarray]:
         """By N pairs, and the correspondence (N,) float32 of these."""
         observed, null = _scores(pairs, kind, tau, seed)
-        calibration = later = Calibration.of(observed, null) if one_space(observed, null) else None
+        calibration = later = Probability.of(observed, null) if one_space(observed, null) else None
         stored = pairs.take(np.sort(np.random.default_rng(seed).permutation(len(pairs))[:STORED]))
         if kind != "none" and len(stored) < len(pairs) and calibration is not None:
-            later = Calibration.of(*_scores(pairs, kind, tau, seed, stored), calibration.noise_rate)
+            later = Probability.of(*_scores(pairs, kind, tau, seed, stored), calibration.noise_rate)
         score = cls(kind, tau, stored if kind != "none" else stored.take(np.arange(0)), later, calibration)
         return score, score._correspondence(observed, calibration)
 
@@ -54,7 +95,7 @@ class NormalisedScore:
         )
         return self._correspondence(score, self.calibration)
 
-    def _correspondence(self, score: np.ndarray, calibration: Calibration | None) -> np.ndarray:
+    def _correspondence(self, score: np.ndarray, calibration: Probability | None) -> np.ndarray:
         """Of cosines half of 1 + cosine; else the probability, or where that is unknown the mean matching probability
         ("background"), or half of 1 + score ("csls").
         """
@@ -78,8 +119,8 @@ class NormalisedScore:
         background = Background(*(arrays[f"background.{field.name}"] for field in fields(Background)))
         calibration = None
         if "calibration.knots" in arrays:
-            rate, knots, logits = (arrays[f"calibration.{field.name}"] for field in fields(Calibration))
-            calibration = Calibration(float(rate[0]), knots, logits)
+            rate, knots, logits = (arrays[f"calibration.{field.name}"] for field in fields(Probability))
+            calibration = Probability(float(rate[0]), knots, logits)
         return cls(kind, float(arrays["background.tau"][0]), background, calibration)
 
     def threshold(self) -> float:

@@ -28,7 +28,7 @@ class RCL(PairCleaner):
 
     Parameters
     ----------
-    kind : {"log", "tan", "gce"}
+    kind : {"log", "tan", "gce", "exp"}
         Form of the complementary loss.
     start, horizon : int
         First and last epoch whose probabilities enter the soft correspondence (``horizon=None``: all to the end).
@@ -53,7 +53,7 @@ class RCL(PairCleaner):
 
     def _validate(self) -> None:
         super()._validate()
-        check_choice("rcl", "kind", self.kind, ("log", "tan", "gce"))
+        check_choice("rcl", "kind", self.kind, ("log", "tan", "gce", "exp"))
         check_whole("rcl", "start", self.start, 1)
         check_whole("rcl", "horizon", self.horizon, 1, none=True)
 

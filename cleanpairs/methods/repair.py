@@ -59,11 +59,12 @@ def ends_of_ranks(c: np.ndarray) -> tuple[float, float]:
 
 class _Repairing(Splitting):
     def __init__(
-        self, n: int, *, memory: int, neighbours: int, eta: float, noisy_weight: float, seed: int,
+        self, n: int, *, memory: int, neighbours: int, eta: float, noisy_weight: float, replace_after: int, seed: int,
         **settings: Any,
     ) -> None:  # fmt: skip
         super().__init__(n, **settings)
         self.neighbours, self.eta, self.noisy_weight, self.seed = neighbours, eta, noisy_weight, seed
+        self.replace_after = replace_after
         self.memories = [FeatureMemory(memory) for _ in range(self.networks)]
         self.ends = np.tile(np.array([0.0, 1.0]), (self.networks, 1))
 
@@ -109,7 +110,7 @@ class _Repairing(Splitting):
     def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
         loss = self.pair_loss(clean, clean.of(self.y[network]))
         memory = self.memories[network]
-        if noisy is not None and len(memory):
+        if noisy is not None and len(memory) and view.epoch > self.replace_after:
             wrong = np.asarray((self.w[:, noisy.rows] < self.eta).all(axis=0))
             if wrong.sum() >= 2:
                 mismatched = noisy.select(wrong)
@@ -143,12 +144,8 @@ class _Repairing(Splitting):
             given_state = given
         images, texts = (given_state, f.texts) if image else (f.images, given_state)
         S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal
-        data = view.data
-        new_image = data.image_group[sources if image else f.rows]
-        new_text = data.text_group[f.rows if image else sources]
-        same_pair = (new_image[:, None] == new_image) | (new_text[:, None] == new_text)
-        np.fill_diagonal(same_pair, False)
-        return self.pair_objective(S, y, torch.from_numpy(same_pair).to(view.device)).mean()
+        excluded = view.duplicates(sources if image else f.rows, f.rows if image else sources)
+        return self.pair_objective(S, y, excluded).mean()
 
     # -- state ------------------------------------------------------------------------------------------------------
 
@@ -182,6 +179,8 @@ class REPAIR(SplittingCleaner):
         Pairs with a clean probability below it in both networks are half-replaced.
     noisy_weight : float
         Weight of the loss of half-replaced pairs.
+    replace_after : int
+        Epochs before the first half-replacing, the warm-up among them; 20 in the paper's figure 7.
     """
 
     method_name: ClassVar[str] = "repair"
@@ -190,13 +189,13 @@ class REPAIR(SplittingCleaner):
     neighbours: int = 32
     eta: float = 0.25
     noisy_weight: float = 0.15
+    replace_after: int = 0
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(
-            **{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 30, "warm_loss": "sum", **changes}
-        )
+        settings = {"backbone": "sgr", "epochs": 40, "lr_update": 30, "replace_after": 20}
+        return cls(**{**cls._paper_settings(), **settings, **changes})
 
     def _validate(self) -> None:
         super()._validate()
@@ -204,6 +203,7 @@ class REPAIR(SplittingCleaner):
         check_whole("repair", "neighbours", self.neighbours, 1)
         check_number("repair", "eta", self.eta, least=0, most=1)
         check_number("repair", "noisy_weight", self.noisy_weight, least=0)
+        check_whole("repair", "replace_after", self.replace_after, 0)
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search:
         """Half-replacing over the trusted pairs: what is nearest in the kept modality offers its other half."""
@@ -212,5 +212,6 @@ class REPAIR(SplittingCleaner):
     def _procedure(self, data: TrainingData) -> _Repairing:
         return _Repairing(
             len(data), memory=self.memory, neighbours=self.neighbours, eta=self.eta,
-            noisy_weight=self.noisy_weight, seed=self.random_state, **self._split_settings(),
+            noisy_weight=self.noisy_weight, replace_after=self.replace_after, seed=self.random_state,
+            **self._split_settings(),
         )  # fmt: skip

@@ -30,7 +30,7 @@ from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.parameters import check_choice, check_number, check_whole
-from cleanpairs.trainer import Forward, View
+from cleanpairs.trainer import Forward, Piece, View
 
 __all__ = ["Splitting", "SplittingCleaner"]
 
@@ -283,6 +283,9 @@ class SplittingCleaner(PairCleaner):
         check_number(name, "curve", self.curve, above=1)
         check_number(name, "clean_above", self.clean_above, least=0, below=1)
         check_whole(name, "horizon", self.horizon, 1, none=True)
+
+    def _pieces(self) -> list[Piece]:
+        return [Piece(self.epochs, self._lr_update(), self.warmup if self.lr_update else 0)]
 
     def _split_settings(self) -> dict[str, Any]:
         warm: Objective = InfoNCEWithRCE(tau=self.tau)

@@ -242,10 +242,10 @@ class _Run:
             restored.load_optimizer(optimizer, k)
 
     def set_lr(self, piece: Piece, epoch: int, last: bool) -> None:
-        decayed = last and piece.lr_update is not None and epoch > piece.lr_update
+        decay = piece.decay(epoch) if last else 1.0
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * (0.1 if decayed else 1.0) * 0.5**self.fallbacks
+                group["lr"] = group["initial_lr"] * decay * 0.5**self.fallbacks
 
     def epoch(self, first: int, partial: dict[str, Any] | None, before: int, epochs: int, last: bool) -> None:
         """One epoch, from step ``first`` on; ``before`` of all ``epochs`` are done."""

@@ -130,7 +130,9 @@ class Steps:
         size = sum(len(rows) for part in parts for rows in part)
         for number, part in enumerate(parts):
             own = seed if len(parts) == 1 else step_seed(seed, number)
-            torch.manual_seed(own)
+            torch.default_generator.manual_seed(own)  # torch.manual_seed formats a stack on a machine without a GPU
+            if torch.cuda.is_initialized():
+                torch.cuda.manual_seed_all(own)
             view.staged[k].begin()
             loss = self.procedure.loss(view, k, part, own)
             view.changed()

@@ -15,10 +15,18 @@ __all__ = ["EpochRecord", "Piece", "Trained", "TrainingData", "TrainingSettings"
 
 @dataclass(frozen=True)
 class Piece:
-    """``epochs`` epochs from fresh weights; the learning rate falls to a tenth after ``lr_update`` of them."""
+    """``epochs`` epochs from fresh weights.
+
+    In the last piece the learning rate falls to a tenth after every ``lr_update`` epochs behind the first ``warmup``.
+    """
 
     epochs: int
     lr_update: int | None = None
+    warmup: int = 0
+
+    def decay(self, epoch: int) -> float:
+        """Factor of the learning rate in ``epoch``, from 1: 0.1 ** (epochs behind the warm-up // lr_update)."""
+        return 0.1 ** (max(0, epoch - 1 - self.warmup) // self.lr_update) if self.lr_update else 1.0
 
 
 @dataclass(frozen=True)

@@ -207,11 +207,13 @@ class View:
             packed: State = model.encode_texts(tokens.to(self.device))
         return take_state(packed, torch.from_numpy(np.argsort(order)).to(self.device))
 
-    def duplicates(self, rows: np.ndarray, texts: np.ndarray | None = None) -> Tensor | None:
-        """(B, B) bool: pairs of one image or one text, the latter of ``texts`` if given; None when there are none."""
+    def duplicates(self, rows: np.ndarray, texts: np.ndarray) -> Tensor | None:
+        """(B, B) bool: pairs of one image or one text, the latter of ``texts``; None when none is to be excluded."""
+        if not self.settings.exclude_duplicates:
+            return None
         data = self.data
-        texts = rows if texts is None else texts
-        return duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts]))
+        found = duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts]))
+        return None if found is None else found.to(self.device)
 
     def batches(self, rows: np.ndarray | None = None, *tags: int, size: int | None = None) -> list[np.ndarray]:
         """Random batches of all pairs, or of ``rows``; see :func:`random_batches`. ``tags`` make another draw."""

@@ -103,6 +103,19 @@ def test_where_all_are_wrong_pairs_agree_like_random_ones(tau: float) -> None:
     assert kstest(found.own, found.control).statistic < 0.04
 
 
+def test_null_pairs_agree_like_wrong_ones_and_change_nothing() -> None:
+    images, texts, wrong = corpus(3000, 0.4)
+    order = np.random.default_rng(5).permutation(3000)[:600]
+    found = neighbours_agreement(
+        images, texts, np.arange(3000), np.arange(3000), null=np.stack([order, np.roll(order, 1)])
+    )
+    assert kstest(found.null, found.own[wrong]).statistic < 0.06
+    assert abs(found.null_right.mean() - found.right[wrong].mean()) < 0.02
+    without = ask(images, texts)
+    assert np.corrcoef(found.own, without.own)[0, 1] > 0.9999
+    assert abs(found.wrong - without.wrong) < 0.01
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5, 0.8])
 def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> None:
     images, texts, wrong = corpus(3000, rate)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs.correspondence.similarity import _corrected, _near_rate, similarity_evidence
+from cleanpairs.correspondence.similarity import _corrected, _near, similarity_evidence
 from cleanpairs.ops.normalised_similarity import normalised_similarity
 
 
@@ -43,9 +43,9 @@ def test_rate_and_probabilities_without_a_training(wrong: float) -> None:
 def test_what_hubs_have_spoiled_is_mended_by_the_pairs() -> None:
     images, texts, at, truth = corpus(800, 0.4, hubs=3.0)
     found = similarity_evidence(images, texts, np.arange(800), at)
-    assert found is not None and found.correction > 0
+    assert found is not None
     plain = 1 - roc_auc_score(~truth, normalised_similarity(images, texts))
-    assert 1 - roc_auc_score(~truth, found.own) < 0.8 * plain
+    assert 1 - roc_auc_score(~truth, found.own) < 0.5 * plain
 
 
 @pytest.mark.parametrize("n", [200, 600])
@@ -82,7 +82,8 @@ def test_captions_swapped_with_the_nearest_are_told() -> None:
 def test_near_captions_that_are_nearly_right_say_nothing(apart: float) -> None:
     """Right pairs only, a little above what nearly the same captions have: not a share of wrong ones."""
     rng = np.random.default_rng(0)
-    assert _near_rate(rng.normal(size=3000) + apart, rng.normal(size=3000)) is None
+    near = rng.normal(size=3000)
+    assert _near(rng.normal(size=3000) + apart, near, near - 3, 0.0) is None
 
 
 def test_the_area_of_right_pairs() -> None:

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from cleanpairs.data import ParquetSink, fingerprint_of, iter_tables, load_pairs
+from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.errors import ConfigError, DataError
 
 
@@ -299,3 +300,15 @@ def test_a_directory_with_an_earlier_export(tmp_path: Path, named: bool) -> None
         manifest.write_text(text)
         with pytest.raises(DataError, match="the files differ in column"):
             load_pairs(folder)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5])
+def test_dictionaries_inside_of_lists_are_read_over_the_ends_of_row_groups(tmp_path: Path, rows: int) -> None:
+    values = pa.array([f"w{i % 4}" for i in range(24)]).dictionary_encode()
+    lists = pa.ListArray.from_arrays(pa.array(range(0, 25, 2), pa.int32()), values)
+    fixed = pa.FixedSizeListArray.from_arrays(values, 2)
+    table = pa.table({"a": lists, "b": fixed, "c": pa.StructArray.from_arrays([lists], ["x"]), "n": range(12)})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=rows)
+    for columns in (None, ["b"], ["c", "n"]):
+        batches = [batch for _, batch in iter_batches([str(tmp_path / "t.parquet")], columns, 7)]
+        assert pa.Table.from_batches(batches).to_pylist() == table.select(columns or table.column_names).to_pylist()

@@ -172,7 +172,7 @@ def test_no_more_than_two_networks() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(data: TrainingData, seed: int) -> Agreement:
+    def blind(data: TrainingData, seed: int, null: np.ndarray) -> Agreement:
         return nothing_known(len(data))
 
     monkeypatch.setattr(auto, "agreement_of", blind)

@@ -37,7 +37,7 @@ def test_the_papers_settings_are_those_of_its_table() -> None:
     paper = CRCL.paper(random_state=7)
     assert paper._pieces() == [Piece(7), Piece(7), Piece(7), Piece(32, 15)]
     assert (paper.tau, paper.lam, paper.beta, paper.epsilon, paper.freeze) == (0.05, 5.0, 0.8, 0.1, 2)
-    assert (paper.dim, paper.dim_word, paper.batch_size, paper.lr) == (1024, 300, 128, 5e-4)
+    assert (paper.dim, paper.dim_word, paper.batch_size, paper.lr, paper.weight_decay) == (1024, 300, 128, 5e-4, 0.01)
     assert (paper.label_pass, paper.horizon, paper.exclude_duplicates) == ("batch", None, False)
     assert paper.random_state == 7
     labels = paper._procedure(range(3)).correspondence  # type: ignore[arg-type]

@@ -264,5 +264,6 @@ def test_the_papers_settings() -> None:
     paper = L2RM.paper()
     assert (paper.mass, paper.transport_reg, paper.transport_tau, paper.cost_lr) == (0.1, 0.01, 0.05, 2e-6)
     assert (paper.backbone, paper.epochs, paper.lr_update, paper.warm_loss) == ("sgr", 40, 15, "rce")
+    assert paper.tau == 0.05
     procedure = procedure_of(4)
     assert (procedure.networks, procedure.mixture) == (1, "beta")

@@ -96,6 +96,16 @@ def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
     assert len(plan) == 160 and plan["pair_id"].tolist() == list(range(160))
 
 
+def test_the_prediction_is_of_the_methods_own_margin() -> None:
+    labels = []
+    for margin in (0.2, 0.6):
+        procedure = NCR(margin=margin)._procedure(range(30))  # type: ignore[arg-type]
+        procedure.w[:] = 0.3
+        procedure.judge(view_of(procedure, 30))
+        labels.append(procedure.y)
+    assert np.abs(labels[0] - labels[1]).max() > 0.01
+
+
 def test_the_papers_settings() -> None:
     paper = NCR.paper(random_state=7)
     assert (paper.backbone, paper.epochs, paper.warmup, paper.lr, paper.lr_update) == ("sgr", 40, 5, 2e-4, 30)

@@ -309,7 +309,28 @@ def test_rematching_looks_among_pairs_of_like_classes() -> None:
             np.testing.assert_allclose([p[row] @ p[showing[j]] for j in found.indices[q]], best, rtol=1e-4)
 
 
+def test_losses_are_sums_over_the_pairs_where_the_paper_sums() -> None:
+    """Eq. 6 and 9: with a sum, the entropy of the batch counts as often as one pair."""
+    losses = {}
+    for reduction in ("mean", "sum"):
+        procedure, view = started(reduction=reduction, entropy_weight=0.0)
+        f = view.forward(0, np.arange(8), np.arange(24, 32), seed=1)
+        clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+        losses[reduction] = procedure.split_loss(view, 0, clean, noisy), procedure.warm_loss(view, 0, clean)
+    for mean, total in zip(losses["mean"], losses["sum"], strict=True):
+        torch.testing.assert_close(total, 8 * mean)
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+def test_duplicates_among_captioned_pairs_are_negatives_where_the_paper_masks_none(exclude: bool) -> None:
+    procedure = procedure_of(12)
+    view = view_of(procedure, 12, exclude_duplicates=exclude)
+    view.data.image_group[:] = view.data.text_group[:] = 0
+    duplicates = view.duplicates(np.arange(4), np.arange(4))
+    assert duplicates is None if not exclude else bool(duplicates.sum() == 12)
+
+
 def test_the_papers_settings() -> None:
     paper = PC2.paper()
-    assert (paper.classes, paper.entropy_weight, paper.epochs, paper.warmup) == (128, 10.0, 50, 5)
-    assert (paper.search, paper.margin, paper.curve) == ("batch", 0.2, 10.0)
+    assert (paper.classes, paper.entropy_weight, paper.epochs, paper.warmup) == (128, 10.0, 55, 5)
+    assert (paper.search, paper.margin, paper.curve, paper.reduction) == ("batch", 0.2, 10.0, "sum")

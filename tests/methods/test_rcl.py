@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import RCL, Pairs
-from cleanpairs.objectives.complementary import ComplementaryLoss
+from cleanpairs.objectives.complementary import KINDS, ComplementaryLoss
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
@@ -56,6 +56,11 @@ def test_the_objective_is_the_one_asked_for() -> None:
     procedure = RCL(tau=0.2, kind="gce")._procedure(range(5))  # type: ignore[arg-type]
     assert procedure.objective == ComplementaryLoss(tau=0.2, kind="gce")
     assert procedure.labels().tolist() == [1.0] * 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_the_objective_can_be_asked_for(kind: str) -> None:
+    RCL(kind=kind)._validate()
 
 
 def test_the_papers_settings() -> None:

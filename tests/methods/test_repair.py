@@ -228,6 +228,17 @@ def test_a_single_mismatched_pair_has_no_negative(low: int) -> None:
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected)
 
 
+def test_half_replacing_begins_behind_the_epoch_that_was_asked_for() -> None:
+    procedure, view = with_memory(40, replace_after=1)
+    procedure.w[:, 30:] = 0
+    f = view.forward(0, np.arange(8), np.arange(30, 36), seed=1)
+    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
+    alone = procedure.pair_loss(clean, clean.of(procedure.y[0]))
+    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), alone)
+    view.epoch = 2
+    assert procedure.split_loss(view, 0, clean, noisy).item() > alone.item()
+
+
 # -- state ----------------------------------------------------------------------------------------------------------
 
 
@@ -305,4 +316,5 @@ def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
 def test_the_papers_settings() -> None:
     paper = REPAIR.paper()
     assert (paper.memory, paper.neighbours, paper.eta, paper.noisy_weight) == (4096, 32, 0.25, 0.15)
-    assert (paper.backbone, paper.epochs, paper.lr_update, paper.warm_loss) == ("sgr", 40, 30, "sum")
+    assert (paper.backbone, paper.epochs, paper.lr_update, paper.warm_loss) == ("sgr", 40, 30, "mean")
+    assert (paper.replace_after, paper._pieces()[0].decay(35), paper._pieces()[0].decay(36)) == (20, 1.0, 0.1)

@@ -30,7 +30,7 @@ from faults.full_disk import FullDisk, mount_works, try_full_disk
 from faults.injection import FAULTS, Tally, strace_works, try_case
 from faults.inputs import BAD, try_bad
 from faults.mutation import KINDS, mutate_many
-from faults.tables import try_tables
+from faults.tables import try_fits, try_tables
 
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 HEADS = {
@@ -136,7 +136,11 @@ def all_parts(given: argparse.Namespace, scratch: Path) -> Parts:
     ):
         for k in range(1 if quick else 4):
             parts[f"{name} {k}"] = partial(of_trials, trials[k :: 12 if quick else 4], attempt, base)
-    for count, step, what in ((20 if quick else 500, 50, try_tables), (40 if quick else 1000, 250, try_changes)):
+    for count, step, what in (
+        (20 if quick else 500, 50, try_tables),
+        (40 if quick else 1000, 250, try_changes),
+        (8 if quick else 500, 50, try_fits),
+    ):
         for first in range(0, count, step):
             numbers = range(first, min(first + step, count))
             parts[f"{what.__name__[4:]} {first}"] = partial(of_numbers, what, numbers)

@@ -150,7 +150,7 @@ def prepare(base: Path) -> None:
     _must(run_command([*fit, "--epochs", "12", "--set", "lr=0.01"], base))
     _must(run_command(["export", "--run", "run", "--repaired", "kept.parquet"], base))
     for name in ("plan.csv", "plan.parquet"):
-        _must(run_command(["rematch", "run", "--out", name, "--threshold", "0.02"], base))
+        _must(run_command(["rematch", "run", "--out", name, "--threshold", "0.02", "--min-repair-score", "0"], base))
 
 
 def build(prepared: Path, folder: Path, case: Case) -> Path:

@@ -34,12 +34,15 @@ MEMORY = 12 * 2**30  # of address space: an endless file is to end in a refusal,
 FIT = "fit {} --method infonce --epochs 1 --batch-size 16 --device cpu --set dim=8 --set dim_word=4 --quiet --out new"
 SCORE = "score run {} --out new.parquet"
 EVIL = "a\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nError"
+HTML = "<script>alert(1)</script><b>"
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One command: ``make`` prepares the folder, ``become`` the child process; ``codes``: the exit codes allowed."""
+    """One command: ``make`` prepares the folder, ``become`` the child process; ``codes``: the exit
+    codes allowed; ``after``: what is wrong with what it wrote.
+    """
 
     kind: str
     name: str
@@ -47,6 +50,7 @@ class Trial:
     make: Callable[[Path], None] = lambda work: None
     become: Callable[[], None] = lambda: None
     codes: tuple[int, ...] = ()
+    after: Callable[[Path], list[str]] = lambda work: []
 
 
 def try_trial(trial: Trial, base: Path, work: Path) -> list[str]:
@@ -55,7 +59,7 @@ def try_trial(trial: Trial, base: Path, work: Path) -> list[str]:
     shutil.copytree(base, work, symlinks=True)
     in_child(_made, trial, str(work))
     done = run_command(list(trial.argv), work, memory=MEMORY, become=trial.become, limit=LIMIT)
-    return _judged(trial, done)
+    return [*_judged(trial, done), *trial.after(work)]
 
 
 def _made(trial: Trial, work: str) -> None:
@@ -229,6 +233,27 @@ def _wide() -> Iterator[Trial]:
         yield Trial(HANGS, f"30,000 columns of {suffix}", ("inspect", f"wide.{suffix}"), make, codes=(0,))
         yield Trial(HANGS, f"30,000 columns of {suffix}: one twice", ("inspect", f"wide.{suffix}"),
                     partial(make, twice=True), codes=(3,))  # fmt: skip
+        for command in ("verify", f"corrupt --noise 0.4 --out new.{suffix} --seed 1", FIT.format("")):
+            words = command.split()
+            if suffix == "parquet":
+                argv = (words[0], f"wide.{suffix}", *words[1:])
+                yield Trial(HANGS, f"30,000 columns of {suffix}: {words[0]}", argv, make)
+    for command in (
+        "inspect many",
+        "verify many",
+        FIT.format("many"),
+        "corrupt many/0.parquet --noise 0.4 --out new.pq",
+    ):
+        yield Trial(HANGS, f"400 files, 6,000 row groups: {command.split()[0]}", tuple(command.split()), _many_files)
+
+
+def _many_files(work: Path) -> None:
+    import pyarrow.parquet as pq
+
+    found = pq.read_table(work / "data.parquet")
+    (work / "many").mkdir()
+    for number in range(400):
+        pq.write_table(found.slice(number % 40, 15), work / f"many/{number}.parquet", row_group_size=1)
 
 
 def _wide_file(name: str, work: Path, twice: bool = False) -> None:
@@ -418,6 +443,15 @@ def _escapes() -> Iterator[Trial]:
         for what in ("file", "format", "counts", "all"):
             yield Trial(ESCAPES, f"the manifest's {what}: {command.split()[0]}", tuple(command.split()),
                         partial(_evil_manifest, what))  # fmt: skip
+    for what in ("method", "input", "result", "versions"):
+        for command in ("report run --out new.html", "export --run run --repaired new.parquet --card new.html",
+                        "export --run run --repaired new --format datasets"):  # fmt: skip
+            yield Trial(ESCAPES, f"HTML in run.json's {what}: {command}", tuple(command.split()),
+                        partial(_evil_run, what, text=HTML), after=_unescaped)  # fmt: skip
+    for command in ("report run --out new.html", "export --run run --repaired new.parquet --card new.html",
+                    "export --run run --repaired new --format datasets"):  # fmt: skip
+        yield Trial(ESCAPES, f"HTML in columns, captions and keys: {command}", tuple(command.split()), _html_data,
+                    codes=(0,), after=_unescaped)  # fmt: skip
     for what in ("threshold", "settings", "data"):
         yield Trial(ESCAPES, f"the plan's {what}: export", tuple("export --plan plan.csv --repaired n".split()),
                     partial(_evil_plan, what))  # fmt: skip
@@ -448,15 +482,36 @@ def _evil_values(found: Any) -> Any:
     return found.drop_columns(["caption", "key"]).append_column("caption", evil).append_column("key", evil)
 
 
-def _evil(value: Any) -> Any:
-    """Text everywhere, with its names too."""
+def _html_data(work: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = pq.read_table(work / "data.parquet").drop_columns(["caption", "key"])
+    evil = pa.array([f"{HTML}{k}" for k in range(len(found))])
+    for name in ("caption", "key", HTML):
+        found = found.append_column(name, evil)
+    pq.write_table(found, work / "data.parquet")
+    _refitted(work)
+
+
+def _unescaped(work: Path) -> list[str]:
+    """Pages and cards in which HTML of the data is HTML."""
+    pages = [p for p in (*work.glob("new*"), *work.glob("new/*")) if p.suffix in (".html", ".md")]
+    bodies = {p.name: re.sub(r"\A---\n.*?\n---\n", "", p.read_text(), flags=re.S) for p in pages}  # YAML is none
+    return [f"{name} has {HTML!r} raw" for name, body in bodies.items() if "<script>alert" in body]
+
+
+def _evil(value: Any, text: str = EVIL) -> Any:
+    """Text everywhere, with its names too; of numbers and other things text as well."""
     if isinstance(value, dict):
-        return {EVIL: EVIL} | {name: _evil(part) for name, part in value.items()}
-    return [EVIL] if isinstance(value, list) else EVIL
+        return {text: text} | {name: _evil(part, text) for name, part in value.items()}
+    if text is HTML and not isinstance(value, str | list):
+        return value
+    return [text] if isinstance(value, list) else text
 
 
-def _evil_run(what: str, work: Path) -> None:
-    _edited(work / "run/run.json", lambda noted: noted.update({what: _evil(noted.get(what, ""))}))
+def _evil_run(what: str, work: Path, text: str = EVIL) -> None:
+    _edited(work / "run/run.json", lambda noted: noted.update({what: _evil(noted.get(what, ""), text)}))
 
 
 def _evil_manifest(what: str, work: Path) -> None:

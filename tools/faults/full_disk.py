@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.cases import Case, copy, input_state, state_of
+from faults.cases import Case, State, copy, input_state, state_of
 from faults.forked import run_command
 
 __all__ = ["FullDisk", "mount_works", "try_full_disk"]
@@ -89,4 +89,21 @@ def try_full_disk(case: Case, base: Path, scratch: Path) -> FullDisk:
             survived += not wrong
         finally:
             _unmount(disk)
-    return FullDisk(tried, survived, tuple(problems))
+    if wrong := _full_tmpdir(case, copy(base, work), old, new):
+        problems.append(f"TMPDIR: {wrong}")
+    return FullDisk(tried + 1, survived + (not wrong), tuple(problems))
+
+
+def _full_tmpdir(case: Case, work: Path, old: State, new: State) -> str:
+    """The same with room for the output, and none for temporary files: done without them, or TMPDIR is blamed."""
+    (work / ".tmp").mkdir(exist_ok=True)
+    if said := _mount(work / ".tmp", 4096):
+        raise RuntimeError(said)
+    try:
+        done = run_command(case.argv, work)
+    finally:
+        _unmount(work / ".tmp")
+    if done.code == 0:
+        return "" if state_of(work, case) == new else "exit code 0, and not the output"
+    blamed = done.code == 4 and ("TMPDIR" in done.err or ".tmp" in done.err)
+    return "" if blamed and state_of(work, case) == old else f"exit code {done.code}: {done.err.strip()[-200:]}"

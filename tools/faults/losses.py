@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from faults.cases import SETTINGS, copy, digest, leftovers
@@ -29,7 +30,8 @@ Make = Callable[[Path], None]
 @dataclass(frozen=True)
 class Loss:
     """One command: ``kind``: its row of the table; ``make``: what is laid out for it; ``codes``: how it may end;
-    ``changed``: what it may write where it ends with 0; ``holds``: outputs that another process holds meanwhile.
+    ``changed``: what it may write where it ends with 0; ``holds``: outputs that another process holds meanwhile;
+    ``modes``: the permissions that files have in the end.
     """
 
     kind: str
@@ -38,6 +40,7 @@ class Loss:
     codes: tuple[int, ...] = (EXISTS,)
     changed: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
+    modes: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -230,7 +233,29 @@ def _switched() -> Iterator[Loss]:
         yield Loss(kind, REFIT, _unwritable, (4,))
 
 
-LOSSES: tuple[Loss, ...] = (*_inputs(), *_foreign(), *_held(), *_switched())
+# -- permissions ------------------------------------------------------------------------------------------------------
+
+
+def _permitted() -> Iterator[Loss]:
+    for told in (
+        "score run data.parquet --out OUT", "rematch run --out OUT", "export --run run --repaired OUT --format parquet",
+        "export --run run --repaired new.parquet --dropped OUT", "export --run run --repaired new.parquet --card OUT",
+        "corrupt clean.parquet --noise 0.4 --out OUT", "report run --out OUT", "restore kept.parquet --to OUT",
+        "diff kept.parquet --csv OUT",
+    ):  # fmt: skip
+        for mode in (0o600, 0o664):
+            words = (*_words(told.replace("OUT", "old.parquet")), "--overwrite")
+            make = partial(_with_mode, mode)
+            kind = "permissions of outputs that are replaced"
+            yield Loss(kind, words, make, (0,), ("old.parquet", "run"), modes=(("old.parquet", mode),))
+
+
+def _with_mode(mode: int, work: Path) -> None:
+    (work / "old.parquet").write_text("old")
+    (work / "old.parquet").chmod(mode)
+
+
+LOSSES: tuple[Loss, ...] = (*_inputs(), *_foreign(), *_held(), *_switched(), *_permitted())
 
 
 def _moved(base: Path, work: Path) -> Path:
@@ -279,6 +304,7 @@ def try_loss(loss: Loss, base: Path, work: Path) -> list[str]:
         problems.append(f"lost or changed: {', '.join(lost[:5])}")
     if outcome.code and (new := sorted(after.keys() - before.keys())):
         problems.append(f"left: {', '.join(new[:5])}")
+    problems += [f"{n} has mode {m:o}" for n, w in loss.modes if (m := (work / n).stat().st_mode & 0o777) != w]
     if loss.holds and f"process {holder} on " not in outcome.err:
         problems.append("it does not say who writes")
     problems += [f"left behind: {name}" for name in leftovers(work) if not name.startswith(".tmp")]

@@ -6,6 +6,7 @@ Each class has controls, in which the same is followed because it was asked for:
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
 import os
 import random
@@ -19,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from faults.cases import copy
+from faults.cases import age, copy, leftovers
 from faults.figures import Figure
 from faults.forked import begin_command, in_child, run_command
 
@@ -34,6 +35,8 @@ STARTERS = {  # commands that start children, in a folder with data.parquet, run
     "--set dim_word=4 --batch-size 16 --device cpu --quiet",
     "inspect": "inspect data.parquet",
     "doctor": "doctor",
+    "report": "report run --out new.html",  # matplotlib reads a matplotlibrc of the working directory
+    "export datasets": "export --run run --repaired new --format datasets",
 }
 PARTED = {"CLEANPAIRS_DECODE_WORKERS": "2"}
 
@@ -76,6 +79,7 @@ def modules(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
             work, marker = copy(base, scratch / "work"), scratch / "marker"
             _lay(work, names[even::2], marker, "file")
             _lay(work, names[1 - even :: 2], marker, "package")
+            (work / "matplotlibrc").write_text("backend: module://abc\n")
             env = os.environ | PARTED | {"PYTHONPATH": path, "CLEANPAIRS_CACHE": str(scratch / "cache")}
             done = subprocess.run([*start, *told.split()], cwd=work, env=env, capture_output=True, text=True)
             tried += 1
@@ -169,6 +173,13 @@ def _of_manifest(work: str, role: str, name: str) -> None:
     file.write_text(json.dumps(noted))
 
 
+def _of_input(work: str, path: str) -> None:
+    file = Path(work) / "kept.parquet.manifest.json"
+    noted = json.loads(file.read_text())
+    noted["input"]["paths"] = [path]
+    file.write_text(json.dumps(noted))
+
+
 def _values(work: Path, port: int) -> Iterator[tuple[str, str, Callable[..., None], tuple[Any, ...]]]:
     """(Name, command, what lays the value into the folder, its arguments)."""
     secret = str(work.parent / "private" / "data.parquet")
@@ -189,13 +200,16 @@ def _values(work: Path, port: int) -> Iterator[tuple[str, str, Callable[..., Non
         for role in ("out", "ledger", "dropped") if name == "verify" else ("out", "ledger"):  # others do not open it
             for entry in (secret, "../private/data.parquet", "link/data.parquet"):
                 yield f"{name} {role} {entry}", told, _of_manifest, (role, entry)
+        for entry in (secret, "../private/data.parquet", "link/data.parquet", *URLS):
+            yield f"{name} input {entry}", told, _of_input, (entry.format(port=port, secret=secret),)
 
 
 def stored(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
     """Values in a plan, a run, a model and a manifest that name files and addresses which the user has not."""
     problems, tried, work = [], 0, scratch / "work"
     (scratch / "private").mkdir()
-    in_child(_copy, str(base / "data.parquet"), str(scratch / "private" / "data.parquet"))
+    secret = scratch / "private" / "data.parquet"
+    in_child(_copy, str(base / "data.parquet"), str(secret))
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     listener.setblocking(False)
     port = listener.getsockname()[1]
@@ -206,12 +220,16 @@ def stored(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
                 continue
             _fresh(base, work)
             in_child(lay, str(work), *given)
+            os.utime(secret, (0, secret.stat().st_mtime))
             done = run_command(told.split(), work)
             tried += 1
-            if done.code not in (2, 3) or not done.clean or done.hung:
+            harmless = lay is _of_input  # the way to the input is told, and nothing is done with it
+            if done.code not in ((0, 2, 3) if harmless else (2, 3)) or not done.clean or done.hung:
                 problems.append(f"{name}: exit code {done.code}: {(done.err or done.out).strip()[-200:]}")
-            if list(work.glob("new*")):
+            if list(work.glob("new*")) and not harmless:
                 problems.append(f"{name}: an output was written")
+            if secret.stat().st_atime:
+                problems.append(f"{name}: it opened the file")
             if _asked(listener):
                 problems.append(f"{name}: it asked the network")
         for told, lay, given in (  # controls
@@ -223,8 +241,9 @@ def stored(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
             done = run_command(told.split(), work)
             if "nobody has named" in done.err or done.code == 1:
                 problems.append(f"control {told}: {done.err.strip()[-200:]}")
-        if (scratch / "control").exists() or not _control(port) or not _asked(listener):
-            problems.append("the control did not reach the listener")
+        secret.read_bytes()
+        if not _control(port) or not _asked(listener) or not secret.stat().st_atime:
+            problems.append("the control did not reach the listener, or the file")
     finally:
         listener.close()
         _point_hub(before)
@@ -309,10 +328,13 @@ def addresses(count: int = 40) -> Figure:
 
 
 def left_behind(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
-    """Commands that are killed while their workers are at work: who is alive ten seconds later."""
+    """Commands that are ended while their workers are at work: who is alive ten seconds later, and what lies there
+    after the same command again.
+    """
     problems, tried, seen = [], 0, 0
-    for name in ("score",) if quick else ("score", "rematch", "export", "fit"):
-        for delay in (0.0,) if quick else (0.0, 0.1, 0.3):
+    signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    for name in ("score", "export") if quick else ("score", "rematch", "export", "fit"):
+        for number, delay in itertools.product(signals[: 1 if quick else 4], (0.0,) if quick else (0.0, 0.1, 0.3)):
             work = copy(base, scratch / "work")
             os.environ |= PARTED
             parent = begin_command(STARTERS[name].split(), work)
@@ -324,18 +346,26 @@ def left_behind(base: Path, scratch: Path, *, quick: bool = False) -> Figure:
                 time.sleep(0.005)
             time.sleep(delay)
             children |= _children(parent)
-            os.kill(parent, signal.SIGKILL)
+            os.kill(parent, number)
             os.waitpid(parent, 0)
             tried, seen = tried + 1, seen + len(children)
             until = time.monotonic() + 10
             while (alive := [pid for pid in children if _alive(pid)]) and time.monotonic() < until:
                 time.sleep(0.02)
-            problems += [f"{name} killed after {delay:g} s: its worker {pid} is alive" for pid in alive]
+            what = f"{name} ended by {number.name} after {delay:g} s"
+            problems += [f"{what}: its worker {pid} is alive" for pid in alive]
             for pid in alive:
                 os.kill(pid, signal.SIGKILL)
+            age(work)
+            again = run_command([*STARTERS[name].split(), "--overwrite"], work)
+            left = [
+                p for p in (*leftovers(work), *map(str, work.glob("new.*parts"))) if "cleanpairs-" in p or "parts" in p
+            ]
+            if again.code or left:
+                problems.append(f"{what}, and again: exit code {again.code}, left: {left}: {again.err.strip()[-200:]}")
     if not seen:
         problems.append("no command had a worker: nothing was tried")
-    return Figure("commands killed at work, workers of which live on ten seconds later", tried, problems)
+    return Figure("commands ended at work, workers or files of which stay behind", tried, problems)
 
 
 def _stat(pid: str) -> list[str]:
