@@ -94,7 +94,7 @@ def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) 
             return found
     images, texts = frozen_spaces(data.images, tokens, seed)
     groups = data.image_group, data.text_group
-    return neighbours_agreement(images[data.image_index], texts, *groups, null=null, seed=seed)
+    return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, seed=seed)
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -132,8 +132,8 @@ class _Weighing:
             changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
             again = agreement_of(changed, method.random_state)
             own, self.right, self.control = again.own, again.right, again.control
-        elif len(found.null):
-            own[self.planted], self.right[self.planted] = found.null, found.null_right
+        elif len(found.planted):
+            own[self.planted], self.right[self.planted] = found.planted, found.planted_right
         # Where nobody was asked, as of random pairs, one value says nothing.
         self.own = np.concatenate([own, np.resize(self.control, len(self.rows) - n)])
         if len(self.control):
