@@ -32,8 +32,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.stats import rankdata
-from sklearn.isotonic import IsotonicRegression
 
 __all__ = ["Agreement", "neighbours_agreement", "neighbours_likeness", "nothing_known", "posterior", "wrong_share"]
 
@@ -237,6 +235,8 @@ def neighbours_likeness(
     bank, ranked : int
         A random sample of so many pairs answers, or is compared with, where there are more.
     """
+    from scipy.stats import rankdata
+
     n = len(images)
     rng = np.random.default_rng(seed)
     asked, others = (np.sort(rng.permutation(n)[:most]) for most in (bank, ranked))
@@ -314,6 +314,8 @@ def posterior(own: np.ndarray, control: np.ndarray, wrong: float, at: np.ndarray
     """P(wrong) in [0, 1] of the agreements ``at``, by default ``own`` (N,): the ratio of the two densities, falling,
     between the bins' middles.
     """
+    from sklearn.isotonic import IsotonicRegression
+
     at = own if at is None else at
     if not len(control):
         return np.zeros(len(at))

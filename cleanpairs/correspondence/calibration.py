@@ -30,9 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit
-from scipy.stats import norm
+from scipy.special import expit, ndtri
 
 __all__ = ["DRAWS", "Calibration", "Estimate", "calibrate", "noise_rate", "positions"]
 
@@ -126,7 +124,7 @@ class Calibration:
     def _drawn(self) -> list[tuple[np.ndarray, float]]:
         """The bootstrap's parameters, each with a normal deviate of its own."""
         order = np.random.default_rng(0).permutation(len(self.draws))
-        return list(zip(self.draws, norm.ppf((order + 0.5) / max(len(order), 1)).tolist(), strict=True))
+        return list(zip(self.draws, ndtri((order + 0.5) / max(len(order), 1)).tolist(), strict=True))
 
     def purest(self, matched: np.ndarray, most: float) -> tuple[int, Estimate]:
         """How many of the best pairs may be kept, and what share of them is mismatched; 0 where nothing can be.
@@ -235,6 +233,8 @@ def noise_rate(found: Calibration | None, n: int) -> Estimate:
 
 def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray) -> np.ndarray:
     """theta (3,) by maximum likelihood of the null's quantiles (m,), which are counted in bins."""
+    from scipy.optimize import minimize
+
     count = np.bincount(np.minimum((q * BINS).astype(int), BINS - 1), weights=weight, minlength=BINS)
     total = float(count.sum())
 

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.linear_model import LogisticRegression
 
 __all__ = ["RepairEvidence"]
 
@@ -225,6 +224,8 @@ class RepairEvidence:
     def _learned(
         self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator
     ) -> _Ratio:
+        from sklearn.linear_model import LogisticRegression
+
         right, weight, random = [], [], []
         for bank, (captions, _) in zip(banks, held, strict=True):
             sides, n = self._sides(bank, captions, captions), len(captions)
@@ -243,6 +244,8 @@ class RepairEvidence:
 
     def _calibrate(self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]]) -> bool:
         """4. of the module's head; False where too few right edges are seen."""
+        from sklearn.linear_model import LogisticRegression
+
         found, scores = [], []
         for bank, (captions, images) in zip(banks, held, strict=True):
             ratio = np.concatenate([block for _, block in self._ratio.blocks(self._sides(bank, images, captions))])

@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from cleanpairs.correspondence.agreement import Agreement, _Compare
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
@@ -161,6 +160,8 @@ def _in_deviations(scores: list[np.ndarray]) -> list[np.ndarray]:
 
 def area(observed: np.ndarray, null: np.ndarray) -> float:
     """The probability that an observed score is above a null one."""
+    from scipy.stats import rankdata
+
     if not len(null):
         return 0.5
     ranks = rankdata(np.concatenate([observed, null]))[: len(observed)]

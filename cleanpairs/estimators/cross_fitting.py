@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.model_selection import GroupKFold
 
 from cleanpairs.data import Pairs
 from cleanpairs.errors import RefusedError
@@ -60,6 +59,8 @@ def out_of_fold_scores(
     RefusedError
         Fewer images than folds.
     """
+    from sklearn.model_selection import GroupKFold
+
     groups = pairs.pair_image_group[usable]
     if len(np.unique(groups)) < folds:
         raise RefusedError(f"cross_fit={folds} needs {folds} different images, found {len(np.unique(groups))}")

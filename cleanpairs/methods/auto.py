@@ -28,9 +28,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.stats import rankdata
-from sklearn.decomposition import TruncatedSVD
-from sklearn.preprocessing import normalize
 from torch import Tensor, nn
 
 from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, neighbours_likeness, nothing_known
@@ -66,6 +63,9 @@ LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no rep
 
 def reduced(x: Any, seed: int) -> np.ndarray:
     """Unit vectors (n, <= 256) float32 of the rows (n, D), dense or sparse, in their principal directions."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.preprocessing import normalize
+
     dim = min(DIM, min(x.shape) - 1)
     if dim >= 2:
         with np.errstate(invalid="ignore"):  # the shares of a variance of zero, where all rows are alike
@@ -75,6 +75,8 @@ def reduced(x: Any, seed: int) -> np.ndarray:
 
 def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors (M, d) of standardised mean regions, and (N, e) of rare words, frozen vectors or both."""
+    from sklearn.preprocessing import normalize
+
     spaces = [reduced(normalize(space), seed) for space in caption_spaces(tokens)]
     texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
     return reduced(image_vectors(images, np.arange(len(images))), seed), texts
@@ -85,6 +87,8 @@ def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) 
     agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand side by side;
     then of the ``null`` pairs (2, m) too.
     """
+    from sklearn.preprocessing import normalize
+
     tokens = data.tokens
     if tokens.vectors is not None and data.images.ndim == 3 and data.images.shape[1] == 1 and len(tokens):
         image = normalize(data.images[data.image_index, 0].astype(np.float32))
@@ -99,6 +103,8 @@ def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) 
 
 def ranks(score: np.ndarray) -> np.ndarray:
     """(N,) in (0, 1); equal scores have equal ranks."""
+    from scipy.stats import rankdata
+
     return np.asarray((rankdata(score) - 0.5) / max(len(score), 1))
 
 
@@ -391,6 +397,8 @@ class Auto(PairCleaner):
     def _repair_evidence(
         self, pairs: Pairs, correspondence: np.ndarray, threshold: float, *embedded: Any
     ) -> RepairEvidence | None:
+        from sklearn.preprocessing import normalize
+
         images, tokens = embedded[2:]
         if self.calibration_ is None:
             return None
