@@ -10,9 +10,11 @@ InfoNCE model is trained, as many steps each time, on
     b  it without the wronged pairs  e  those and the repaired ones, by each strategy
     c  the true data
 
-and judged by rSum on the clean test split. ``closed`` is (d - a) / (b - a). A new caption is right when it is one of
-the image's own, or of the same text as one; the precision of two strategies is compared at an equal recall: nine tenths
-of what the lesser of them restores, the surest repairs first. One JSON line a cell goes to OUT, read to resume.
+and judged by rSum on the clean test split. ``_wrong`` is the share of mismatched pairs in it: as it came, kept, and
+kept and repaired (probable: by default; the others are plausible). ``closed`` is (d - a) / (b - a). A new caption is
+right when it is one of the image's own, or of the same text as one; the precision of two strategies is compared at an
+equal recall: nine tenths of what the lesser of them restores, the surest repairs first. One JSON line a cell goes to
+OUT, read to resume.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ CORPORA: dict[str, dict[str, Any]] = {
         "fit": {"crcl": {"refine_epochs": (3, 3), "epochs": 4}},
     },
 }  # fmt: skip
+
+
+RSUM = ("a", "b", "c", "d", "e_probable", "e_ot", "e_nearest", "e_ot_both")
 
 
 def right_repairs(plan: RepairPlan, clean: Pairs, noise: Noise) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -87,10 +92,11 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
         "ot": {"strategy": "ot", "donors": "mismatched"},
         "nearest": {"strategy": "nearest", "donors": "mismatched"},
         "ot_both": {"strategy": "ot", "donors": "both"},
+        "probable": {"repairs": "probable"},
     }
     judged = {}
     for name, settings in plans.items():
-        plan = model.rematch(wronged, targets="text", **settings)
+        plan = model.rematch(wronged, targets="text", **{"repairs": "plausible", **settings})
         rows, right, _ = judged[name] = right_repairs(plan, clean, noise)
         row[f"{name}_repaired"] = len(rows) / len(clean)
         row[f"{name}_precision"] = float(right.mean()) if len(rows) else None
@@ -101,7 +107,10 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
         row[f"{name}_precision_at"] = precision_at(judged[name][1], judged[name][2], hits)
     row["at_restored"] = hits / max(int(noise.mismatched.sum()), 1)
     for name, make in variants.items():
-        row[name] = train(make())
+        made = make()
+        assert made.true_mismatch is not None
+        row[f"{name}_wrong"] = float(made.true_mismatch.mean())
+        row[name] = train(made)
     if row["b"] != row["a"]:
         row["closed"] = (row["d"] - row["a"]) / (row["b"] - row["a"])
     return row
@@ -110,6 +119,7 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
 def summary(rows: list[dict[str, Any]]) -> str:
     """Mean and spread over seeds, a line for each corpus and rate."""
     names = [
+        "a_wrong", "d_wrong", "e_probable_wrong", "e_ot_wrong", "e_nearest_wrong", "e_ot_both_wrong", "e_probable",
         "a", "b", "c", "d", "e_ot", "e_nearest", "e_ot_both", "closed", "ot_repaired", "nearest_repaired",
         "ot_precision", "nearest_precision", "at_restored", "ot_precision_at", "nearest_precision_at",
     ]  # fmt: skip
@@ -119,7 +129,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
         cells = []
         for name in names:
             values = np.array([r[name] for r in mine if r.get(name) is not None], dtype=np.float64)
-            digits = 1 if name in names[:7] else 3
+            digits = 3 if name not in RSUM else 1
             spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
             cells.append(f"{values.mean():.{digits}f}{spread}" if len(values) else "-")
         lines.append(f"| {corpus} | {rate:g} | {len(mine)} | " + " | ".join(cells) + " |")

@@ -20,6 +20,7 @@ from cleanpairs.evaluate import Detection, detection
 from cleanpairs.export import ExportSummary, export_pairs
 from cleanpairs.fitting import FitProgress, fit_run
 from cleanpairs.methods.infonce import InfoNCE
+from cleanpairs.plan import part_sources, truth_after
 from cleanpairs.recipe import Recipe
 from cleanpairs.report import before_after_figure, write_report
 from cleanpairs.run import PLAN, Run
@@ -41,6 +42,8 @@ class DemoResult:
 
     pairs: int
     wronged: int
+    wrong_kept: float
+    wrong_out: float
     found: Detection
     flagged: int
     repaired: int
@@ -121,10 +124,11 @@ def run_demo(
         ledger=out / "ledger.parquet",
         overwrite=overwrite,
     )
-    repaired, right = _right(pairs, plan.table)
+    wrong_kept, wrong_out, repaired, right = _output(pairs, plan.table)
     say(
-        f"3. repaired: {repaired:,} pairs have a new caption or image; {right:,} of them are the true pair again "
-        f"(top-1 of {n:,}): {right / max(repaired, 1):.0%} of the repairs, {right / max(wronged, 1):.1%} of the wronged"
+        f"3. mismatched pairs in the output: {mask.mean():.1%} as it came, {wrong_kept:.1%} of those "
+        f"kept, {wrong_out:.1%} with the repairs that are likelier right than wrong "
+        f"({repaired:,}, of which {right:,} are right)"
     )
     say("   " + str(summary).splitlines()[0])
 
@@ -143,6 +147,8 @@ def run_demo(
     result = DemoResult(
         pairs=len(pairs),
         wronged=wronged,
+        wrong_kept=wrong_kept,
+        wrong_out=wrong_out,
         found=found,
         flagged=flagged,
         repaired=repaired,
@@ -177,17 +183,14 @@ def _write_result(path: Path, values: dict[str, Any]) -> None:
         staged.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def _right(pairs: Pairs, table: Any) -> tuple[int, int]:
-    """Repaired pairs, and those of them whose image and caption truly belong together."""
-    assert pairs.true_key is not None
-    repaired = right = 0
-    for row in table.select(["pair_id", "action", "donor_pair_id"]).to_pylist():
-        text_of = row["donor_pair_id"] if row["action"] == "rematch_text" else row["pair_id"]
-        image_of = row["donor_pair_id"] if row["action"] == "rematch_image" else row["pair_id"]
-        if row["action"] in ("rematch_text", "rematch_image"):
-            repaired += 1
-            right += int(pairs.true_key[text_of] == pairs.keys[image_of])
-    return repaired, right
+def _output(pairs: Pairs, table: Any) -> tuple[float, float, int, int]:
+    """Share of mismatched pairs among those kept, and kept or repaired; how many are repaired, and right."""
+    truth = truth_after(pairs, *part_sources(table))
+    assert truth is not None
+    action = np.array(table["action"].to_pylist())
+    kept, repaired = action == "keep", np.char.startswith(action, "rematch")
+    wrong_kept, wrong = (float(truth.mismatch[rows].mean()) if rows.any() else 0.0 for rows in (kept, kept | repaired))
+    return wrong_kept, wrong, int(repaired.sum()), int((~truth.mismatch[repaired]).sum())
 
 
 def _write_pages(

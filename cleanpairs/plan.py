@@ -132,7 +132,7 @@ class RepairPlan:
         ``donor_key``: whose caption or image is taken (null unless rematched); ``caption`` after (null where dropped or
         quarantined); ``original_caption``; ``repair_score``: the scorer's probability of the repaired pair;
         ``margin``: that score less the best other candidate's of the row in the same direction (null where there is
-        none); ``confidence``: share of the row's mass that the transport sends this way (null where none was solved);
+        none); ``confidence``: the probability that the repaired pair belongs together (null where undetermined);
         ``donor_use``: how many repaired rows carry the part taken; ``reason``: why dropped or quarantined, or
         which kind of donor.
     threshold : float

@@ -36,12 +36,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs
 from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.ops.candidates import Look, Search, Side
 from cleanpairs.ops.edge_pairs import Judge
 from cleanpairs.ops.joint import SOLVERS, Typical
-from cleanpairs.ops.repairs import REASONS, Corpus, Repairs, Rules, decide_repairs
+from cleanpairs.ops.repairs import REASONS, Chance, Corpus, Repairs, Rules, decide_repairs
 from cleanpairs.ops.scratch import MEMORY, Scratch
 from cleanpairs.ops.searches import half_replacing, pseudo_captioning
 from cleanpairs.plan import ACTIONS, PLAN_SCHEMA, PlanSummary, RepairPlan
@@ -52,7 +53,7 @@ __all__ = [
     "PairScorer",
     "PlanSummary",
     "RepairPlan",
-    "Settings",
+    "RepairSettings",
     "donor_pools",
     "plan_repairs",
     "plan_rows",
@@ -60,6 +61,7 @@ __all__ = [
 
 STRATEGIES = ("nearest", "ot", "half-replace", "pseudo-caption")
 
+REPAIRS = ("probable", "plausible", "none")
 _DONORS = ("mismatched", "trusted", "both")
 _TARGETS = ("text", "image", "both")
 _SCORER_BLOCK = 1 << 14
@@ -89,20 +91,10 @@ def plan_repairs(
     z_image: np.ndarray,
     z_text: np.ndarray,
     scorer: PairScorer,
+    settings: RepairSettings,
     *,
-    threshold: float,
-    min_repair_score: float = 0.5,
-    candidates: int = 32,
-    donors: str = "both",
-    targets: str = "both",
-    max_reuse: int = 1,
-    orphan_bonus: float = 0.3,
-    image_margin: float = 0.05,
-    max_trusted: int = 100_000,
-    strategy: str = "ot",
-    solver: str = "sparse",
-    min_confidence: float = 0.0,
     temperature: float = 0.07,
+    evidence: RepairEvidence | None = None,
     search: Search | None = None,
     look: Look | None = None,
     scratch: Scratch | None = None,
@@ -119,35 +111,11 @@ def plan_repairs(
         l2-normalised embeddings. Those of quarantined pairs are not looked at.
     scorer : PairScorer
         Judges candidates and present pairs alike.
-    threshold : float
-        Pairs at or above it are trusted and kept.
-    min_repair_score : float
-        In [0, 1]; a repair that scores lower is not made, and the pair is dropped.
-    candidates : int
-        Nearest parts to score, per row, direction and pool (orphaned, trusted).
-    donors : {"both", "mismatched", "trusted"}
-        Where parts may come from.
-    targets : {"both", "text", "image"}
-        What may be replaced.
-    max_reuse : int
-        How many rows one donor's caption (image) may serve.
-    orphan_bonus : float
-        Added to the score of an orphaned donor when candidates are ranked: a trusted caption has its image already, so
-        it must fit clearly better. With 0.3 twice as many repairs find the image's own caption as with 0.05, on
-        clip art with permuted captions (docs/log.md).
-    image_margin : float
-        Taken off the score of a replaced image when candidates are ranked: it wins only where it fits better by as much
-        than every replacement of the caption that is still to be had.
-    max_trusted : int
-        Only so many trusted pairs, of the highest correspondence, are searched for donors: it bounds time.
-    strategy : {"ot", "nearest", "half-replace", "pseudo-caption"}
-        See the module's head. The last two take from trusted pairs only, the last one captions only.
-    solver : {"sparse", "pot", "pot-exact"}
-        Of the transport; see :func:`cleanpairs.ops.joint.transport_shares`.
-    min_confidence : float
-        In [0, 1]; repairs along an edge of the transport that carries less of its row's mass are not made.
+    settings : RepairSettings
     temperature : float
         Of the model's softmax, above 0; the transport's regularisation is half of it.
+    evidence : RepairEvidence, optional
+        What the repairs' probabilities come from; without it none is probable.
     search : callable, optional
         A method's own way to look for donors instead of the strategy's; see
         :data:`cleanpairs.ops.candidates.Search`.
@@ -163,8 +131,6 @@ def plan_repairs(
 
     Raises
     ------
-    ConfigError
-        A setting out of its range.
     DataError
         Arrays that do not belong to ``pairs``.
     RefusedError
@@ -175,12 +141,7 @@ def plan_repairs(
     Time is that of the search (matrix products of the orphans with the donors), of the scorer (at most
     ``4 * candidates`` pairs an orphan) and of one Python loop over the candidates that are good enough.
     """
-    _check_settings(threshold, min_repair_score, candidates, donors, targets, max_reuse, max_trusted)
-    _check_strategy(strategy, solver, min_confidence)
-    if strategy in ("half-replace", "pseudo-caption"):
-        donors = "trusted"
-    if strategy == "pseudo-caption":
-        targets = "text"
+    threshold, strategy, donors = settings.threshold, settings.strategy, settings.lenders
     n = len(pairs)
     correspondence = np.asarray(correspondence)
     _check_shapes(pairs, correspondence, z_image, z_text)
@@ -197,26 +158,12 @@ def plan_repairs(
     text = Side(z_text, np.arange(n), np.unique(text_group, return_inverse=True)[1])
     n_text = int(text.group.max()) + 1 if n else 0
     present = np.flatnonzero(~quarantined)
-    best_trusted = trusted[np.argsort(-correspondence[trusted], kind="stable")[:max_trusted]]
+    best_trusted = trusted[np.argsort(-correspondence[trusted], kind="stable")[: settings.max_trusted]]
     pools = donor_pools(orphans, best_trusted, donors)
     if search is None and strategy == "half-replace":
         search = half_replacing(np.asarray(z_image)[image_index], z_text)
     elif search is None and strategy == "pseudo-caption":
         search = pseudo_captioning(np.asarray(z_image)[image_index], z_text)
-    settings = Settings(
-        threshold=threshold,
-        min_repair_score=min_repair_score,
-        candidates=candidates,
-        donors=donors,
-        targets=targets,
-        max_reuse=max_reuse,
-        orphan_bonus=orphan_bonus,
-        image_margin=image_margin,
-        max_trusted=max_trusted,
-        strategy=strategy,
-        solver=solver,
-        min_confidence=min_confidence,
-    )
     corpus = Corpus(
         image,
         text,
@@ -228,12 +175,17 @@ def plan_repairs(
     concerned = np.concatenate([orphans, best_trusted])
     judge = _judge(pairs, scorer, z_image, z_text, concerned)
     if scratch is None:
-        many = len(orphans) * candidates * 2 * len(pools) > SPILLED
+        many = len(orphans) * settings.candidates * 2 * len(pools) > SPILLED
         scratch = Scratch(tempfile.gettempdir()) if many else MEMORY
-    repairs = decide_repairs(corpus, judge, settings.rules(temperature), search=search, look=look, scratch=scratch)
+    chance = None
+    if evidence is not None and evidence.judged:
+        chance = Chance(evidence.probability, len(trusted), float((1 - correspondence[trusted]).sum()))
+    repairs = decide_repairs(
+        corpus, judge, settings.rules(temperature), chance=chance, search=search, look=look, scratch=scratch
+    )
     noted = {**settings.noted(), "searches": [asdict(note) for note in repairs.searches]}
     table = _plan_table(pairs, correspondence, quarantined, orphans, repairs)
-    return RepairPlan(table, float(threshold), float(min_repair_score), pairs.source.fingerprint, noted)
+    return RepairPlan(table, float(threshold), float(settings.min_repair_score), pairs.source.fingerprint, noted)
 
 
 def donor_pools(orphans: np.ndarray, best_trusted: np.ndarray, donors: str) -> list[tuple[np.ndarray, bool]]:
@@ -265,10 +217,52 @@ def _judge(pairs: Pairs, scorer: PairScorer, z_image: np.ndarray, z_text: np.nda
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Of :func:`plan_repairs`, which says what they are; checked when they are put together."""
+class RepairSettings:
+    """What is repaired, how, and how sure one must be; checked when they are put together.
+
+    Parameters
+    ----------
+    threshold : float
+        Pairs at or above it are trusted and kept.
+    min_repair_score : float
+        In [0, 1]; a repair that scores lower is not made, and the pair is dropped.
+    candidates : int
+        Nearest parts to score, per row, direction and pool (orphaned, trusted).
+    donors : {"both", "mismatched", "trusted"}
+        Where parts may come from.
+    targets : {"both", "text", "image"}
+        What may be replaced.
+    max_reuse : int
+        How many rows one donor's caption (image) may serve.
+    orphan_bonus : float
+        Added to the score of an orphaned donor when candidates are ranked: a trusted caption has its image already, so
+        it must fit clearly better. With 0.3 twice as many repairs find the image's own caption as with 0.05, on
+        clip art with permuted captions (docs/log.md).
+    image_margin : float
+        Taken off the score of a replaced image when candidates are ranked: it wins only where it fits better by as much
+        than every replacement of the caption that is still to be had.
+    max_trusted : int
+        Only so many trusted pairs, of the highest correspondence, are searched for donors: it bounds time.
+    strategy : {"ot", "nearest", "half-replace", "pseudo-caption"}
+        See the module's head. The last two take from trusted pairs only, the last one captions only.
+    solver : {"sparse", "pot", "pot-exact"}
+        Of the transport; see :func:`cleanpairs.ops.joint.transport_shares`.
+    repairs : {"probable", "plausible", "none"}
+        probable: those that are likelier right than wrong, ordered by that, as long as the expected share of mismatched
+        pairs does not rise above that of the kept ones by more than .01; none where it cannot be judged. plausible:
+        what fits best, right or near, as the strategy has it.
+    min_confidence : float
+        In [0, 1]: of probable repairs, the least probability.
+
+    Raises
+    ------
+    ConfigError
+        A setting out of its range.
+    """
 
     threshold: float
+    repairs: str = "probable"
+    min_confidence: float = 0.5
     min_repair_score: float = 0.5
     candidates: int = 32
     donors: str = "both"
@@ -279,31 +273,41 @@ class Settings:
     max_trusted: int = 100_000
     strategy: str = "ot"
     solver: str = "sparse"
-    min_confidence: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_settings(
-            self.threshold, self.min_repair_score, self.candidates, self.donors, self.targets, self.max_reuse,
-            self.max_trusted,
-        )  # fmt: skip
-        _check_strategy(self.strategy, self.solver, self.min_confidence)
+        known = {
+            "repairs": REPAIRS, "donors": _DONORS, "targets": _TARGETS, "strategy": STRATEGIES, "solver": SOLVERS,
+        }  # fmt: skip
+        for name, choices in known.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        for name in ("threshold", "min_repair_score", "min_confidence"):
+            if not 0 <= (number := getattr(self, name)) <= 1:
+                raise ConfigError(f"{name} must lie in [0, 1], got {number!r}")
+        for name in ("candidates", "max_reuse", "max_trusted"):
+            if (count := getattr(self, name)) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {count!r}")
+
+    @property
+    def lenders(self) -> str:
+        """``donors``, as far as the strategy has a choice."""
+        return "trusted" if self.strategy in ("half-replace", "pseudo-caption") else self.donors
 
     def rules(self, temperature: float) -> Rules:
         """What decisions need of them, and of the model."""
         if not (np.isfinite(temperature) and temperature > 0):
             raise ConfigError(f"temperature must be above 0, got {temperature!r}")
+        text_only = self.strategy == "pseudo-caption"
         return Rules(
-            self.min_repair_score, self.candidates, self.targets != "image", self.targets != "text", self.max_reuse,
-            self.orphan_bonus, self.image_margin, self.min_confidence, temperature, self.strategy == "ot", self.solver,
+            self.min_repair_score, self.candidates, self.targets != "image" or text_only,
+            self.targets != "text" and not text_only, self.max_reuse, self.orphan_bonus, self.image_margin,
+            self.min_confidence, temperature, self.strategy == "ot", self.solver, self.repairs,
         )  # fmt: skip
 
     def noted(self) -> dict[str, Any]:
-        """As a plan keeps them."""
-        names = (
-            "strategy", "solver", "min_confidence", "candidates", "donors", "targets", "max_reuse", "orphan_bonus",
-            "image_margin", "max_trusted",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        """As a plan keeps them, beside the threshold and the least score."""
+        known = asdict(self)
+        return {name: known[name] for name in known if name not in ("threshold", "min_repair_score")}
 
 
 def _plan_table(
@@ -417,28 +421,6 @@ def plan_rows(
 def kind_of(repairs: Repairs) -> np.ndarray:
     """Number (R,) in :data:`KINDS` of the kind of donor."""
     return np.where(repairs.is_image, 0, 2) + np.where(repairs.trusted, 0, 1)
-
-
-def _check_settings(
-    threshold: float, least: float, candidates: int, donors: str, targets: str, max_reuse: int, max_trusted: int
-) -> None:
-    for name, value, known in (("donors", donors, _DONORS), ("targets", targets, _TARGETS)):
-        if value not in known:
-            raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-    for name, number in (("threshold", threshold), ("min_repair_score", least)):
-        if not 0 <= number <= 1:
-            raise ConfigError(f"{name} must lie in [0, 1], got {number!r}")
-    for name, count in (("candidates", candidates), ("max_reuse", max_reuse), ("max_trusted", max_trusted)):
-        if count < 1:
-            raise ConfigError(f"{name} must be at least 1, got {count!r}")
-
-
-def _check_strategy(strategy: str, solver: str, min_confidence: float) -> None:
-    for name, value, known in (("strategy", strategy, STRATEGIES), ("solver", solver, SOLVERS)):
-        if value not in known:
-            raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-    if not 0 <= min_confidence <= 1:
-        raise ConfigError(f"min_confidence must lie in [0, 1], got {min_confidence!r}")
 
 
 def _check_shapes(pairs: Pairs, correspondence: np.ndarray, z_image: np.ndarray, z_text: np.ndarray) -> None:

@@ -182,7 +182,7 @@ def _roles(source: Source) -> set[str]:
 
 
 def _score_at_once(model: PairCleaner, data: str | Path, columns: dict[str, Any], staged: Path) -> _Counts:
-    pairs, images, texts, reasons = model._embed(load_pairs(data, **columns))
+    pairs, images, texts, reasons, *_ = model._embed(load_pairs(data, **columns))
     scores = model._bank_scores(pairs, images, texts)
     scores[list(reasons)] = np.nan
     counts = _Counts()

@@ -142,7 +142,7 @@ def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkey
     run("corrupt", "clean.parquet", "--noise", "0.3", "--out", "data.parquet")
     assert "of the data, both sides" in run("fit", "data.parquet", "--method", "infonce", "--set", "epochs=2")
     run("score", "data.parquet", "--out", "scores.parquet")
-    run("rematch", "--out", "plan.parquet")
+    run("rematch", "--repairs", "plausible", "--out", "plan.parquet")
     run("export", "--plan", "plan.parquet", "--repaired", "out.parquet", "--dropped", "dropped.parquet")
     plan = pq.read_table("plan.parquet").to_pylist()
     given = load_pairs("data.parquet").text_vectors

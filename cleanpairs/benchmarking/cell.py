@@ -113,7 +113,7 @@ def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict
         the share if each had got the caption of any flagged pair; ``wronged_restored``: share of all wronged pairs
         that have got a right caption.
     """
-    table = model.rematch(train, targets="text", strategy="method").table
+    table = model.rematch(train, targets="text", strategy="method", repairs="plausible").table
     rows = np.flatnonzero(np.array([action == "rematch_text" for action in table["action"].to_pylist()], dtype=bool))
     donor = np.array(table["donor_pair_id"].fill_null(-1), dtype=np.int64)[rows]
     after = noise.permutation.copy()

@@ -9,7 +9,9 @@ import click
 
 __all__ = ["REPAIR_NAMES", "chosen_threshold", "repair_options"]
 
-REPAIR_NAMES = ("strategy", "solver", "donors", "max_reuse", "min_repair_score", "min_confidence", "candidates")
+REPAIR_NAMES = (
+    "repairs", "strategy", "solver", "donors", "max_reuse", "min_repair_score", "min_confidence", "candidates",
+)  # fmt: skip
 
 
 def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,6 +28,14 @@ def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 help="Keep the largest set of which at most this share is mismatched; refused where that is not known.",
             ),
             click.option("--keep", type=float, metavar="P", help="Keep this share of the pairs, the best."),
+            click.option(
+                "--repairs",
+                type=click.Choice(["probable", "plausible", "none"]),
+                default="probable",
+                show_default=True,
+                help="probable: those likelier right than wrong, where that can be judged; plausible: what fits best, "
+                "right or near; none: drop all below the threshold.",
+            ),
             click.option(
                 "--strategy",
                 type=click.Choice(["ot", "nearest", "half-replace", "pseudo-caption", "method"]),
@@ -52,9 +62,9 @@ def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--min-confidence",
                 type=float,
-                default=0.0,
+                default=0.5,
                 show_default=True,
-                help="A repair that the transport sends less of its mass is a drop.",
+                help="Of --repairs probable: one that is right with a lower probability is a drop.",
             ),
             click.option(
                 "--candidates", type=int, default=32, show_default=True, help="Nearest parts that are looked at."

@@ -205,5 +205,6 @@ def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: floa
         return None
     drawn = np.random.default_rng(seed).choice(null, int(len(near) * random / share))
     found = calibrate(observed, np.concatenate([near, drawn]), seed=seed)
-    told = found is not None and found.rate - random >= LEAST_NEAR and found.rate <= MOST_NEAR
-    return found if told and _corrected(area(observed, near), found.rate) >= NEAR_APART else None
+    if found is None or found.rate - random < LEAST_NEAR or found.rate > MOST_NEAR:
+        return None
+    return found if _corrected(area(observed, near), found.rate) >= NEAR_APART else None

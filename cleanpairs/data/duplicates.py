@@ -21,7 +21,7 @@ from cleanpairs.data.images import ImageSource
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import cache_dir
 
-__all__ = ["Signatures", "group_near_duplicates", "image_signatures", "near_duplicate_groups"]
+__all__ = ["Signatures", "flat_images", "group_near_duplicates", "image_signatures", "near_duplicate_groups"]
 
 MAX_BITS = 6  # of 63 that may differ
 MAX_COLOUR = 0.08  # distance of two grids of colours, as a share of the contrast in the lesser one
@@ -29,7 +29,7 @@ SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pi
 FLAT = 4.0  # standard deviation of the grey picture, of 255: below it the signs are those of noise
 VERSION = 1  # of the signatures, for the cache
 
-_known: WeakKeyDictionary[Pairs, Pairs] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Pairs, tuple[Pairs, Signatures]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -121,16 +121,22 @@ def group_near_duplicates(pairs: Pairs) -> Pairs:
 
     The signatures are kept in the cache directory, for pairs that come from files.
     """
+    return _grouped(pairs)[0]
+
+
+def flat_images(pairs: Pairs) -> np.ndarray:
+    """Rows (k,) of the pictures that have no shape, or cannot be decoded; none where there are no pictures."""
+    present = _grouped(pairs)[1].present
+    return np.flatnonzero(~present) if present.any() else np.empty(0, np.int64)
+
+
+def _grouped(pairs: Pairs) -> tuple[Pairs, Signatures]:
     if pairs not in _known:
-        _known[pairs] = _grouped(pairs)
+        signatures, grouped = _cached(pairs), pairs
+        if signatures.present.any():
+            grouped = replace(pairs, image_group=pairs.image_group[near_duplicate_groups(signatures)])
+        _known[pairs] = grouped, signatures
     return _known[pairs]
-
-
-def _grouped(pairs: Pairs) -> Pairs:
-    signatures = _cached(pairs)
-    if not signatures.present.any():
-        return pairs
-    return replace(pairs, image_group=pairs.image_group[near_duplicate_groups(signatures)])
 
 
 def _cached(pairs: Pairs) -> Signatures:

@@ -17,9 +17,11 @@ from PIL import Image
 
 from cleanpairs import distributed
 from cleanpairs.correspondence.calibration import Calibration
+from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.correspondence.valley import Valley, find_valley
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.data.duplicates import group_near_duplicates
+from cleanpairs.data.duplicates import flat_images, group_near_duplicates
+from cleanpairs.data.informative import PREFIX, uninformative
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
@@ -37,7 +39,7 @@ from cleanpairs.limits import limit
 from cleanpairs.ops.candidates import Look, Search
 from cleanpairs.parameters import check_choice
 from cleanpairs.registry import BACKBONES
-from cleanpairs.repair import STRATEGIES, RepairPlan, plan_repairs
+from cleanpairs.repair import STRATEGIES, RepairPlan, RepairSettings, plan_repairs
 from cleanpairs.scoring import Bank, Embeddings, Encoded, embed_images, embed_texts, matrix
 from cleanpairs.trainer import EpochRecord, Piece, Procedure, Trainer, TrainingData, step_seed
 from cleanpairs.training_state import Checkpoint
@@ -91,6 +93,15 @@ class PairCleaner(Plots, SharedParameters):
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search | None:
         """The method's own way to look for donors; None: the nearest by cosine."""
+        return None
+
+    def _repair_evidence(
+        self, pairs: Pairs, correspondence: np.ndarray, threshold: float, *embedded: Any
+    ) -> RepairEvidence | None:
+        """What tells how likely repairs are right; None where the correspondence is no probability.
+
+        ``embedded``: of :meth:`_embed`, without the pairs and the quarantine.
+        """
         return None
 
     # -- fit --------------------------------------------------------------------------------------------------------
@@ -263,17 +274,19 @@ class PairCleaner(Plots, SharedParameters):
         for image, reason in matrix.failures.items():
             for pair in np.flatnonzero(pairs.image_index == image):
                 reasons.setdefault(int(pair), reason)
-        return dict(sorted(reasons.items()))
+        flat = flat_images(pairs) if self.near_duplicates and pairs.images.kind != "features" else ()
+        return dict(sorted({**uninformative(pairs, flat), **reasons}.items()))
 
     def _refuse_mostly_bad(self, n: int, usable: int) -> None:
         if n == 0:
             raise DataError("the input holds no pair")
         most = limit("bad_share") if self.max_bad_share is None else self.max_bad_share
         assert most is not None
-        if n - usable > n * most:
-            pair, reason = next(iter(self.quarantined_.items()))
+        bad = {pair: reason for pair, reason in self.quarantined_.items() if not reason.startswith(PREFIX)}
+        if len(bad) > n * most:
+            pair, reason = next(iter(bad.items()))
             raise DataError(
-                f"{n - usable} of {n} pairs are unusable, more than {most:.0%} (--max-bad-share); "
+                f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--max-bad-share); "
                 f"the first is pair {pair}: {reason}"
             )
         if not usable:
@@ -381,13 +394,14 @@ class PairCleaner(Plots, SharedParameters):
             encoder = self.image_encoder
         return pairs, self.encoders_.images(pairs, encoder, size)
 
-    def _embed(self, pairs: Any) -> tuple[Pairs, Embeddings, Embeddings, dict[int, str]]:
-        """Pairs, M images, N captions and the quarantine of any data."""
+    def _embed(self, pairs: Any) -> tuple[Pairs, Embeddings, Embeddings, dict[int, str], *tuple[Any, ...]]:
+        """Pairs, M images, N captions and the quarantine of any data; and what the towers saw of both sides."""
         self._fitted()
         pairs, matrix = self._prepare(load_pairs(pairs))
+        tokens = self._tokens(pairs)
         images = embed_images(self.model_, self._checked(matrix.array), device=self._device())
-        texts = embed_texts(self.model_, self._tokens(pairs), device=self._device())
-        return self._grouped(pairs), images, texts, self._quarantine(pairs, matrix)
+        texts = embed_texts(self.model_, tokens, device=self._device())
+        return self._grouped(pairs), images, texts, self._quarantine(pairs, matrix), matrix.array, tokens
 
     def _grouped(self, pairs: Pairs) -> Pairs:
         """After :func:`image_matrix`, whose cache knows the exact groups."""
@@ -414,7 +428,7 @@ class PairCleaner(Plots, SharedParameters):
         DataError
             The pairs cannot be read, or their vectors have another size than the model's.
         """
-        pairs, images, texts, quarantined = self._embed(pairs)
+        pairs, images, texts, quarantined, *_ = self._embed(pairs)
         scores = self._bank_scores(pairs, images, texts)
         scores[list(quarantined)] = np.nan
         return scores
@@ -461,19 +475,11 @@ class PairCleaner(Plots, SharedParameters):
         *,
         correspondence: np.ndarray | None = None,
         threshold: float | None = None,
-        min_repair_score: float = 0.5,
-        candidates: int = 32,
-        donors: str = "both",
-        targets: str = "both",
-        max_reuse: int = 1,
         strategy: str = "ot",
-        solver: str = "sparse",
-        min_confidence: float = 0.0,
         look: Look | None = None,
+        **settings: Any,
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
-
-        See :func:`cleanpairs.repair.plan_repairs`.
 
         Parameters
         ----------
@@ -488,9 +494,25 @@ class PairCleaner(Plots, SharedParameters):
         look : callable, optional
             Who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`; a
             :class:`cleanpairs.engine.queries.EngineSearch` has them done by several processes.
+        **settings
+            Others of :class:`cleanpairs.repair.RepairSettings`.
+
+        Raises
+        ------
+        ConfigError
+            A setting that is unknown, or out of its range.
         """
         check_choice("rematch", "strategy", strategy, ("method", *STRATEGIES))
-        pairs, images, texts, quarantined = self._embed(pairs)
+        known = set(RepairSettings.__dataclass_fields__) - {"threshold", "strategy"}
+        for name in settings.keys() - known:
+            raise ConfigError(f"rematch has no setting {name!r}: it has {', '.join(sorted(known))}")
+        self._fitted()
+        chosen = RepairSettings(
+            self.threshold_ if threshold is None else threshold,
+            strategy="nearest" if strategy == "method" else strategy,
+            **settings,
+        )
+        pairs, images, texts, quarantined, *seen = self._embed(pairs)
         if correspondence is None:
             if pairs.source.fingerprint == self.fingerprint_ and len(pairs) == len(self.correspondence_):
                 correspondence = self.correspondence_
@@ -499,22 +521,18 @@ class PairCleaner(Plots, SharedParameters):
         correspondence = np.array(correspondence, dtype=np.float32)
         correspondence[list(quarantined)] = np.nan
         pairs = replace(pairs, reasons=quarantined)
+        judged = chosen.repairs != "none" and pairs.source.fingerprint == self.fingerprint_
         return plan_repairs(
             pairs,
             correspondence,
             images.vectors,
             texts.vectors,
             self.bank_.bound(images, texts),
-            threshold=self.threshold_ if threshold is None else threshold,
-            min_repair_score=min_repair_score,
-            candidates=candidates,
-            donors=donors,
-            targets=targets,
-            max_reuse=max_reuse,
-            strategy="nearest" if strategy == "method" else strategy,
-            solver=solver,
-            min_confidence=min_confidence,
+            chosen,
             temperature=self.bank_.tau,
+            evidence=(
+                self._repair_evidence(pairs, correspondence, chosen.threshold, images, texts, *seen) if judged else None
+            ),
             search=self._search(pairs, images, texts) if strategy == "method" else None,
             look=look,
         )

@@ -17,7 +17,7 @@ SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "1
 LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**12, "1B<n<10B"))
 
 # Settings of a plan that say how it was made; its others name files of whoever made it.
-_SAID = ("strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
+_SAID = ("repairs", "strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
 
 _LOADING = {
     "parquet": 'from datasets import load_dataset\n\ndata = load_dataset("parquet", data_files="{out}", split="train")',

@@ -38,8 +38,11 @@ from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate,
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import gaussian_split
 from cleanpairs.correspondence.planting import plant
+from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.correspondence.similarity import SimilarityEvidence, area, similarity_evidence
 from cleanpairs.correspondence.valley import Valley
+from cleanpairs.data import Pairs
+from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives.rce import InfoNCEWithRCE
@@ -54,7 +57,7 @@ __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
-# Of the ranks of likeness and evidence in the last order, beside 1 of the networks' score: of agreement, of similarity.
+# Of the ranks of likeness and evidence, beside 1 of the networks' score; by whether the evidence is similarity.
 WEIGHTS = {False: (1.0, 1.0), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
 RANDOM = 2  # unseen random pairs, for each planted one
@@ -70,6 +73,13 @@ def reduced(x: Any, seed: int) -> np.ndarray:
     return np.asarray(normalize(x.toarray() if hasattr(x, "toarray") else x), dtype=np.float32)
 
 
+def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors (M, d) of standardised mean regions, and (N, e) of rare words, frozen vectors or both."""
+    spaces = [reduced(normalize(space), seed) for space in caption_spaces(tokens)]
+    texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
+    return reduced(image_vectors(images, np.arange(len(images))), seed), texts
+
+
 def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -> Agreement:
     """Evidence of a training's pairs: similarity, where images and captions are vectors of one space; else neighbours'
     agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand side by side;
@@ -82,11 +92,9 @@ def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) 
         found = similarity_evidence(image, text, data.image_group, data.text_group, seed=seed)
         if found is not None:
             return found
-    images = reduced(image_vectors(data.images, np.arange(len(data.images))), seed)
-    spaces = [reduced(normalize(space), seed) for space in caption_spaces(data.tokens)]
-    texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
+    images, texts = frozen_spaces(data.images, tokens, seed)
     groups = data.image_group, data.text_group
-    return neighbours_agreement(images[data.image_index], texts, *groups, null=null, seed=seed)
+    return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, seed=seed)
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -124,8 +132,8 @@ class _Weighing:
             changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
             again = agreement_of(changed, method.random_state)
             own, self.right, self.control = again.own, again.right, again.control
-        elif len(found.null):
-            own[self.planted], self.right[self.planted] = found.null, found.null_right
+        elif len(found.planted):
+            own[self.planted], self.right[self.planted] = found.planted, found.planted_right
         # Where nobody was asked, as of random pairs, one value says nothing.
         self.own = np.concatenate([own, np.resize(self.control, len(self.rows) - n)])
         if len(self.control):
@@ -379,3 +387,19 @@ class Auto(PairCleaner):
 
     def _default_threshold(self, valley: Valley) -> float:
         return 0.5
+
+    def _repair_evidence(
+        self, pairs: Pairs, correspondence: np.ndarray, threshold: float, *embedded: Any
+    ) -> RepairEvidence | None:
+        images, tokens = embedded[2:]
+        if self.calibration_ is None:
+            return None
+        joint = None
+        if tokens.vectors is not None and images.ndim == 3 and images.shape[1] == 1 and len(tokens):
+            image, text = images[:, 0].astype(np.float32), tokens.vectors[tokens.ids[tokens.offsets[:-1]]]
+            joint = (normalize(image), normalize(text)) if image.shape[1] == text.shape[1] else None
+        spaces = frozen_spaces(images, tokens, self.random_state)
+        groups = pairs.pair_image_group, pairs.text_group
+        return RepairEvidence(
+            *spaces, pairs.image_index, *groups, correspondence, threshold, joint=joint, seed=self.random_state
+        )

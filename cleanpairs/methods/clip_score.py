@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 
 import cleanpairs
+from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import staged_directory
@@ -241,7 +242,7 @@ class ClipScore(PairCleaner):
 
     # -- use --------------------------------------------------------------------------------------------------------
 
-    def _embed(self, pairs: Any) -> tuple[Pairs, Embeddings, Embeddings, dict[int, str]]:
+    def _embed(self, pairs: Any) -> tuple[Pairs, Embeddings, Embeddings, dict[int, str], *tuple[Any, ...]]:
         self._fitted()
         pairs = load_pairs(pairs)
         return (pairs, *self._encode(self.pretrained_, pairs))
@@ -286,6 +287,17 @@ class ClipScore(PairCleaner):
         pairs = load_pairs(pairs)
         return super().rematch(pairs, strategy=strategy if self._has_vectors(pairs) else "method", **settings)
 
+    def _repair_evidence(
+        self, pairs: Pairs, correspondence: np.ndarray, threshold: float, *embedded: Any
+    ) -> RepairEvidence | None:
+        if self.score_ is None or not self._has_vectors(pairs) or not np.isfinite(self.noise_rate_):
+            return None
+        vectors = embedded[0].vectors, embedded[1].vectors
+        groups = pairs.pair_image_group, pairs.text_group
+        return RepairEvidence(
+            *vectors, pairs.image_index, *groups, correspondence, threshold, joint=vectors, seed=self.random_state
+        )
+
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search | None:
         return None if self._has_vectors(pairs) else no_donors
 
@@ -321,7 +333,7 @@ class ClipScore(PairCleaner):
 
     def evaluate(self, pairs: Any) -> Recall:
         """Retrieval recall on ``pairs``; images that occur in several rows count once."""
-        pairs, images, texts, quarantined = self._embed(pairs)
+        pairs, images, texts, quarantined, *_ = self._embed(pairs)
         usable = np.array([i not in quarantined for i in range(len(pairs))], dtype=bool)
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
         return recall(images.vectors[pairs.image_index[usable][first]], texts.vectors[usable], owner)

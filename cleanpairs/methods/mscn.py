@@ -259,7 +259,8 @@ class MSCN(SplittingCleaner):
 
     def _procedure(self, data: TrainingData) -> _Correcting:
         pairs, matrix = self._prepare(load_pairs(self.meta))
-        usable = np.array([i for i in range(len(pairs)) if i not in self._quarantine(pairs, matrix)], dtype=np.int64)
+        quarantined = self._quarantine(pairs, matrix)
+        usable = np.array([i for i in range(len(pairs)) if i not in quarantined], dtype=np.int64)
         if len(usable) < 2:
             raise DataError(f"the meta set needs at least 2 usable pairs, found {len(usable)}")
         if matrix.array.shape[1:] != data.images.shape[1:]:

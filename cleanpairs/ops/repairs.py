@@ -7,7 +7,7 @@ few numbers for each pair, and the decisions are the same, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -19,7 +19,7 @@ from cleanpairs.ops.joint import Typical, transport_shares
 from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, release
 from cleanpairs.ops.search import SearchNote
 
-__all__ = ["REASONS", "Corpus", "Repairs", "Rules", "decide_repairs", "own_similarity"]
+__all__ = ["REASONS", "Chance", "Corpus", "Repairs", "Rules", "decide_repairs", "own_similarity"]
 
 # Why an orphan is dropped, by number; the last is for one that has good candidates, all of them taken.
 REASONS = (
@@ -27,15 +27,22 @@ REASONS = (
     "no candidate reaches the lowest repair score",
     "no candidate beats the present partner",
     "its candidates serve better repairs",
-    "no candidate reaches the lowest confidence",
+    "no candidate is likelier right than the least confidence",
+    "its repair would make the kept pairs dirtier",
+    "undetermined: no repair can be judged here (--repairs plausible makes those that fit best)",
+    "no repairs were asked for",
 )
-_UNSURE = 4
+_UNSURE, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7
+DIRTIER = 0.01  # by which the expected share of mismatched pairs may rise above that of the kept ones
 _ROWS = 1 << 14  # vectors that are read at once
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Settings of :func:`cleanpairs.repair.plan_repairs`; ``transport``: whether one decides between the candidates."""
+    """Settings of :class:`cleanpairs.repair.RepairSettings`.
+
+    ``transport``: whether one decides between the candidates; ``repairs``: "probable", "plausible" or "none".
+    """
 
     min_repair_score: float
     candidates: int
@@ -48,6 +55,20 @@ class Rules:
     temperature: float
     transport: bool
     solver: str
+    repairs: str
+
+
+@dataclass(frozen=True)
+class Chance:
+    """How likely a repair is right, and how pure what it joins is.
+
+    ``probability(image_of, text_of)`` (k,) float32 of k pairs that show an image and a text, NaN where it cannot be
+    judged; ``kept`` pairs are trusted, of which ``mismatched`` are expected not to be matched.
+    """
+
+    probability: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    kept: int
+    mismatched: float
 
 
 @dataclass(frozen=True)
@@ -103,12 +124,15 @@ def decide_repairs(
     judge: Judge,
     rules: Rules,
     *,
+    chance: Chance | None = None,
     search: Search | None = None,
     look: Look | None = None,
     scratch: Scratch = MEMORY,
 ) -> Repairs:
     """Decide for all orphans at once; see :func:`cleanpairs.repair.plan_repairs` for what holds of the decisions."""
     orphans = corpus.orphans
+    if rules.repairs == "none" or (rules.repairs == "probable" and chance is None):
+        return no_repairs(len(orphans), _NOT_ASKED if rules.repairs == "none" else _UNDETERMINED)
     edges = candidate_edges(
         corpus.image,
         corpus.text,
@@ -124,7 +148,9 @@ def decide_repairs(
     )
     paired = pair_edges(edges, judge, scratch=scratch)
     own = judge(orphans, orphans, own_similarity(corpus.image, corpus.text, orphans))
-    shares = _shares(corpus, edges, paired, rules, scratch)
+    probable = rules.repairs == "probable"
+    chances = None if chance is None else _chances(edges, paired, chance, scratch)
+    shares = chances if probable else _shares(corpus, edges, paired, rules, scratch)
     found = _Candidates(edges, paired, own, shares, rules)
     best, sure, unsure = found.overview()
     greedy = Greedy(
@@ -146,14 +172,22 @@ def decide_repairs(
     chosen_pair[repaired] = paired.number[chosen]
     score, confidence = (np.full(len(orphans), np.nan, np.float32) for _ in range(2))
     score[repaired] = paired.score[chosen]
-    if shares is not None:
-        confidence[repaired] = np.where(edges.trusted[chosen], np.float32(np.nan), shares[chosen_pair[repaired]])
+    if chances is not None:
+        confidence[repaired] = chances[chosen_pair[repaired]]
     margin = score - found.runner_up(values["is_image"], chosen_pair)
     margin[np.isinf(margin)] = np.nan  # nothing to compare with
     reason = np.select([np.isneginf(best), best < rules.min_repair_score, best <= own], [0, 1, 2], 3).astype(np.uint8)
     reason[unsure & ~sure] = _UNSURE
+    donor = np.where(repaired, assignment.donor, -1)
+    if probable and chance is not None:
+        dirtier = ~_as_pure(confidence, chance) & repaired
+        donor[dirtier], reason[dirtier] = -1, _DIRTIER
+        for column in (score, margin, confidence):
+            column[dirtier] = np.nan
+        for flag in values.values():
+            flag[dirtier] = False
     return Repairs(
-        donor=np.where(repaired, assignment.donor, -1),
+        donor=donor,
         score=score,
         margin=margin,
         confidence=confidence,
@@ -161,6 +195,35 @@ def decide_repairs(
         searches=edges.searches,
         **values,
     )
+
+
+def no_repairs(n: int, reason: int = _UNDETERMINED) -> Repairs:
+    """Of n orphans none is repaired, for one of :data:`REASONS`."""
+    nothing, false = np.full(n, np.nan, np.float32), np.zeros(n, bool)
+    return Repairs(np.full(n, -1), false, false, nothing, nothing, nothing, np.full(n, reason, np.uint8), ())
+
+
+def _as_pure(confidence: np.ndarray, chance: Chance) -> np.ndarray:
+    """(R,) bool: of the repairs, NaN where there is none, the surest that make what is kept hardly dirtier."""
+    surest = np.argsort(-np.nan_to_num(confidence, nan=-1), kind="stable")[: int((~np.isnan(confidence)).sum())]
+    wrong = chance.mismatched + np.cumsum(1 - confidence[surest].astype(np.float64))
+    share = wrong / (chance.kept + np.arange(1, len(surest) + 1))
+    within = np.flatnonzero(share <= chance.mismatched / max(chance.kept, 1) + DIRTIER)
+    out = np.zeros(len(confidence), bool)
+    out[surest[: within[-1] + 1 if len(within) else 0]] = True
+    return out
+
+
+def _chances(edges: Edges, paired: Paired, chance: Chance, scratch: Scratch) -> np.ndarray:
+    """Probability (U,) float32 of each pair that edges make; 0 where the donor is a trusted pair."""
+    out = scratch.full(paired.count, 0, np.float32)
+    for s in edges.blocks():
+        lent = np.flatnonzero(~edges.trusted[s])
+        number, first = np.unique(paired.number[s][lent], return_index=True)
+        at = lent[first] + s.start
+        out[number] = chance.probability(edges.image_of(at), edges.text_of(at))
+        release(out, paired.number)
+    return out
 
 
 def own_similarity(image: Side, text: Side, pairs: np.ndarray) -> np.ndarray:
@@ -198,6 +261,7 @@ class _Candidates:
 
     def __init__(self, edges: Edges, paired: Paired, own: np.ndarray, shares: np.ndarray | None, rules: Rules) -> None:
         self.edges, self.paired, self.own, self.shares, self.rules = edges, paired, own, shares, rules
+        self.probable = rules.repairs == "probable"
 
     def _blocks(self) -> Iterator[slice]:
         for s in self.edges.blocks():
@@ -205,17 +269,21 @@ class _Candidates:
             release(self.paired.number, self.paired.score, self.shares)
 
     def _good(self, s: slice) -> tuple[np.ndarray, np.ndarray]:
-        """The edges of a block that are good enough, (b',) places in it, and how sure of them the transport is."""
+        """The edges of a block that are good enough, (b',) places in it, and what they are ranked by: their
+        probability, or the transport's share (NaN without).
+        """
         score, own = self.paired.score[s], self.own[self.edges.row[s]]
         good = np.flatnonzero((score >= self.rules.min_repair_score) & (score > own))
         if self.shares is None:
             return good, np.full(len(good), np.nan, np.float32)
-        trusted = self.edges.trusted[s][good]
-        return good, np.where(trusted, np.float32(np.nan), self.shares[self.paired.number[s][good]])
+        shares = self.shares[self.paired.number[s][good]]
+        if self.probable:
+            return good, shares
+        return good, np.where(self.edges.trusted[s][good], np.float32(np.nan), shares)
 
     def overview(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each orphan: its best score (R,) float32, -inf without an edge; whether it has a good edge that may be
-        taken, and one that may not, as the transport sends too little along it.
+        taken, and one that may not, as it is not probable enough.
         """
         best = np.full(len(self.own), -np.inf, np.float32)
         sure, unsure = np.zeros(len(self.own), bool), np.zeros(len(self.own), bool)
@@ -224,12 +292,16 @@ class _Candidates:
             row = self.edges.row[s]
             np.maximum.at(best, row, self.paired.score[s])
             good, confidence = self._good(s)
-            below = confidence < self.rules.min_confidence
+            below = self._below(confidence)
             sure[row[good[~below]]] = True
             unsure[row[good[below]]] = True
             rank = self._rank(s, good[~below], confidence[~below])
             self._per_rank += np.bincount(_falling(rank), minlength=1 << 16)
         return best, sure, unsure
+
+    def _below(self, confidence: np.ndarray) -> np.ndarray:
+        """Edges (b',) that are not to be taken, as they are not probable enough."""
+        return ~(confidence >= self.rules.min_confidence) & self.probable
 
     def _rank(self, s: slice, good: np.ndarray, confidence: np.ndarray) -> np.ndarray:
         """float32: those that have a confidence come by it and before all others."""
@@ -256,7 +328,7 @@ class _Candidates:
         buckets = Buckets(scratch, counts, types)
         for s in self._blocks():
             good, confidence = self._good(s)
-            keep = ~(confidence < self.rules.min_confidence)
+            keep = ~self._below(confidence)
             good, confidence = good[keep], confidence[keep]
             rank = self._rank(s, good, confidence)
             buckets.add(

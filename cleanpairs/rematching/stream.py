@@ -42,7 +42,7 @@ from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA, WRITTEN_KEY, PlanSummary,
 from cleanpairs.plan_editing import donor_use
 from cleanpairs.registry import READERS
 from cleanpairs.rematching.gather import TEXTS, Gathered, gather, gathered_before
-from cleanpairs.repair import Settings, donor_pools, plan_rows
+from cleanpairs.repair import RepairSettings, donor_pools, plan_rows
 from cleanpairs.run import Run
 from cleanpairs.scoring import Embeddings
 
@@ -113,7 +113,7 @@ def plan_stream(
     scorer = _scorer(model, source)
     if scorer is None:
         return None
-    chosen = Settings(threshold=model.threshold_ if threshold is None else threshold, **settings)
+    chosen = RepairSettings(threshold=model.threshold_ if threshold is None else threshold, **settings)
     driver = make_engine(engine, workers=workers, address=address)
     parts = out.with_name(out.name + ".parts").absolute()
     job = json.dumps([cleanpairs.__version__, source.fingerprint, run.hashes(), asdict(chosen)], sort_keys=True)
@@ -190,7 +190,9 @@ class _Batch:
         return len(self.image_index)
 
 
-def _decide(pairs: Gathered, model: PairCleaner, settings: Settings, look: EngineSearch, scratch: Scratch) -> Repairs:
+def _decide(
+    pairs: Gathered, model: PairCleaner, settings: RepairSettings, look: EngineSearch, scratch: Scratch
+) -> Repairs:
     """Decide on the pairs that a repair can concern, which are numbered as their vectors are."""
     R, kept = len(pairs.orphans), np.concatenate([pairs.orphans, pairs.trusted])
     hashes = pairs.image_group[kept], pairs.text_group[kept]
@@ -227,7 +229,7 @@ def _taken(pairs: Gathered, image_groups: np.ndarray, text_groups_: np.ndarray) 
 
 
 def _write(
-    path: Path, pairs: Gathered, repairs: Repairs, settings: Settings, fingerprint: str, noted: Mapping[str, Any]
+    path: Path, pairs: Gathered, repairs: Repairs, settings: RepairSettings, fingerprint: str, noted: Mapping[str, Any]
 ) -> PlanSummary:
     """The plan, batch by batch, and its counts."""
     R, kept = len(pairs.orphans), np.concatenate([pairs.orphans, pairs.trusted])

@@ -185,7 +185,7 @@ def test_a_corrupted_copy_can_be_fitted_repaired_and_judged(command: Command, da
         )
         code, found, err = command("evaluate", f"run{kind}", out, "--json")
         assert code == 0 and 0 <= json.loads(found)["auroc"] <= 1, err
-        assert command("rematch", f"run{kind}", "--out", f"plan{kind}.parquet")[0] == 0
+        assert command("rematch", f"run{kind}", "--repairs", "plausible", "--out", f"plan{kind}.parquet")[0] == 0
         assert command("export", "--plan", f"plan{kind}.parquet", "--repaired", f"clean{kind}.parquet")[0] == 0
         code, _, err = command("report", f"run{kind}", "--out", f"page{kind}.html")
         assert code == 0, err

@@ -203,7 +203,8 @@ def test_end_to_end(command: Command, data: Path) -> None:
     assert counts["flagged"] == sum(scores["is_mismatch"].to_pylist())
 
     done = command(
-        "export", "--run", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet", "--dropped", "d.parquet",
+        "export", "--run", "run", "--repairs", "plausible", "--repaired", "out.parquet", "--ledger", "ledger.parquet",
+        "--dropped", "d.parquet",
         "--min-repair-score", "0.1", "--json",
     )  # fmt: skip
     assert done.code == 0, done.err

@@ -17,6 +17,7 @@ from cleanpairs import CRCL, Pairs
 from cleanpairs.cli import main
 from cleanpairs.plan import RepairPlan
 
+PLAUSIBLE = ("rematch", "--repairs", "plausible")
 WORDS = [f"w{k}" for k in range(24)]
 N, WRONG = 120, 30
 
@@ -65,7 +66,7 @@ def command(fitted: Path, monkeypatch: pytest.MonkeyPatch, in_process: Callable[
 
 @pytest.mark.parametrize("strategy", ["ot", "nearest", "half-replace", "pseudo-caption", "method"])
 def test_every_strategy_plans(command: Callable[..., Any], strategy: str, tmp_path: Path) -> None:
-    code, out, err = command("rematch", "--out", tmp_path / "plan.parquet", "--strategy", strategy, "--json")
+    code, out, err = command(*PLAUSIBLE, "--out", tmp_path / "plan.parquet", "--strategy", strategy, "--json")
     assert code == 0, err
     counts = json.loads(out)
     plan = RepairPlan.load(tmp_path / "plan.parquet")
@@ -75,7 +76,7 @@ def test_every_strategy_plans(command: Callable[..., Any], strategy: str, tmp_pa
 
 def test_review_edit_apply(command: Callable[..., Any], tmp_path: Path) -> None:
     plan_file = tmp_path / "plan.csv"
-    code, out, err = command("rematch", "run", "--out", plan_file, "--min-repair-score", "0.1")
+    code, out, err = command(*PLAUSIBLE, "run", "--out", plan_file, "--min-repair-score", "0.1")
     assert code == 0, err
     assert "new caption" in out and f"cleanpairs export --plan {plan_file}" in out
     searches = RepairPlan.load(plan_file).settings["searches"]
@@ -105,7 +106,7 @@ def test_review_edit_apply(command: Callable[..., Any], tmp_path: Path) -> None:
 def test_other_data_than_the_runs(command: Callable[..., Any], tmp_path: Path) -> None:
     other = write(tmp_path / "other.parquet", seed=5)
     plan_file = tmp_path / "plan.parquet"
-    code, _, err = command("rematch", "run", other, "--out", plan_file, "--threshold", "0.3", "--json")
+    code, _, err = command(*PLAUSIBLE, "run", other, "--out", plan_file, "--threshold", "0.3", "--json")
     assert code == 0, err
     assert RepairPlan.load(plan_file).settings["data"] == str(other)
     code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "out.parquet")
@@ -119,7 +120,7 @@ def test_spilled_plan_is_the_same_and_can_be_exported(command: Callable[..., Any
     plans, counts = [], []
     for spill in ("never", "always"):
         where = ("--out", tmp_path / f"{spill}.parquet", "--spill", spill)
-        code, out, err = command("rematch", "run", *where, "--min-repair-score", "0.1", "--json")
+        code, out, err = command(*PLAUSIBLE, "run", *where, "--min-repair-score", "0.1", "--json")
         assert code == 0, err
         counts.append(json.loads(out))
         plans.append(RepairPlan.load(tmp_path / f"{spill}.parquet"))
@@ -133,23 +134,33 @@ def test_spilled_plan_is_the_same_and_can_be_exported(command: Callable[..., Any
     tables = [pq.read_table(tmp_path / f"{name}-out.parquet") for name in ("never", "always")]
     assert tables[0]["caption"].equals(tables[1]["caption"])
     for spill, streamed in (("auto", False), ("always", True)):
-        code, out, err = command("rematch", "run", "--out", tmp_path / "said.parquet", "--overwrite", "--spill", spill)
+        code, out, err = command(
+            "rematch",
+            "--repairs",
+            "plausible",
+            "run",
+            "--out",
+            tmp_path / "said.parquet",
+            "--overwrite",
+            "--spill",
+            spill,
+        )
         assert code == 0 and ("made in a stream" in out) == streamed
-    code, _, err = command("rematch", "run", "--out", tmp_path / "plan.csv", "--spill", "always")
+    code, _, err = command(*PLAUSIBLE, "run", "--out", tmp_path / "plan.csv", "--spill", "always")
     assert code == 2 and "--spill always" in err and "Traceback" not in err
 
 
 def test_what_cannot_be(command: Callable[..., Any], tmp_path: Path) -> None:
     plan_file = tmp_path / "plan.parquet"
-    assert command("rematch", "--out", plan_file)[0] == 0
-    code, _, err = command("rematch", "--out", plan_file)
+    assert command(*PLAUSIBLE, "--out", plan_file)[0] == 0
+    code, _, err = command(*PLAUSIBLE, "--out", plan_file)
     assert code == 5 and "--overwrite" in err
-    assert command("rematch", "--out", plan_file, "--overwrite")[0] == 0
+    assert command(*PLAUSIBLE, "--out", plan_file, "--overwrite")[0] == 0
     code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "o.parquet", "--max-reuse", "2")
     assert code == 2 and "--max-reuse" in err and "rematch" in err
-    code, _, err = command("rematch", "a", "b", "c", "--out", tmp_path / "x.parquet")
+    code, _, err = command(*PLAUSIBLE, "a", "b", "c", "--out", tmp_path / "x.parquet")
     assert code == 2
-    code, _, err = command("rematch", "--out", tmp_path / "x.parquet", "--strategy", "best")
+    code, _, err = command(*PLAUSIBLE, "--out", tmp_path / "x.parquet", "--strategy", "best")
     assert code == 2 and "half-replace" in err
     code, _, err = command("export", "--plan", "data.parquet", "--repaired", tmp_path / "o.parquet")
     assert code == 3 and "no repair plan" in err
@@ -175,7 +186,7 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Callable[..., Any], fitt
     assert code == 7 and "no calibrated probabilities" in err and "--keep" in err
     code, _, err = command(*argv, "--max-wrong", "0.1", "--threshold", "0.5")
     assert code == 2 and "exclude each other" in err
-    code, _, err = command("rematch", run, "data.parquet", "--out", tmp_path / "p.parquet", "--max-wrong", "0.1")
+    code, _, err = command(*PLAUSIBLE, run, "data.parquet", "--out", tmp_path / "p.parquet", "--max-wrong", "0.1")
     assert code == 2 and "leave DATA out" in err
     config = json.loads((run / "model" / "config.json").read_text())
     config["calibration"] = {"theta": [-3.0, 1.0, 3.0], "draws": [[-3.0, 1.0, 3.0], [-2.9, 1.0, 3.1]]}
@@ -199,8 +210,8 @@ def test_auto_says_what_to_expect(command: Callable[..., Any], fitted: Path, tmp
         keys = Run.open(run).scores().table["key"].to_pylist()
         write_scores(run / "scores.parquet", keys, scores, 0.1, {}, overwrite=True)
         for argv in (
-            ["rematch", run, "--out", tmp_path / f"{name}.parquet"],
-            ["export", "--run", run, "--repaired", tmp_path / f"{name}-out.parquet"],
+            [*PLAUSIBLE, run, "--out", tmp_path / f"{name}.parquet"],
+            ["export", "--run", run, "--repairs", "plausible", "--repaired", tmp_path / f"{name}-out.parquet"],
         ):
             got, out, err = command(*argv, "--threshold", "auto")
             assert got == code, err
@@ -208,7 +219,7 @@ def test_auto_says_what_to_expect(command: Callable[..., Any], fitted: Path, tmp
                 assert "precision" not in out  # CRCL's scores are no probabilities
             else:
                 assert "do not separate" in err
-        got, out, err = command("rematch", run, "--out", tmp_path / "j.parquet", "--threshold", "auto", "--json")
+        got, out, err = command(*PLAUSIBLE, run, "--out", tmp_path / "j.parquet", "--threshold", "auto", "--json")
         assert got == code and (code or json.loads(out)["pairs"] == N)
         (tmp_path / "j.parquet").unlink(missing_ok=True)
 
@@ -219,7 +230,7 @@ def test_two_workers_plan_what_one_does(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name, argv in (("one", []), ("two", ["--workers", "2"])):
-        code, _, err = command("rematch", "--out", tmp_path / f"{name}.parquet", *argv)
+        code, _, err = command(*PLAUSIBLE, "--out", tmp_path / f"{name}.parquet", *argv)
         assert code == 0, err
     one, two = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("one", "two"))
     assert one.equals(two) and sorted(p.name for p in tmp_path.glob("*.parquet*")) == ["one.parquet", "two.parquet"]

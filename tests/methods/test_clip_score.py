@@ -116,7 +116,7 @@ def test_wrong_pairs_are_found_and_repaired(folder: Path, encoder: PretrainedCLI
     truth = np.arange(n) < wrong
     assert roc_auc_score(~truth, model.correspondence_) > 0.95
     assert model.evaluate(pairs).t2i_r1 < model.evaluate(vectors(encoder, n)).t2i_r1
-    plan = model.rematch(pairs, min_repair_score=0.0).to_pandas()
+    plan = model.rematch(pairs, repairs="plausible", min_repair_score=0.0).to_pandas()
     assert len(plan) == n and (plan["action"] == "rematch_text").sum() > 0
     taken = plan[plan["action"] == "rematch_text"]
     own = vectors(encoder, n).captions

@@ -49,7 +49,7 @@ def test_vectors_of_both_sides_need_no_model(tmp_path: Path) -> None:
     model = ClipScore(text_encoder="features", quantile=0.2, normalise="none").fit(pairs)
     np.testing.assert_allclose(model.correspondence_ * 2 - 1, cosines(pairs), atol=1e-6)
     assert (model.correspondence_ < model.threshold_).nonzero()[0].tolist() == list(range(12))
-    plan = model.rematch(pairs).to_pandas()
+    plan = model.rematch(pairs, repairs="plausible").to_pandas()
     taken = plan[plan["action"] == "rematch_text"]
     assert len(taken) >= 10 and (taken["caption"] == [CAPTIONS[i] for i in taken["pair_id"]]).all()
     again = ClipScore.from_pretrained(model.save_pretrained(tmp_path / "m"))
@@ -119,7 +119,7 @@ def test_scores_and_vectors_together_repair() -> None:
     pairs = both(given_scores={"similarity": np.where(np.arange(60) < 12, 0.1, 0.3)})
     model = ClipScore(score_column="similarity", quantile=0.2).fit(pairs)
     assert np.unique(model.correspondence_).tolist() == pytest.approx([0.55, 0.65])
-    assert (model.rematch(pairs).to_pandas()["action"] == "rematch_text").sum() >= 10
+    assert (model.rematch(pairs, repairs="plausible").to_pandas()["action"] == "rematch_text").sum() >= 10
 
 
 def test_what_the_data_must_bring() -> None:

@@ -85,16 +85,16 @@ def same(a: pa.Table, b: pa.Table) -> None:
     [
         {},
         {"strategy": "nearest", "donors": "mismatched"},
-        {"max_reuse": 3, "min_confidence": 0.05, "candidates": 5},
+        {"max_reuse": 3, "candidates": 5},
         {"targets": "image", "donors": "trusted"},
     ],
 )
 @pytest.mark.usefixtures("small_blocks")
 def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings: dict[str, Any]) -> None:
     data = write(tmp_path / "data.parquet", 700, 0.4, seed=1)
-    expected = plan_run(run, data, threshold=0.75, **settings)[1]
+    expected = plan_run(run, data, threshold=0.75, repairs="plausible", **settings)[1]
     out = tmp_path / "plan.parquet"
-    found = plan_stream(run, data, out, threshold=0.75, least_rows=0, **settings)
+    found = plan_stream(run, data, out, threshold=0.75, repairs="plausible", least_rows=0, **settings)
     assert found is not None
     loaded = RepairPlan.load(out)
     same(loaded.table, expected.table)
@@ -108,8 +108,8 @@ def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings:
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
 def test_few_rows(run: Run, tmp_path: Path, n: int) -> None:
     data = write(tmp_path / "data.parquet", n, 1.0)
-    expected = plan_run(run, data, threshold=0.9)[1]
-    found = plan_stream(run, data, tmp_path / "plan.parquet", threshold=0.9, least_rows=0)
+    expected = plan_run(run, data, threshold=0.9, repairs="plausible")[1]
+    found = plan_stream(run, data, tmp_path / "plan.parquet", threshold=0.9, repairs="plausible", least_rows=0)
     assert found is not None and found.summary.pairs == n
     same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
 
@@ -117,8 +117,8 @@ def test_few_rows(run: Run, tmp_path: Path, n: int) -> None:
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
 def test_all_or_none_to_repair(run: Run, tmp_path: Path, threshold: float) -> None:
     data = write(tmp_path / "data.parquet", 120, 0.5)
-    expected = plan_run(run, data, threshold=threshold)[1]
-    found = plan_stream(run, data, tmp_path / "plan.parquet", threshold=threshold, least_rows=0)
+    expected = plan_run(run, data, threshold=threshold, repairs="plausible")[1]
+    found = plan_stream(run, data, tmp_path / "plan.parquet", threshold=threshold, repairs="plausible", least_rows=0)
     assert found is not None
     same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
 
@@ -126,7 +126,10 @@ def test_all_or_none_to_repair(run: Run, tmp_path: Path, threshold: float) -> No
 @pytest.mark.usefixtures("small_blocks")
 def test_interrupted_plan_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, out = write(tmp_path / "data.parquet", 400, 0.4), tmp_path / "plan.parquet"
-    assert plan_stream(run, data, tmp_path / "whole.parquet", threshold=0.75, least_rows=0) is not None
+    assert (
+        plan_stream(run, data, tmp_path / "whole.parquet", threshold=0.75, repairs="plausible", least_rows=0)
+        is not None
+    )
 
     searches: list[Path] = []
 
@@ -140,7 +143,7 @@ def test_interrupted_plan_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(stream.EngineSearch, "__call__", stop)
         with pytest.raises(KeyboardInterrupt):
-            plan_stream(run, data, out, threshold=0.75, least_rows=0)
+            plan_stream(run, data, out, threshold=0.75, repairs="plausible", least_rows=0)
     left = sorted(p.name for p in (tmp_path / "plan.parquet.parts").iterdir())
     assert not out.exists() and {"gathered.json", "search-0", "search-1"} <= set(left)
 
@@ -149,7 +152,7 @@ def test_interrupted_plan_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(stream, "gather", never)
-        plan_stream(run, data, out, threshold=0.75, least_rows=0)
+        plan_stream(run, data, out, threshold=0.75, repairs="plausible", least_rows=0)
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
     assert not (tmp_path / "plan.parquet.parts").exists()
 
@@ -163,9 +166,9 @@ def test_parts_of_other_settings_are_not_taken(run: Run, tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(stream, "_write", stop)
         with pytest.raises(KeyboardInterrupt):
-            plan_stream(run, data, out, threshold=0.95, least_rows=0)
-    plan_stream(run, data, out, threshold=0.75, least_rows=0)
-    same(RepairPlan.load(out).table, plan_run(run, data, threshold=0.75)[1].table)
+            plan_stream(run, data, out, threshold=0.95, repairs="plausible", least_rows=0)
+    plan_stream(run, data, out, threshold=0.75, repairs="plausible", least_rows=0)
+    same(RepairPlan.load(out).table, plan_run(run, data, threshold=0.75, repairs="plausible")[1].table)
 
 
 def test_what_does_not_stream_is_left_to_memory(run: Run, tmp_path: Path) -> None:

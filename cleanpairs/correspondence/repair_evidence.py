@@ -1,0 +1,339 @@
+r"""The probability that an image and a caption of different pairs belong together, by untrained evidence.
+
+Networks know their training pairs by heart, so no score of theirs on a trusted pair says how a right repair scores
+(docs/log.md). Here everything is linear or untrained, in frozen spaces, and out of fold:
+
+1. The trusted pairs are dealt to K folds. A *bank* is all trusted pairs but one fold. It predicts a caption's vector
+   from an image, and an image's from a caption: by ridge regression, and by the mean over neighbours with kernels of
+   two widths (as :mod:`cleanpairs.correspondence.agreement` asks). Where images and captions are vectors of one space,
+   their cosine is evidence, too. Each is taken in deviations over all captions, or images.
+2. A logistic regression of held-out trusted pairs against random ones makes one log likelihood ratio l of them.
+3. A caption is the best of thousands, so it counts how much better than the others it is:
+   l - log sum of exp(l) over the image's other captions, and over the caption's other images, both scaled to the
+   number of those that are to be repaired.
+4. Held-out trusted pairs, taken apart, are repairs whose truth is known: of the edges between a fold's images and its
+   captions, those of its pairs are right. They go through 1 to 3 as the mismatched pairs do: the bank knows neither. A
+   logistic regression of right on l and both differences gives the probability.
+
+Prior: a repair is right only if both pairs that it takes apart are mismatched (the product of their probabilities),
+and if the caption's image is there at all. How often it is cannot be told from the scores (docs/log.md): ``PRESENT``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.linear_model import LogisticRegression
+
+__all__ = ["RepairEvidence"]
+
+FOLDS = 3
+TAUS = 0.15, 0.05
+PRESENT = 0.9  # share of the mismatched images whose caption is among the mismatched captions
+LEAST = 200  # trusted pairs
+LEAST_RIGHT = 30  # right edges among those that the calibration sees
+NEAR = 20  # edges of an image that the calibration sees, about
+MOST = 8192  # images and captions over which the sums of 3. are taken; more are sampled
+MOST_HELD = 2048  # of a fold
+MOST_REPAIRED = 50_000  # mismatched pairs, above which nothing is said
+BLOCK = 256
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """V views of some images and captions: the evidence of a pair in view v is the inner product of its two rows."""
+
+    images: list[np.ndarray]
+    captions: list[np.ndarray]
+
+    def table(self, rows: slice) -> np.ndarray:
+        """(b, C, V) of consecutive images and all captions."""
+        return np.stack([x[rows] @ t.T for x, t in zip(self.images, self.captions, strict=True)], axis=-1)
+
+    def pairs(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
+        """(k, V) of k pairs."""
+        out = np.empty((len(image), len(self.images)), np.float32)
+        for start in range(0, len(image), 1 << 14):
+            s = slice(start, start + (1 << 14))
+            for v, (x, t) in enumerate(zip(self.images, self.captions, strict=True)):
+                out[s, v] = np.einsum("ij,ij->i", x[image[s]], t[caption[s]])
+        return out
+
+
+@dataclass(frozen=True)
+class _Space:
+    """Vectors (n, d) of one side around their mean, and their covariance."""
+
+    vectors: np.ndarray
+    covariance: np.ndarray
+
+    @classmethod
+    def of(cls, vectors: np.ndarray) -> _Space:
+        centred = np.asarray(vectors - vectors.mean(axis=0), np.float32)
+        return cls(centred, centred.T @ centred / np.float32(len(centred)))
+
+    def scaled(self, predicted: np.ndarray) -> np.ndarray:
+        """Predictions (k, d) in units of the deviation of their product with all vectors."""
+        spread = np.sqrt(np.maximum(np.einsum("ij,ij->i", predicted @ self.covariance, predicted), 1e-12))
+        return np.asarray(predicted / spread[:, None], np.float32)
+
+
+class _Bank:
+    """Trusted pairs that predict captions of images, and images of captions."""
+
+    def __init__(
+        self, image: _Space, text: _Space, of_image: np.ndarray, pairs: np.ndarray, weight: np.ndarray
+    ) -> None:
+        self.image, self.text = image, text
+        self.x, self.t, self.weight = image.vectors[of_image[pairs]], text.vectors[pairs], weight.astype(np.float32)
+        self.map = self._ridge(self.x, self.t), self._ridge(self.t, self.x)
+
+    def _ridge(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        weighted = (a * self.weight[:, None]).T
+        gram = weighted @ a
+        gram += np.eye(len(gram), dtype=np.float32) * (np.trace(gram) / len(gram) + np.float32(1e-6))
+        return np.asarray(np.linalg.solve(gram, weighted @ b), np.float32)
+
+    def _said(self, asking: np.ndarray, among: np.ndarray, said: np.ndarray, map_: np.ndarray) -> list[np.ndarray]:
+        unit, others = _unit(asking), _unit(among)
+        out = [asking @ map_, *(np.empty((len(asking), said.shape[1]), np.float32) for _ in TAUS)]
+        for start in range(0, len(asking), 1024):
+            near = unit[start : start + 1024] @ others.T - 1
+            for k, tau in enumerate(TAUS):
+                K = np.exp(near / np.float32(tau)) * self.weight
+                out[k + 1][start : start + 1024] = K @ said / np.maximum(K.sum(axis=1, keepdims=True), 1e-12)
+        return out
+
+    def sides(self, images: np.ndarray, captions: np.ndarray, joint: tuple[_Space, _Space] | None) -> _Sides:
+        """Of rows of the images, and of the captions."""
+        x, t = self.image.vectors[images], self.text.vectors[captions]
+        texts = [self.text.scaled(c) for c in self._said(x, self.x, self.t, self.map[0])]
+        pictures = [self.image.scaled(c) for c in self._said(t, self.t, self.x, self.map[1])]
+        of_images, of_captions = texts + [x] * len(pictures), [t] * len(texts) + pictures
+        if joint is not None:
+            a, b = joint[0].vectors[images], joint[1].vectors[captions]
+            of_images, of_captions = [*of_images, joint[1].scaled(a), a], [*of_captions, b, joint[0].scaled(b)]
+        return _Sides(of_images, of_captions)
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def _terms(views: np.ndarray) -> np.ndarray:
+    scaled = np.clip(views, -4, 12) / 3
+    return np.concatenate([scaled, scaled * np.abs(scaled)], axis=-1)
+
+
+def _bends(edges: np.ndarray) -> np.ndarray:
+    scaled = np.clip(edges, -10, 10) / 4
+    return np.concatenate([scaled, np.maximum(scaled, 0)], axis=1)
+
+
+@dataclass(frozen=True)
+class _Ratio:
+    """2. of the module's head."""
+
+    coefficients: np.ndarray
+    intercept: float
+
+    def __call__(self, views: np.ndarray) -> np.ndarray:
+        return np.asarray(_terms(views) @ self.coefficients + self.intercept, np.float32)
+
+    def blocks(self, sides: _Sides) -> Iterator[tuple[slice, np.ndarray]]:
+        """l (b, C) of all images and captions, some images at a time."""
+        for start in range(0, len(sides.images[0]), BLOCK):
+            rows = slice(start, start + BLOCK)
+            yield rows, self(sides.table(rows))
+
+
+def _differences(
+    ratio: np.ndarray, row_sum: np.ndarray, column_sum: np.ndarray, scale: tuple[float, float]
+) -> np.ndarray:
+    """(k, 3): l and what it is above the others of its image and of its caption, whose sums hold its own exp(ratio)."""
+    own = np.exp(ratio.astype(np.float64))
+    others = ((total - own) * by for total, by in zip((row_sum, column_sum), scale, strict=True))
+    return np.stack([ratio, *(ratio - np.log(np.maximum(other, 0) + 1e-3) for other in others)], axis=1)
+
+
+class RepairEvidence:
+    """Of N pairs, some to be repaired: how likely the image of one and the caption of another belong together.
+
+    Parameters
+    ----------
+    images, texts : (M, D), (N, d) float32
+        Unit vectors in frozen spaces.
+    image_index : (N,) int64
+        Image of each pair.
+    image_group, text_group : (N,) int64
+        Equal numbers are the same image, the same text.
+    matched : (N,)
+        The calibrated probability that each pair is matched; NaN for one that takes no part.
+    threshold : float
+        Pairs below it are to be repaired; the others are trusted.
+    joint : ((M, e), (N, e)), optional
+        Vectors of both sides in one space, where there is one.
+    """
+
+    def __init__(
+        self, images: np.ndarray, texts: np.ndarray, image_index: np.ndarray, image_group: np.ndarray,
+        text_group: np.ndarray, matched: np.ndarray, threshold: float, *,
+        joint: tuple[np.ndarray, np.ndarray] | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
+        rng = np.random.default_rng(seed)
+        self.image_group, self.text_group, self.of_image = image_group, text_group, image_index
+        known = np.isfinite(matched)
+        self.matched = np.where(known, matched, 0.0)
+        self.captions = np.flatnonzero(known & (self.matched < threshold))  # pairs to be repaired
+        self.trusted = rng.permutation(np.flatnonzero(known & (self.matched >= threshold)))
+        self.judged = len(self.trusted) >= LEAST and 2 <= len(self.captions) <= MOST_REPAIRED
+        if not self.judged:
+            return
+        spaces = _Space.of(images), _Space.of(texts)
+        self._joint = None if joint is None else (_Space.of(joint[0]), _Space.of(joint[1]))
+        folds = [self.trusted[f::FOLDS] for f in range(FOLDS)]
+        banks = []
+        for fold in folds:
+            rest = np.setdiff1d(self.trusted, fold)
+            banks.append(_Bank(*spaces, image_index, rest, self.matched[rest]))
+        self.first = np.unique(image_group[self.captions], return_index=True)[1]
+        self.images = self.captions[self.first]  # a pair that shows each of their images
+        self.image_fold = rng.integers(0, FOLDS, len(self.images))
+        held = [(h[:MOST_HELD], one_of_each(h[:MOST_HELD], image_group)) for h in folds]
+        self._ratio = self._learned(banks, held, rng)
+        self.judged = self._calibrate(banks, held)
+        if self.judged:
+            self._prepare(banks)
+
+    def _sides(self, bank: _Bank, images: np.ndarray, captions: np.ndarray) -> _Sides:
+        return bank.sides(self.of_image[images], captions, self._joint)
+
+    def _right(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+        """(I, C) bool: whether an image stands beside a caption anywhere in the input."""
+        groups, g = np.unique(self.image_group, return_inverse=True)
+        texts, t = np.unique(self.text_group, return_inverse=True)
+        shape = len(groups), len(texts)
+        beside = csr_array((np.ones(len(g), bool), (g, t)), shape=shape)[g[images]]
+        shown = csr_array((np.ones(len(captions), bool), (t[captions], np.arange(len(captions)))), shape=(
+            len(texts), len(captions),
+        ))  # fmt: skip
+        return np.asarray((beside @ shown).nonzero())
+
+    def _learned(
+        self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator
+    ) -> _Ratio:
+        right, weight, random = [], [], []
+        for bank, (captions, _) in zip(banks, held, strict=True):
+            sides, n = self._sides(bank, captions, captions), len(captions)
+            right.append(sides.pairs(np.arange(n), np.arange(n)))
+            weight.append(self.matched[captions])
+            image, caption = rng.integers(0, n, (2, 20_000))
+            apart = self.image_group[captions[image]] != self.image_group[captions[caption]]
+            apart &= self.text_group[captions[image]] != self.text_group[captions[caption]]
+            random.append(sides.pairs(image[apart], caption[apart]))
+        a, w, b = (np.concatenate(part) for part in (right, weight, random))
+        fit = LogisticRegression(max_iter=500).fit(
+            _terms(np.concatenate([a, b])), np.repeat([1, 0], [len(a), len(b)]),
+            sample_weight=np.concatenate([w / w.mean(), np.full(len(b), len(a) / max(len(b), 1))]),
+        )  # fmt: skip
+        return _Ratio(fit.coef_[0].astype(np.float32), float(fit.intercept_[0]))
+
+    def _calibrate(self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+        """4. of the module's head; False where too few right edges are seen."""
+        found, scores = [], []
+        for bank, (captions, images) in zip(banks, held, strict=True):
+            ratio = np.concatenate([block for _, block in self._ratio.blocks(self._sides(bank, images, captions))])
+            right = np.zeros(ratio.shape, bool)
+            right[tuple(self._right(images, captions))] = True
+            scale = len(self.captions) / len(captions), len(self.images) / len(images)
+            found.append((ratio, right, scale, self.matched[captions]))
+            seen = min(1.0, NEAR / (scale[0] * ratio.shape[1]))
+            scores.append(np.quantile(ratio[~right], 1 - seen))
+        self.least = float(np.mean(scores))
+        mean = float(self.matched[self.trusted].mean())
+        edges, truth, weight = [], [], []
+        for ratio, right, scale, matched in found:
+            total = np.exp(ratio.astype(np.float64))
+            i, c = np.nonzero(ratio > self.least)
+            edges.append(_differences(ratio[i, c], total.sum(axis=1)[i], total.sum(axis=0)[c], scale))
+            truth.append(right[i, c])
+            weight.append(np.where(right[i, c], PRESENT / mean * matched[c], scale[1]))
+        x, y, w = (np.concatenate(part) for part in (edges, truth, weight))
+        if min(y.sum(), (~y).sum()) < LEAST_RIGHT:
+            return False
+        fit = LogisticRegression(C=10, max_iter=1000).fit(_bends(x), y, sample_weight=w)
+        self._logit = fit.coef_[0], float(fit.intercept_[0])
+        return True
+
+    def _prepare(self, banks: list[_Bank]) -> None:
+        """Views of all that is to be repaired, and the sums over the others."""
+        self._views = []
+        self._place = np.full(len(self.images), -1)  # of each image among those of its fold
+        sums = np.zeros(len(self.images)), np.zeros(len(self.captions))
+        step = -(-len(self.captions) // MOST)
+        self._scale = float(step), float(-(-len(self.images) // MOST))
+        for f, bank in enumerate(banks):
+            mine = np.flatnonzero(self.image_fold == f)
+            self._place[mine] = np.arange(len(mine))
+            sides = self._sides(bank, self.images[mine], self.captions)
+            self._views.append(sides)
+            some = _Sides(sides.images, [t[::step] for t in sides.captions])
+            for rows, ratio in self._ratio.blocks(some):
+                sums[0][mine[rows]] = np.exp(ratio.astype(np.float64)).sum(axis=1)
+            every = int(self._scale[1])
+            if step == every == 1:
+                for _, ratio in self._ratio.blocks(sides):
+                    sums[1][:] += np.exp(ratio.astype(np.float64)).sum(axis=0)
+            else:
+                few = _Sides([x[::every] for x in sides.images], sides.captions)
+                for _, ratio in self._ratio.blocks(few):
+                    sums[1][:] += np.exp(ratio.astype(np.float64)).sum(axis=0)
+        self._sums = sums
+        if self._scale == (1.0, 1.0):  # what stands in the input is no candidate
+            image, caption = self._right(self.images, self.captions)
+            own = np.exp(self._ratio_of(image, caption).astype(np.float64))
+            np.subtract.at(sums[0], image, own)
+            np.subtract.at(sums[1], caption, own)
+        group = np.unique(self.image_group[self.captions], return_inverse=True)[1]
+        self._wrong = np.zeros(len(self.images))
+        np.maximum.at(self._wrong, group, 1 - self.matched[self.captions])
+
+    def _ratio_of(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
+        """l (k,) of places among the images and captions to be repaired."""
+        out = np.empty(len(image), np.float32)
+        for f, sides in enumerate(self._views):
+            mine = np.flatnonzero(self.image_fold[image] == f)
+            out[mine] = self._ratio(sides.pairs(self._place[image[mine]], caption[mine]))
+        return out
+
+    def probability(self, image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
+        """P (k,) float32 that the image of each pair in ``image_of`` belongs to the caption of that in ``text_of``.
+
+        0 where either is a trusted pair's, which has its partner. NaN for all where there is too little to judge by.
+        """
+        out = np.zeros(len(image_of), np.float32)
+        if not self.judged:
+            out[:] = np.nan
+            return out
+        place = np.full(len(self.matched), -1)
+        place[self.captions] = np.arange(len(self.captions))
+        at = np.flatnonzero((place[image_of] >= 0) & (place[text_of] >= 0))
+        group = np.unique(self.image_group[self.captions], return_inverse=True)[1]
+        image, caption = group[place[image_of[at]]], place[text_of[at]]
+        ratio = self._ratio_of(image, caption)
+        seen = ratio > self.least
+        at, image, caption, ratio = at[seen], image[seen], caption[seen], ratio[seen]
+        if len(at):
+            edges = _differences(ratio, self._sums[0][image], self._sums[1][caption], self._scale)
+            logit = _bends(edges) @ self._logit[0] + self._logit[1]
+            odds = np.exp(logit) * self._wrong[image] * (1 - self.matched[self.captions[caption]])
+            out[at] = odds / (1 + odds)
+        return out
+
+
+def one_of_each(pairs: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The first of ``pairs`` (n,) of each group."""
+    return np.asarray(pairs[np.unique(group[pairs], return_index=True)[1]])

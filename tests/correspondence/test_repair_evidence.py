@@ -1,0 +1,73 @@
+"""Probabilities of repairs, beside the truth of a corpus whose captions were exchanged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cleanpairs.audit.calibration import calibration_error
+from cleanpairs.correspondence.repair_evidence import RepairEvidence
+from cleanpairs.ops.repairs import Chance, _as_pure
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+class Exchanged:
+    """n images and captions, linear in a common cause, with noise; a share of the captions is exchanged."""
+
+    def __init__(self, n: int, noise: float, share: float = 0.4, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        cause = rng.normal(size=(n, 24))
+        self.truth = np.arange(n)
+        wrong = rng.choice(n, round(share * n), replace=False)
+        self.truth[wrong] = np.roll(wrong, 1)
+        self.images = unit(cause @ rng.normal(size=(24, 40)) + noise * rng.normal(size=(n, 40)))
+        self.texts = unit(cause @ rng.normal(size=(24, 32)) + noise * rng.normal(size=(n, 32)))[self.truth]
+        right = self.truth == np.arange(n)
+        self.matched = np.where(rng.random(n) < 0.95, np.where(right, 0.95, 0.05), np.where(right, 0.05, 0.95))
+
+    def evidence(self) -> RepairEvidence:
+        own = np.arange(len(self.truth))
+        return RepairEvidence(self.images, self.texts, own, own, self.truth, self.matched, 0.5)
+
+    def edges(self, of: RepairEvidence) -> tuple[np.ndarray, np.ndarray]:
+        """Probability of each pair of an image and a caption to be repaired, and whether it is right."""
+        image, caption = (x.ravel() for x in np.meshgrid(of.captions, of.captions, indexing="ij"))
+        some = image != caption
+        return of.probability(image[some], caption[some]), self.truth[caption[some]] == image[some]
+
+
+@pytest.mark.parametrize("noise", [2.0, 4.0])
+def test_what_is_said_of_repairs_is_so(noise: float) -> None:
+    corpus = Exchanged(1500, noise)
+    found = corpus.evidence()
+    said, right = (x.reshape(len(found.captions), -1) for x in corpus.edges(found))
+    best = said.argmax(axis=1)[:, None]  # of each image, the likeliest caption
+    said, right = (np.take_along_axis(x, best, axis=1).ravel() for x in (said, right))
+    assert calibration_error(said, right) < 0.1 and abs(said.mean() - right.mean()) < 0.07
+    if noise == 2.0:
+        assert right[said > 0.5].sum() > 100, "they are found where they can be"
+
+
+def test_where_captions_tell_nothing_no_repair_is_probable() -> None:
+    corpus = Exchanged(900, 2.0)
+    corpus.texts = unit(np.random.default_rng(1).normal(size=corpus.texts.shape))
+    found = corpus.evidence()
+    assert not found.judged or (corpus.edges(found)[0] < 0.5).all()
+
+
+def test_parts_of_trusted_pairs_have_their_partners_and_few_pairs_tell_nothing() -> None:
+    corpus = Exchanged(600, 2.0)
+    found = corpus.evidence()
+    trusted, flagged = np.flatnonzero(corpus.matched >= 0.5)[:50], np.flatnonzero(corpus.matched < 0.5)[:50]
+    assert not found.probability(trusted, flagged).any() and not found.probability(flagged, trusted).any()
+    few = Exchanged(150, 2.0).evidence()
+    assert not few.judged and np.isnan(few.probability(np.arange(3), np.arange(3))).all()
+
+
+def test_the_surest_are_taken_as_long_as_what_is_kept_stays_as_pure() -> None:
+    confidence = np.array([0.6, np.nan, 0.99, 0.55, 0.9], np.float32)
+    taken = _as_pure(confidence, Chance(lambda i, t: confidence, kept=20, mismatched=1.0))
+    assert taken.tolist() == [False, False, True, False, True]  # 1.11 of 22 is .0505; 1.51 of 23 would be .0657
