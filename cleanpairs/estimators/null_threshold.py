@@ -46,10 +46,11 @@ def null_threshold(
     sides = (np.asarray(x, dtype=np.float32) for x in (images, texts))
     image, text = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in sides)
     observed, null = scores_and_null(Background(image, text, image_group, text_group), "softmax", TAU, seed)
-    found = calibrate(observed, null, draws=0) if one_space(observed, null) else None
+    found = calibrate(observed, null, draws=30) if one_space(observed, null) else None
     if found is None:
         return None
-    rate = found.rate if found.rate * len(y) >= 1 else 0.0  # less than one pair is none
+    estimate = found.noise_rate(len(y))
+    rate = estimate.value if estimate.low > 0 else 0.0
     threshold = float(np.quantile(y, rate))
     flagged = y < threshold
     if (
