@@ -29,7 +29,7 @@ from scipy import stats
 from side_by_side import Machine, Row, one_thread, take_turns
 from torch import Tensor
 
-from cleanpairs.ops.ranks import average_ranks, rank_correlation
+from cleanpairs.ops import ranks as of_torch
 from cleanpairs.ops.transport import partial_transport
 
 MASS = 0.1
@@ -123,6 +123,14 @@ def transport(size: int, turns: int) -> None:
 def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
     x = rng.standard_normal(shape, dtype=np.float32)
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def average_ranks(x: np.ndarray) -> np.ndarray:
+    return of_torch.average_ranks(torch.from_numpy(x)).numpy()
+
+
+def rank_correlation(*arrays: np.ndarray) -> np.ndarray:
+    return of_torch.rank_correlation(*map(torch.from_numpy, arrays)).numpy()
 
 
 def row_loop(images: np.ndarray, texts: np.ndarray, bank_image: np.ndarray, bank_text: np.ndarray) -> np.ndarray:

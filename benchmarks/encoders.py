@@ -88,7 +88,7 @@ def runs(
         yield f"| {noise:g} | {kind} | {' | '.join(figures)} | {model.noise_rate_:.2f} | {rsum} | {seconds:.0f} |"
 
 
-def speed(pairs: Pairs, images: int = 64, captions: int = 2000) -> None:
+def speed(pairs: Pairs, images: int = 64, captions: int = 1000) -> None:
     """CPU milliseconds an image in float32 and bfloat16, by turns, and how far the features agree; the same of captions
     of 12 words.
     """

@@ -56,20 +56,20 @@ class Agreement:
 
     ``own`` (N,): agreement, in units of the control's deviation; ``control`` (K,): that of random wrong pairs;
     ``wrong`` in [0, 1]: the estimated share of wrong pairs; ``right`` (N,) in [0, 1]: the probability of being right;
-    ``null`` (m,), ``null_right`` (m,): the same figures of the null pairs that were asked about.
+    ``planted`` (m,), ``planted_right`` (m,): the same figures of the null pairs that were asked about.
     """
 
     own: np.ndarray
     control: np.ndarray
     wrong: float
     right: np.ndarray
-    null: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    null_right: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    planted: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    planted_right: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
-def nothing_known(n: int, null: int = 0) -> Agreement:
-    """Of N pairs, and ``null`` others, that nobody was asked about: all count as right, and there is no control."""
-    return Agreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n), np.zeros(null), np.ones(null))
+def nothing_known(n: int, planted: int = 0) -> Agreement:
+    """Of N pairs, and ``planted`` others, that nobody was asked about: all count as right, and there is no control."""
+    return Agreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n), np.zeros(planted), np.ones(planted))
 
 
 def neighbours_agreement(
@@ -78,7 +78,7 @@ def neighbours_agreement(
     image_group: np.ndarray,
     text_group: np.ndarray,
     *,
-    null: np.ndarray | None = None,
+    planted: np.ndarray | None = None,
     tau: float = TAU,
     rounds: int = ROUNDS,
     bank: int = BANK,
@@ -92,16 +92,16 @@ def neighbours_agreement(
         Unit vectors of each pair's image and caption; zeros say nothing.
     image_group, text_group : (N,) int64
         Equal numbers are the same image, the same text.
-    null : (2, m) int64, optional
+    planted : (2, m) int64, optional
         Rows of an image and of another's caption: mismatched pairs that are judged like the control, and answer nobody.
     bank : int
         A random sample of so many pairs answers where there are more; time is that of N * bank dot products.
     """
     n = len(images)
-    null = np.zeros((2, 0), np.int64) if null is None else null
+    planted = np.zeros((2, 0), np.int64) if planted is None else planted
     rng = np.random.default_rng(seed)
     if n < 2 * BINS:
-        return nothing_known(n, null.shape[1])
+        return nothing_known(n, planted.shape[1])
     asked = np.sort(rng.permutation(n)[:bank])
     number = np.unique(image_group, return_inverse=True)[1]
     fold = rng.permutation(number.max() + 1)[number] % FOLDS
@@ -111,9 +111,9 @@ def neighbours_agreement(
     )
     pairs = pairs[:, (image_group[pairs[0]] != image_group[pairs[1]]) & (text_group[pairs[0]] != text_group[pairs[1]])]
     if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
-        return nothing_known(n, null.shape[1])
+        return nothing_known(n, planted.shape[1])
     question = _Question(images, texts, image_group, text_group, tau)
-    own, control, of_null = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(null.shape[1])
+    own, control, of_planted = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(planted.shape[1])
     for f in range(FOLDS):
         mine = fold == f
         right = np.ones(n)
@@ -121,13 +121,13 @@ def neighbours_agreement(
         for _ in range(max(1, rounds) - 1):
             said, against = question.ask(np.arange(n), pairs, others, np.where(mine, 0, right))
             right = (right + 1 - posterior(said, against, wrong_share(said, against))) / 2
-        of, here = mine[pairs[0]], mine[null[0]]
-        rows = np.union1d(np.flatnonzero(mine), null[1, here])
-        said, against = question.ask(rows, np.concatenate([pairs[:, of], null[:, here]], axis=1), asked, right)
-        own[mine], control[of], of_null[here] = said[mine[rows]], against[: of.sum()], against[of.sum() :]
+        of, here = mine[pairs[0]], mine[planted[0]]
+        rows = np.union1d(np.flatnonzero(mine), planted[1, here])
+        said, against = question.ask(rows, np.concatenate([pairs[:, of], planted[:, here]], axis=1), asked, right)
+        own[mine], control[of], of_planted[here] = said[mine[rows]], against[: of.sum()], against[of.sum() :]
     wrong = wrong_share(own, control)
-    right, null_right = (1 - posterior(own, control, wrong, at) for at in (own, of_null))
-    return Agreement(own, control, wrong, right, of_null, null_right)
+    right, planted_right = (1 - posterior(own, control, wrong, at) for at in (own, of_planted))
+    return Agreement(own, control, wrong, right, of_planted, planted_right)
 
 
 @dataclass(frozen=True)

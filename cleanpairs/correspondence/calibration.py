@@ -11,8 +11,9 @@ so that fitting h to the null alone gives both. g is a beta calibration (Kull et
     g(q) = 1 / (1 + exp(-(a - b log q + c log(1 - q)))),    b, c > 0
 
 three parameters, by maximum likelihood with a weak prior: two powers hold in the tails, where a histogram has nothing
-left to count. Its log odds end at 7 either way, but for a small slope that keeps the order. g goes to 1 at q = 0: the lowest scores are taken to be mismatched pairs', as Storey's estimate takes
-them (JRSS B 2002), so pi is an upper estimate where some right pairs look like any mismatched one.
+left to count. Its log odds end at 7 either way, but for a small slope that keeps the order. g goes to 1 at q = 0: the
+lowest scores are taken to be mismatched pairs', as Storey's estimate takes them (JRSS B 2002), so pi is an upper
+estimate where some right pairs look like any mismatched one.
 
 Where another figure of the null pairs has a null that is known exactly (neighbours' agreement, which no network has
 learned), they are weighted so that its first three moments are what they must be: raking (Deville and Saerndal, JASA

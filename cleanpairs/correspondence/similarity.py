@@ -6,13 +6,12 @@ r"""Evidence of vectors of one space, before any training: normalised similarity
 3. A ridge regression of captions on images, and the other way round, on the pairs of other folds with the weights p:
    how well t_i fits what x_i predicts, in deviations of how all captions would. It mends a space that hubs or noise
    have spoiled, and is blind to captions that were swapped with near ones.
-4. Both are joined as n + c r, each in deviations of its null; c is the least within two standard errors of the
-   largest area under the ROC curve of observed pairs that seem right against null pairs, where null pairs that are
-   near (image i, the caption that is most like caption i) count a fifth:
-   the yardstick asks for no label, and is of held-out folds.
-5. Rate and probability from the null (:mod:`cleanpairs.correspondence.calibration`). Where it shows little wrong, the near
-   null is asked, too, about what the random one leaves unexplained; it is believed only where right pairs are clearly
-   apart from it.
+4. Both are joined as n + c r, each in deviations of its null; c is the least within two standard errors of the largest
+   area under the ROC curve of observed pairs that seem right against null pairs, where null pairs that are near
+   (image i, the caption that is most like caption i) count a fifth: it asks for no label, and is of held-out folds.
+5. Rate and probability from the null (:mod:`cleanpairs.correspondence.calibration`). Where it shows little wrong, the
+   near null is asked, too, about what the random one leaves unexplained; it is believed only where right pairs are
+   clearly apart from it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ FEW_WRONG = 0.03  # share within the estimate's error
 FEW_RANDOM = 0.15  # share of random wrong pairs up to which near ones can be told beside them
 SETTLED = 0.98  # area of right pairs against wrong ones (docs/log.md)
 APART, NEAR_APART = 0.9, 0.75  # areas, of right pairs against null ones, where near noise can be told
-TAIL, LEAST_TAIL = 0.2, 0.13  # quantile of the near null, and the share of observed pairs below it
+TAIL, LEAST_TAIL = 0.2, 0.08  # quantile of the near null, and the share of observed pairs below it
 LEAST_NEAR, MOST_NEAR = 0.2, 0.5  # share that near noise is told of
 
 
@@ -47,8 +46,9 @@ LEAST_NEAR, MOST_NEAR = 0.2, 0.5  # share that near noise is told of
 class SimilarityEvidence(Agreement):
     """As :class:`cleanpairs.correspondence.agreement.Agreement`.
 
-    ``calibration``: of ``right`` and ``wrong``; ``separation`` in [0, 1]: the estimated area under the ROC curve of right
-    pairs against wrong ones; ``correction``: the weight of the regression; ``near``: whether the wrong share is that of captions swapped with near ones.
+    ``calibration``: of ``right`` and ``wrong``; ``separation`` in [0, 1]: the estimated area under the ROC curve of
+    right pairs against wrong ones; ``correction``: the weight of the regression; ``near``: whether the wrong share is
+    that of captions swapped with near ones.
     """
 
     calibration: Calibration
@@ -205,5 +205,6 @@ def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: floa
         return None
     drawn = np.random.default_rng(seed).choice(null, int(len(near) * random / share))
     found = calibrate(observed, np.concatenate([near, drawn]), seed=seed)
-    told = found is not None and LEAST_NEAR <= found.rate - random and found.rate <= MOST_NEAR
-    return found if told and _corrected(area(observed, near), found.rate) >= NEAR_APART else None
+    if found is None or found.rate - random < LEAST_NEAR or found.rate > MOST_NEAR:
+        return None
+    return found if _corrected(area(observed, near), found.rate) >= NEAR_APART else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from cleanpairs.ops.columns import recast
+
 __all__ = ["plain_batch", "plain_schema", "plain_type"]
 
 
@@ -49,13 +51,4 @@ def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if column.type.equals(kind):
-        return column
-    if isinstance(column, pa.ExtensionArray):
-        return _plain(column.storage, kind)
-    try:
-        if "list_view" not in str(column.type):  # pyarrow 26 casts those with nulls to lists that are invalid
-            return column.cast(kind)
-    except pa.ArrowNotImplementedError:  # inside of maps and dictionaries
-        pass
-    return pa.array(column.to_pylist(), kind)
+    return _plain(column.storage, kind) if isinstance(column, pa.ExtensionArray) else recast(column, kind)

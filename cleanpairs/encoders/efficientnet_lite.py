@@ -146,8 +146,8 @@ class EfficientNetLite0(nn.Module):
     fold : bool, default True
         Merge batch norms into the convolutions after loading; the same function up to rounding, and faster.
     precision : torch.dtype, default torch.float32
-        Of the network. In bfloat16 a processor that is made for it takes .4 of the time; the features agree with those
-        in float32 by a cosine of .9997.
+        Of the network. In bfloat16 a processor that is made for it takes half the time; the features agree with those
+        in float32 by a cosine of .9993 on average (64 photographs; the least .996).
 
     Attributes
     ----------

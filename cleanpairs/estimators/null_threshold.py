@@ -49,7 +49,7 @@ def null_threshold(
     found = calibrate(observed, null, draws=0) if one_space(observed, null) else None
     if found is None:
         return None
-    rate = found.rate
+    rate = found.rate if found.rate * len(y) >= 1 else 0.0  # less than one pair is none
     threshold = float(np.quantile(y, rate))
     flagged = y < threshold
     if (

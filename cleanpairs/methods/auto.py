@@ -57,7 +57,7 @@ __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
-# Of the ranks of likeness and evidence in the last order, beside 1 of the networks' score: of agreement, of similarity.
+# Of the ranks of likeness and evidence, beside 1 of the networks' score; by whether the evidence is similarity.
 WEIGHTS = {False: (1.0, 1.0), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
 RANDOM = 2  # unseen random pairs, for each planted one
@@ -94,7 +94,7 @@ def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) 
             return found
     images, texts = frozen_spaces(data.images, tokens, seed)
     groups = data.image_group, data.text_group
-    return neighbours_agreement(images[data.image_index], texts, *groups, null=null, seed=seed)
+    return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, seed=seed)
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -132,8 +132,8 @@ class _Weighing:
             changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
             again = agreement_of(changed, method.random_state)
             own, self.right, self.control = again.own, again.right, again.control
-        elif len(found.null):
-            own[self.planted], self.right[self.planted] = found.null, found.null_right
+        elif len(found.planted):
+            own[self.planted], self.right[self.planted] = found.planted, found.planted_right
         # Where nobody was asked, as of random pairs, one value says nothing.
         self.own = np.concatenate([own, np.resize(self.control, len(self.rows) - n)])
         if len(self.control):

@@ -33,10 +33,14 @@ def codes(array: pa.Array) -> np.ndarray:
     if pa.types.is_struct(kind):
         parts = [codes(array.field(i)) for i in range(kind.num_fields)]
         found = list_codes(np.ravel(np.column_stack(parts)) if parts else NONE, [len(parts)] * len(array))
-    elif pa.types.is_map(kind):
-        return codes(array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))
+    elif pa.types.is_map(kind):  # without a cast, which ends the process on some slices of lists of the type null
+        ends = array.offsets.to_numpy()
+        parts = [codes(part.slice(ends[0], ends[-1] - ends[0])) for part in (array.keys, array.items)]
+        found = list_codes(list_codes(np.ravel(np.column_stack(parts)), [2] * len(parts[0])), np.diff(ends))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        found = list_codes(codes(array.flatten()), list_lengths(array))
+        lengths = list_lengths(array)
+        bare = pa.types.is_null(kind.value_type)  # of slices of these, pyarrow does not flatten as many
+        found = list_codes(np.full(lengths.sum(), NULL) if bare else codes(array.flatten()), lengths)
     elif pa.types.is_floating(kind):
         found = np.where(array.is_null(), 0, array.fill_null(0).to_numpy(zero_copy_only=False)).astype(np.float64)
         found[np.isnan(found)] = np.nan  # of one sign and one payload

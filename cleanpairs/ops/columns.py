@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,9 +16,13 @@ __all__ = [
     "grouped",
     "is_list",
     "one_array",
+    "recast",
     "replace_values",
     "taken",
 ]
+
+# What pyarrow 26 casts to invalid arrays: views of lists with nulls, and slices of lists of the type null.
+_MISCAST = re.compile(r"list_view|(?<!not )\bnull\b")
 
 Data = TypeVar("Data", pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
 
@@ -78,8 +83,21 @@ def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     invalid, even where the types are equal.
     """
     found = [table[field.name] for field in schema]
-    cast = [c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(found, schema, strict=True)]
-    return pa.Table.from_arrays(cast, schema=schema)
+    return pa.Table.from_arrays([recast(c, f.type) for c, f in zip(found, schema, strict=True)], schema=schema)
+
+
+def recast(column: Any, kind: pa.DataType) -> Any:
+    """The array, or the chunked one, as another type; value by value where pyarrow has no cast, or a wrong one."""
+    if column.type.equals(kind):
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([recast(chunk, kind) for chunk in column.chunks], kind)
+    if not _MISCAST.search(str(column.type)):
+        try:
+            return column.cast(kind)
+        except pa.ArrowNotImplementedError:  # inside of maps and dictionaries
+            pass
+    return pa.array(column.to_pylist(), kind)
 
 
 def is_list(kind: pa.DataType) -> bool:

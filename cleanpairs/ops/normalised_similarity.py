@@ -15,11 +15,12 @@ by at most tau log(1 + (m - k) exp(s_k / tau - L)).
 
 The softmax asks how an image's captions compare as if no caption had a better image. Its iteration does not,
 
-    balanced   b_i = s_ii + tau (u_i + v_i)    u_i = -log sum_j exp(s_ij / tau + v_j)    v_j = -log sum_i exp(s_ij / tau + u_i)
+    balanced   b_i = s_ii + tau (u_i + v_i)
+               u_i = -log sum_j exp(s_ij / tau + v_j),    v_j = -log sum_i exp(s_ij / tau + u_i)
 
 the entropic optimal transport between all images and all captions (Sinkhorn and Knopp 1967; Cuturi, NeurIPS 2013): what
-a caption's own image claims is not there for others. Where a wrong pair's right partners are in the corpus its error is
-half of the softmax's and less; where they are not, one and a half times as large. So :func:`balanced` is the mean of both.
+a caption's own image claims is not there for others. Where a wrong pair's right partners are in the corpus, its error
+is half of the softmax's; where they are not, one and a half times as large. So :func:`balanced` is the mean of both.
 """
 
 from __future__ import annotations

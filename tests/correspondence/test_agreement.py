@@ -107,10 +107,10 @@ def test_null_pairs_agree_like_wrong_ones_and_change_nothing() -> None:
     images, texts, wrong = corpus(3000, 0.4)
     order = np.random.default_rng(5).permutation(3000)[:600]
     found = neighbours_agreement(
-        images, texts, np.arange(3000), np.arange(3000), null=np.stack([order, np.roll(order, 1)])
+        images, texts, np.arange(3000), np.arange(3000), planted=np.stack([order, np.roll(order, 1)])
     )
-    assert kstest(found.null, found.own[wrong]).statistic < 0.06
-    assert abs(found.null_right.mean() - found.right[wrong].mean()) < 0.02
+    assert kstest(found.planted, found.own[wrong]).statistic < 0.06
+    assert abs(found.planted_right.mean() - found.right[wrong].mean()) < 0.02
     without = ask(images, texts)
     assert np.corrcoef(found.own, without.own)[0, 1] > 0.9999
     assert abs(found.wrong - without.wrong) < 0.01

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.objectives import acl, acl_blocks
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 
 # One 4 x 4 similarity matrix (rows are images) and its labels, with values of the reference implementation (float32).
@@ -137,64 +136,3 @@ def test_a_pair_alone_has_no_complementary_loss() -> None:
     loss = ActiveComplementaryLoss()(torch.tensor([[0.3]]), torch.tensor([0.4]))
     assert loss.tolist() == [0.0]
     assert math.copysign(1.0, float(loss[0])) == 1.0
-
-
-def both_ways(
-    S: Tensor, y: Tensor, monkeypatch: pytest.MonkeyPatch, tau: float = 0.05, excluded: Tensor | None = None
-) -> None:
-    """The way of large batches, in float32, against the other one in float64: value and gradient."""
-    weight = torch.linspace(0.5, 2.0, len(S))
-    found = []
-    for dtype, large in ((torch.float32, 1), (torch.float64, 10**9)):
-        monkeypatch.setattr(acl, "LARGE", large)
-        x = S.to(dtype).requires_grad_()
-        loss = ActiveComplementaryLoss(tau)(x, y.to(dtype), excluded)
-        (gradient,) = torch.autograd.grad(weight.to(dtype) @ loss, x)
-        found.append((loss.detach().double(), gradient.double()))
-    (loss, gradient), (exact, exact_gradient) = found
-    torch.testing.assert_close(loss, exact, rtol=2e-5, atol=2e-5)
-    torch.testing.assert_close(gradient, exact_gradient, rtol=1e-3, atol=2e-5 * float(1 / tau))
-    assert float((gradient - exact_gradient).norm()) <= 1e-5 * float(exact_gradient.norm()) + 2e-5 / tau
-    if excluded is not None:
-        assert not gradient[excluded].any()
-
-
-@pytest.mark.parametrize("block", [1 << 6, 1 << 17])
-@pytest.mark.parametrize("n", [1, 2, 7, 65])
-def test_large_batches_are_as_small_ones(n: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acl_blocks, "BLOCK", block)  # several blocks, the last one shorter
-    S, y = batch(n, seed=n)
-    both_ways(S.detach(), y, monkeypatch)
-    both_ways(S.detach(), y, monkeypatch, excluded=mask(n))
-    both_ways(S.detach().T, y.round(), monkeypatch)  # not contiguous; labels 0 and 1
-    both_ways(torch.full((n, n), 0.25), y, monkeypatch)
-    both_ways(2 * torch.eye(n) - 0.5, y, monkeypatch)  # certain: P_ii = 1
-    both_ways(-2.4 * torch.eye(n) + 1.2, y, monkeypatch)  # certainly wrong, as far as one exponential reaches
-
-
-def test_logits_too_far_apart_for_one_exponential(monkeypatch: pytest.MonkeyPatch) -> None:
-    S = torch.rand(9, 9)
-    S[4] -= 3.5  # 70 of logits
-    assert not acl_blocks.spans_little(S, 0.05)
-    assert acl_blocks.spans_little(S, 0.1)
-    for other in (float("nan"), float("inf"), -float("inf")):
-        assert not acl_blocks.spans_little(torch.tensor([[0.5, other], [0.5, 0.5]]), 0.05)
-    both_ways(S, torch.rand(9), monkeypatch)
-
-
-def test_tangent_of_probabilities() -> None:
-    p = torch.cat([torch.linspace(0, 1, 2001), torch.logspace(-30, 0, 500)])[None]
-    tan, W = acl_blocks._Tangent(1, p)(p)
-    exact = p.double().tan()
-    torch.testing.assert_close(tan.double(), exact, rtol=3e-7, atol=0)
-    torch.testing.assert_close(W.double(), p.double() * (1 + exact**2), rtol=6e-7, atol=0)
-
-
-def test_a_batch_large_enough_takes_that_way_and_can_be_asked_twice() -> None:
-    S, y = batch(acl.LARGE)
-    S32 = S.detach().float().requires_grad_()
-    loss = ActiveComplementaryLoss()(S32, y)
-    assert type(loss.grad_fn).__name__ == "_LargeLossBackward"
-    assert type(ActiveComplementaryLoss()(S, y).grad_fn).__name__ == "_LossBackward"
-    first, second = (torch.autograd.grad(loss.sum(), S32, retain_graph=True)[0] for _ in range(2))
-    assert torch.equal(first, second)

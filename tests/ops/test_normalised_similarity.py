@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.ops import normalised_similarity as module
-from cleanpairs.ops.normalised_similarity import NEIGHBOURS, TAU, Background, normalised_similarity
+from cleanpairs.ops.normalised_similarity import NEIGHBOURS, TAU, Background, balanced, normalised_similarity
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -86,6 +86,35 @@ def test_what_the_nearest_leave_out_is_within_the_bound(monkeypatch: pytest.Monk
     missed = TAU * (L - np.log(np.exp(S[:, -k:] / TAU).sum(axis=1)))
     bound = TAU * np.log1p((len(S) - k) * np.exp(S[:, -k] / TAU - np.log(np.exp(S[:, -k:] / TAU).sum(axis=1))))
     assert (missed <= bound + 1e-12).all() and missed.max() > 0
+
+
+def test_balancing_is_the_transport_of_all_images_and_captions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step is the softmax; many make every row and column of the plan sum to 1; few kept ones do, too."""
+    pairs = corpus(150)
+    pairs = Background(pairs.images, pairs.texts, np.arange(150), np.arange(150))
+    np.testing.assert_allclose(balanced(pairs, tau=0.1, steps=1), pairs.shared(pairs, tau=0.1), atol=2e-6)
+    last = 2 * balanced(pairs, tau=0.1, steps=400) - balanced(pairs, tau=0.1, steps=1)
+    S = pairs.images.astype(np.float64) @ pairs.texts.T.astype(np.float64)
+    plan = np.exp((S - (last[0][:, None] + last[1]) / 2) / 0.1)
+    np.testing.assert_allclose([plan.sum(axis=0), plan.sum(axis=1)], 1, atol=1e-3)
+    want = balanced(pairs)
+    monkeypatch.setattr(module, "_KEPT", 150 * 40)
+    assert np.abs(balanced(pairs) - want).max() < 0.5 * TAU
+
+
+def test_wrong_pairs_whose_partners_are_there_are_told_better_than_by_the_softmax() -> None:
+    rng = np.random.default_rng(2)
+    z = rng.normal(size=(400, 24))
+    images, texts = (unit(z + 0.9 * rng.normal(size=z.shape)) for _ in range(2))
+    wrong = np.arange(400) < 160
+    texts[wrong] = np.roll(texts[wrong], 1, axis=0)
+    pairs = Background(images, texts, np.arange(400), np.arange(400))
+    own = (images * texts).sum(axis=1)
+    error = [
+        1 - roc_auc_score(~wrong, own - taken.mean(axis=0))
+        for taken in (pairs.shared(pairs, tau=0.05), balanced(pairs, tau=0.05))
+    ]
+    assert 0 < error[1] < 0.9 * error[0]
 
 
 def test_order_rotation_and_repeated_pairs_do_not_matter() -> None:

@@ -246,20 +246,3 @@ def test_refuses_what_it_cannot_use() -> None:
     for wrong in ({"mass": 0.0}, {"mass": 1.1}, {"reg": 0.0}, {"tol": 0.0}, {"max_iter": 0}):
         with pytest.raises(ConfigError):
             partial_transport(cost, **wrong)
-
-
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 5), (2, 2), (9, 4), (40, 40)])
-@pytest.mark.parametrize("reg", [0.2, 0.01, 0.0005])
-def test_one_problem_is_solved_as_in_a_batch(n: int, m: int, reg: float) -> None:
-    cost = torch.rand(n, m, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-    for forbidden in (None, torch.zeros(n, m, dtype=torch.bool).fill_diagonal_(True)):
-        for mass in (0.1, 0.5, 1.0):
-            alone = partial_transport(cost, mass=mass, reg=reg, forbidden=forbidden, max_iter=100)
-            together = partial_transport(cost.expand(2, n, m), mass=mass, reg=reg, forbidden=forbidden, max_iter=100)
-            assert alone.iterations == together.iterations
-            assert bool(alone.converged) == bool(together.converged[1])
-            torch.testing.assert_close(alone.error, together.error[1], rtol=1e-6, atol=1e-9)
-            torch.testing.assert_close(alone.plan, together.plan[1], rtol=1e-6, atol=1e-12)
-    for same in (torch.full((n, m), 0.3), torch.full((n, m), 0.3).T.contiguous().T):
-        plan = partial_transport(same, mass=0.4, reg=reg).plan  # ties everywhere: uniform
-        torch.testing.assert_close(plan, torch.full((n, m), 0.4 / (n * m)), rtol=3e-3, atol=0)

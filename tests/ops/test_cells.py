@@ -1,0 +1,52 @@
+"""Codes of cells and plain types are right for slices of lists of the type null, which pyarrow gets wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cleanpairs.data.views import plain_batch
+from cleanpairs.ops.cells import codes
+from cleanpairs.ops.columns import as_schema
+
+INNER = pa.struct([("a", pa.binary_view()), ("b", pa.list_(pa.null()))])
+PLAIN = pa.struct([("a", pa.binary()), ("b", pa.list_(pa.null()))])
+
+
+def cell(i: int) -> Any:
+    return None if i % 5 == 0 else {"a": b"%d" % i, "b": None if i % 4 == 0 else [None] * (i % 3)}
+
+
+@pytest.mark.parametrize("kind", [PLAIN, pa.map_(pa.string(), PLAIN), pa.list_(PLAIN)], ids=str)
+def test_a_cell_has_one_code_wherever_it_lies(kind: pa.DataType) -> None:
+    many = [None if i % 7 == 3 else [cell(i + j) for j in range(i % 4)] for i in range(60)]
+    if pa.types.is_struct(kind):
+        many = [cell(i) for i in range(60)]
+    elif pa.types.is_map(kind):
+        many = [None if some is None else [(f"k{j}", value) for j, value in enumerate(some)] for some in many]
+    whole = pa.array(many, kind)
+    alone = np.array([codes(pa.array([one], kind))[0] for one in many])
+    for first, n in ((0, 60), (1, 20), (33, 27), (59, 1)):
+        assert np.array_equal(codes(whole.slice(first, n)), alone[first : first + n])
+
+
+def test_slices_of_lists_of_nulls_get_another_type() -> None:
+    words = pa.array([f"w{i % 3}" for i in range(60)])
+    cells = pa.array([cell(i) for i in range(60)], PLAIN)
+    table = pa.table({"x": pa.StructArray.from_arrays([words.dictionary_encode(), cells], ["w", "c"])}).slice(30, 20)
+    wanted = pa.schema([("x", pa.struct([("w", pa.string()), ("c", PLAIN)]))])
+    found = as_schema(table, wanted)
+    found.validate(full=True)
+    assert found.schema == wanted and found.to_pylist() == table.to_pylist()
+
+
+def test_slices_of_views_beside_lists_of_nulls_become_plain() -> None:
+    cells = [cell(i) for i in range(60)]
+    batch = pa.RecordBatch.from_arrays([pa.array(cells, INNER)], ["x"])
+    for first, n in ((0, 60), (30, 20), (45, 15)):
+        found = plain_batch(batch.slice(first, n))
+        found.validate(full=True)
+        assert found.schema.field("x").type == PLAIN and found["x"].to_pylist() == cells[first : first + n]
