@@ -213,7 +213,7 @@ def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
     fit_run(recipe, out=tmp_path / "run", latest=False)
     run = Run(tmp_path / "run")
     for given in (None, write(tmp_path / "other.parquet", 200, 0.3, seed=4)):
-        settings = {"threshold": 0.5, "min_repair_score": 0.05}
+        settings = {"threshold": 0.5, "min_repair_score": 0.05, "repairs": "plausible"}
         expected = plan_run(run, given, **settings)[1]
         found = plan_stream(run, given, tmp_path / "plan.parquet", least_rows=0, overwrite=True, **settings)
         assert found is not None and found.summary.repaired > 0
