@@ -5,8 +5,8 @@
     python benchmarks/bench_noise.py fashion DATA_DIR --noise 0.4 --seeds 1 --image-encoder cnn
 
 DATA_DIR holds ``{photos,fashion}_{train,val,test}.parquet``. Both methods have the same encoders, steps, batches and
-validation; captions are wronged one by one (per caption), the validation and test splits stay clean. The truth is used
-to judge only. One JSON line a run goes to ``--out``, which is read again to resume.
+validation; captions are mismatched one by one (per caption), the validation and test splits stay clean. The truth is
+used to judge only. One JSON line a run goes to ``--out``, which is read again to resume.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 from cleanpairs import CRCL, InfoNCE, load_pairs
 from cleanpairs.data import Pairs
 from cleanpairs.data.noise import apply_noise, inject_noise
-from cleanpairs.evaluate import detection
 from cleanpairs.features import image_matrix
+from cleanpairs.scoring.evaluate import detection
 
 COLUMNS = {"photos": {}, "fashion": {"text_column": "text"}}
 SIZE = {"photos": 224, "fashion": 96}
@@ -49,24 +49,24 @@ def with_features(pairs: Pairs, encoder: str, size: int) -> Pairs:
 
 
 def repair_quality(model: Any, pairs: Pairs) -> dict[str, float]:
-    """Share of new captions that are one of the image's own, and the share of wronged pairs that got one."""
+    """Share of new captions that are one of the image's own, and the share of mismatched pairs that got one."""
     plan = model.rematch(pairs, targets="text")
     action = np.array(plan.table["action"].to_pylist(), object)
     donor = np.array(plan.table["donor_pair_id"].fill_null(0), np.int64)
     rows = np.flatnonzero(action == "rematch_text")
     own = np.array([pairs.true_key[d] for d in donor[rows]], object) == np.array([pairs.keys[i] for i in rows], object)
     wrong = pairs.true_mismatch
-    orphan = np.flatnonzero(~(model.correspondence_ >= model.threshold_))
+    mismatched = np.flatnonzero(~(model.correspondence_ >= model.threshold_))
     keys = np.array([pairs.keys[i] for i in range(len(pairs))], object)
     true = np.array(pairs.true_key, object)
-    pool, counts = np.unique(true[orphan], return_counts=True)
-    share = dict(zip(pool.tolist(), (counts / max(len(orphan), 1)).tolist(), strict=True))
+    pool, counts = np.unique(true[mismatched], return_counts=True)
+    share = dict(zip(pool.tolist(), (counts / max(len(mismatched), 1)).tolist(), strict=True))
     random = float(np.mean([share.get(k, 0.0) for k in keys[rows]])) if len(rows) else float("nan")
     return {
         "repaired": float(len(rows)),
         "repair_precision": float(own.mean()) if len(rows) else float("nan"),
         "repair_random": random,
-        "wronged_restored": float((own & wrong[rows]).sum() / max(int(wrong.sum()), 1)),
+        "corrupted_restored": float((own & wrong[rows]).sum() / max(int(wrong.sum()), 1)),
     }
 
 
@@ -107,10 +107,14 @@ def one(
     if noise.mismatched.any():
         row |= detection(model.correspondence_, noise.mismatched, model.threshold_).to_dict()
         row["auroc_best_epoch"] = max(curve)
-        from cleanpairs.correspondence.valley import find_valley
+        from cleanpairs.correspondence.density_minimum import find_density_minimum
 
-        valley = find_valley(model.correspondence_)
-        auto = detection(model.correspondence_, noise.mismatched, valley.threshold) if valley.separated else None
+        density_minimum = find_density_minimum(model.correspondence_)
+        auto = (
+            detection(model.correspondence_, noise.mismatched, density_minimum.threshold)
+            if density_minimum.separated
+            else None
+        )
         row["f1_auto"] = auto.f1 if auto else float("nan")
         if corpus == "photos" or args.repair:
             row |= repair_quality(model, train)
@@ -121,7 +125,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Mean and spread (standard deviation over seeds) of every figure, a line a method and rate."""
     names = (
         "auroc", "auroc_best_epoch", "f1", "f1_auto", "precision", "recall", "rsum", "flagged", "noise_rate_estimate",
-        "repair_precision", "repair_random", "wronged_restored",
+        "repair_precision", "repair_random", "corrupted_restored",
     )  # fmt: skip
     lines = [
         "| corpus | encoder | noise | method | seeds | " + " | ".join(names) + " |",

@@ -20,7 +20,7 @@ import torch
 
 from cleanpairs import CRCL, Pairs, load_pairs
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
-from cleanpairs.evaluate import detection
+from cleanpairs.scoring.evaluate import detection
 
 
 def gemm_rate(size: int = 1024, seconds: float = 2.0) -> float:

@@ -17,7 +17,8 @@ exports  ``cleanpairs export`` of a plan for ROWS/10, 3 ROWS/10 and ROWS rows wi
          one row in ten dropped: as ``vectors``, the longest killed half-way. Only when named; 2 KB of disk a row.
 export   ``cleanpairs export`` of a plan for ROWS/4 and for ROWS rows: rows/s, peak memory, the exponents of both. The
          floor: the file read and written.
-rematch  ``cleanpairs rematch`` of an embedding folder with ROWS pairs of 256-d vectors, all of them orphans (the
+rematch  ``cleanpairs rematch`` of an embedding folder with ROWS pairs of 256-d vectors, all of them mismatched pairs
+(the
          captions are permuted), by a ``clip-score`` run, end to end: reading, search, scorer, transport, assignment.
 search   top-32 of ROWS queries in ROWS vectors by inverted lists, against a flat FAISS index (timed on 2,000 queries
          and scaled) and against FAISS's IVF at the same number of probes; recall@10 against the exact search.
@@ -52,7 +53,7 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.ops import search
 from cleanpairs.ops.inverted_lists import recall_at
-from cleanpairs.plan import METADATA_KEY
+from cleanpairs.repair.plan import METADATA_KEY
 
 print = functools.partial(print, flush=True)  # what is known is seen before what takes longer
 
@@ -158,7 +159,7 @@ def export(work: Path, rows: int, dim: int, bandwidth: float) -> None:
 def write_plan(path: Path, data: Path, rows: int) -> None:
     """A plan that keeps nine rows in ten and drops one."""
     from cleanpairs.data import open_source
-    from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+    from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
     keys = pq.read_table(data, columns=["key", "caption"])
     dropped = np.arange(rows) % 10 == 0
@@ -178,10 +179,10 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def embeddings(rows: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors of 32 degrees of freedom in 1,000 heaps, and queries near them: as embeddings of a model are."""
+    """Unit vectors of 32 degrees of freedom in 1,000 modes, and queries near them: as embeddings of a model are."""
     rng = np.random.default_rng(seed)
-    heaps, basis = rng.normal(size=(1000, 32)).astype(np.float32), rng.normal(size=(32, dim)).astype(np.float32)
-    bank = unit((heaps[rng.integers(0, 1000, rows)] + 0.5 * rng.normal(size=(rows, 32)).astype(np.float32)) @ basis)
+    modes, basis = rng.normal(size=(1000, 32)).astype(np.float32), rng.normal(size=(32, dim)).astype(np.float32)
+    bank = unit((modes[rng.integers(0, 1000, rows)] + 0.5 * rng.normal(size=(rows, 32)).astype(np.float32)) @ basis)
     return bank, unit(bank + (0.5 / np.sqrt(dim)) * rng.normal(size=(rows, dim)).astype(np.float32))
 
 
@@ -229,8 +230,8 @@ def rematch(work: Path, rows: int) -> None:
     donor = np.asarray(table["donor_pair_id"].fill_null(-1))
     image = np.asarray(pc.equal(table["action"], "rematch_image"))
     right = np.where(image, donor == order, donor == back) & repaired
-    print(f"rematch {rows:>10,} orphans: {seconds:.0f} CPU s, {wall:.0f} s, peak {peak / 2**30:.2f} GiB; repaired "
-          f"{repaired.mean():.1%}, their own part {right.sum() / max(repaired.sum(), 1):.1%}")  # fmt: skip
+    print(f"rematch {rows:>10,} mismatched pairs: {seconds:.0f} CPU s, {wall:.0f} s, peak {peak / 2**30:.2f} GiB; "
+          f"repaired {repaired.mean():.1%}, their own part {right.sum() / max(repaired.sum(), 1):.1%}")  # fmt: skip
     for note in json.loads(pq.read_schema(plan).metadata[METADATA_KEY])["settings"]["searches"]:
         print(f"rematch search {search.SearchNote(**note)}")
 
@@ -334,9 +335,9 @@ def main() -> None:
         score(args.work, args.rows, args.dim, flops, bandwidth)
     if "export" in only:
         export(args.work, args.rows, args.dim, bandwidth)
-    if "rematch" in only and args.orphans < 1:
+    if "rematch" in only and args.mismatched < 1:
         sizes = [round(args.rows * float(part)) for part in args.parts.split(",")]
-        rematch_many(args.work, sizes, args.dim, args.orphans, args.rematch_workers)
+        rematch_many(args.work, sizes, args.dim, args.mismatched, args.rematch_workers)
     elif "rematch" in only:
         rematch(args.work, args.rows)
     if "search" in only:

@@ -7,7 +7,7 @@ One thread, CPU seconds. OpenBLAS inside FAISS is told its kernel (OPENBLAS_CORE
 one that tells it and one that does not.
 
 The inverted lists are compared at equal recall: FAISS's are given as many probes as bring them to at least the recall
-of ours, less 0.005. The vectors are unit vectors of ``--freedom`` degrees of freedom in 1,000 heaps, and queries near
+of ours, less 0.005. The vectors are unit vectors of ``--freedom`` degrees of freedom in 1,000 modes, and queries near
 to them. FAISS's search is timed on a sample of the queries and scaled; both sides' training and filling of the
 lists is in the time.
 """
@@ -53,7 +53,7 @@ def unit(x: np.ndarray) -> np.ndarray:
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
-def heaps(rows: int, dim: int, freedom: int) -> tuple[np.ndarray, np.ndarray]:
+def modes(rows: int, dim: int, freedom: int) -> tuple[np.ndarray, np.ndarray]:
     """Bank (rows, dim), and as many queries, each near to one of it."""
     rng = np.random.default_rng(0)
     centres, basis = (rng.standard_normal(shape, np.float32) for shape in ((1000, freedom), (freedom, dim)))
@@ -86,7 +86,7 @@ def small_bank(machine: Machine) -> Iterator[Row]:
 def inverted_lists(machine: Machine, rows: int, dim: int, freedom: int, wanted: float) -> Iterator[Row]:
     """All queries by the lists, built and searched, at a recall@10 of ``wanted`` or above."""
     faiss: Any = search._faiss()
-    bank, queries = heaps(rows, dim, freedom)
+    bank, queries = modes(rows, dim, freedom)
     lists = 1 << round(np.log2(np.sqrt(rows)))
     some = np.linspace(0, rows - 1, 1000).astype(np.int64)
     exact = search.top_k(queries[some], bank, K, exact=True).indices

@@ -28,7 +28,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from cleanpairs.correspondence.mixture import EDGE, beta_split, gaussian_split
-from cleanpairs.evaluate import Recall, recall, recall_of_similarity
+from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
 
 ITERATIONS = 10  # of both beta mixtures
 
@@ -114,7 +114,7 @@ def product(z_image: np.ndarray, z_text: np.ndarray) -> np.ndarray:
 
 
 def losses(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values (n,) in [0, 1] of two heaps, and which are of the higher one (n,) bool."""
+    """Values (n,) in [0, 1] of two modes, and which are of the higher one (n,) bool."""
     rng = np.random.default_rng(0)
     noisy = rng.random(n) < 0.4
     x = np.where(noisy, rng.normal(0.55, 0.15, n), rng.normal(0.2, 0.1, n))

@@ -35,8 +35,8 @@ from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer
 from cleanpairs.encoders.vse_inf import VSEInf
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.scoring import embed_images, embed_texts
+from cleanpairs.trainer.context import EpochContext
 from cleanpairs.trainer.types import TrainingData, TrainingSettings
-from cleanpairs.trainer.view import View
 
 TAU, LAM = 0.05, 5.0
 
@@ -113,10 +113,10 @@ def plain_mlp(model: Any, images: Tensor, keep: Tensor | None, tokens: PackedTok
     return z_image, z_text
 
 
-Forward = Callable[..., tuple[Tensor, Tensor]]
+BatchOutput = Callable[..., tuple[Tensor, Tensor]]
 
 
-def vector_step(model: Any, forward: Forward, loss: Callable[..., Tensor], inputs: Any, **adam: Any) -> Any:
+def vector_step(model: Any, forward: BatchOutput, loss: Callable[..., Tensor], inputs: Any, **adam: Any) -> Any:
     optimizer = torch.optim.AdamW(model.parameters(), **adam)
     images, tokens = inputs
     keep = kept_regions(images)
@@ -156,7 +156,7 @@ def twins(kind: Any, *args: Any, **settings: Any) -> tuple[Any, Any]:
     return ours, theirs
 
 
-def gap(ours: Any, theirs: Any, inputs: Any, forward: Forward) -> str:
+def gap(ours: Any, theirs: Any, inputs: Any, forward: BatchOutput) -> str:
     with torch.no_grad():
         one, two = ours.eval()(inputs[0], None, inputs[1]), forward(theirs.eval(), inputs[0], None, inputs[1])
         difference = float((one[0] @ one[1].T - two[0] @ two[1].T).abs().max())
@@ -166,7 +166,7 @@ def gap(ours: Any, theirs: Any, inputs: Any, forward: Forward) -> str:
 
 def vector_steps(machine: Machine, rounds: int) -> Iterator[Row]:
     inputs = inputs_of(128, 36, 12, 2048)
-    plain: list[tuple[Any, int, Forward, float | None]] = [
+    plain: list[tuple[Any, int, BatchOutput, float | None]] = [
         (VSEInf, 1024, plain_vse_inf, 1.4),
         (MLP, 256, plain_mlp, None),
     ]
@@ -272,7 +272,7 @@ def loader(machine: Machine, rounds: int) -> Iterator[Row]:
         data = TrainingData(images, Tokenizer(vocabulary).encode(captions), image_of, image_of, np.arange(n))
         model = SimpleNamespace(text_drop=0.2, image_drop=0.2, local=False)
         network: Any = SimpleNamespace(model=model)
-        view = View(
+        view = EpochContext(
             data, TrainingSettings(batch_size=128), [network], [lambda *batch: batch[:2]],
             SimpleNamespace(device=torch.device("cpu")),
         )  # fmt: skip
@@ -281,7 +281,7 @@ def loader(machine: Machine, rounds: int) -> Iterator[Row]:
             collate_fn=collate,
         )  # fmt: skip
 
-        def ours(view: View = view) -> int:
+        def ours(view: EpochContext = view) -> int:
             return sum(len(view.forward(0, batch, seed=k).rows) for k, batch in enumerate(view.batches()))
 
         def usual(theirs: Any = theirs) -> int:

@@ -22,10 +22,10 @@ from scipy.sparse import csr_matrix, hstack, identity
 from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 from side_by_side import Machine, Row, one_thread
 
-from cleanpairs.ops.assign import Members, assign_greedily
-from cleanpairs.ops.joint import RELAXATION
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
+from cleanpairs.repair.assignment import Members, assign_greedily
+from cleanpairs.repair.transport_plan import RELAXATION
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ def candidates(images: np.ndarray, texts: np.ndarray, partner: np.ndarray, k: in
 
 
 @dataclass(frozen=True)
-class Given:
+class Precomputed:
     """Captions (n,) given to the images, how sure each is (n,), and the CPU seconds of the plan and of all."""
 
     text: np.ndarray
@@ -112,7 +112,7 @@ class Given:
     iterations: int
 
 
-def by_transport(graph: Graph, reg: float) -> Given:
+def by_transport(graph: Graph, reg: float) -> Precomputed:
     n, began = len(graph), time.process_time()
     ones = np.ones(n)
     plan = sparse_transport(
@@ -122,7 +122,7 @@ def by_transport(graph: Graph, reg: float) -> Given:
     given = greedy(graph.row, graph.column, plan.mass, n)
     sure = np.zeros(n)
     np.maximum.at(sure, graph.row, plan.mass)
-    return Given(given, sure, middle - began, time.process_time() - began, plan.iterations)
+    return Precomputed(given, sure, middle - began, time.process_time() - began, plan.iterations)
 
 
 def by_matching(graph: Graph) -> tuple[np.ndarray, float]:

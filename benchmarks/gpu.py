@@ -28,9 +28,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from cleanpairs import load_pairs
+from cleanpairs.core.errors import CleanpairsError
+from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.tokenizer import pack
-from cleanpairs.errors import CleanpairsError
-from cleanpairs.registry import METHODS
 from cleanpairs.scoring import Bank, Embeddings
 
 BATCH = 128

@@ -29,11 +29,11 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     """One step, and what it took."""
     import torch
 
+    from cleanpairs.core.registry import BACKBONES
     from cleanpairs.correspondence.constant import Trusting
     from cleanpairs.encoders.tokenizer import TokenTable
     from cleanpairs.objectives.acl import ActiveComplementaryLoss
-    from cleanpairs.registry import BACKBONES
-    from cleanpairs.trainer import Piece, Plain, Trainer, TrainingData, TrainingSettings
+    from cleanpairs.trainer import SingleNetwork, Trainer, TrainingData, TrainingSettings, TrainingStage
 
     rng = np.random.default_rng(0)
     lengths = rng.integers(6, 16, batch)
@@ -43,10 +43,10 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     data = TrainingData(rng.normal(size=(batch, regions, dim)).astype(np.float32), tokens, ids, ids, ids)
     settings = TrainingSettings(batch_size=batch, micro_batch=micro or None)
     before, times = high_water(), [time.perf_counter()]
-    procedure = Plain(ActiveComplementaryLoss(tau=0.07), Trusting(batch))
+    procedure = SingleNetwork(ActiveComplementaryLoss(tau=0.07), Trusting(batch))
     torch.manual_seed(0)
     trainer = Trainer(settings, on_step=lambda *_: times.append(time.perf_counter()))
-    trained = trainer.fit(data, [Piece(1)], procedure, lambda: BACKBONES.load(backbone)(1001, dim, dim=256))
+    trained = trainer.fit(data, [TrainingStage(1)], procedure, lambda: BACKBONES.load(backbone)(1001, dim, dim=256))
     print(
         f"{micro or 'plain':>11} {before:>11.2f} {high_water():>9.2f} {high_water() - before:>10.2f} "
         f"{times[1] - times[0]:>7.1f} {trained.history[0]['loss']:>12.5f}"
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", default="vse_inf")
     parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--micro", default="0,512,128", help="pairs of a piece; 0 is the plain step")
+    parser.add_argument("--micro", default="0,512,128", help="pairs of a stage; 0 is the plain step")
     parser.add_argument("--regions", type=int, default=36)
     parser.add_argument("--dim", type=int, default=256, help="of a region")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)

@@ -4,8 +4,8 @@
     OMP_NUM_THREADS=1 python benchmarks/methods.py DATA_DIR --corpora photos --methods crcl --noise 0.4 --seeds 1
 
 DATA_DIR holds ``{photos,fashion}_{train,val,test}.parquet``. All methods have the same encoder, image size and
-validation; each has its recipe ``METHOD-photos`` where one is shipped, else its defaults. Captions are wronged one by
-one. A second call goes on where the first stopped; the tables are in ``OUT/CORPUS/table.md``.
+validation; each has its recipe ``METHOD-photos`` where one is shipped, else its defaults. Captions are mismatched
+one by one. A second call goes on where the first stopped; the tables are in ``OUT/CORPUS/table.md``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.benchmarking import Bench, run_bench, to_text
-from cleanpairs.errors import CleanpairsError
-from cleanpairs.recipe import find_recipes
+from cleanpairs.core.errors import CleanpairsError
+from cleanpairs.core.recipe import find_recipes
 
 
 @dataclass(frozen=True)

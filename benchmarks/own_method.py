@@ -5,7 +5,7 @@
 
 DATA_DIR holds ``{photos,fashion}_{train,val,test}.parquet`` and the folder ``clipart_precomp``. Every method has its
 defaults and the MLP backbone, the same on all corpora; of the titles (fashion) the first 6,000 train. Captions are
-wronged one by one, validation and test splits are clean. A second call goes on where the first stopped.
+mismatched one by one, validation and test splits are clean. A second call goes on where the first stopped.
 
 The targets, of means over the seeds: AUROC's error at least a quarter below the best of the four; rSum not below the
 best of them, and at 0.6 and 0.8 above it by more than the spread (the larger standard deviation of the two); at noise 0
@@ -24,7 +24,7 @@ import numpy as np
 from methods import Lines
 
 from cleanpairs.benchmarking import Bench, run_bench
-from cleanpairs.errors import CleanpairsError
+from cleanpairs.core.errors import CleanpairsError
 
 FOUR = ("crcl", "repair", "pc2", "l2rm")
 BACKBONE = "backbone=mlp"
@@ -38,11 +38,11 @@ CORPORA: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # One change at a time.
 ABLATION: dict[str, tuple[str, ...]] = {
-    "without the untrained witness": ("auto.witness=false",),
+    "without the untrained evidence": ("auto.evidence=false",),
     "one network": ("auto.networks=1",),
     "without repaired pairs in training": ("auto.repaired=0",),
-    "without likeness in the joint space": ("auto.likeness=false",),
-    "labels of all epochs": ("auto.horizon=12",),
+    "without similarity to neighbours in the joint space": ("auto.similarity to neighbours=false",),
+    "labels of all epochs": ("auto.label_epochs=12",),
 }
 
 

@@ -3,11 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/repair.py DATA_DIR
     OMP_NUM_THREADS=1 python benchmarks/repair.py DATA_DIR --corpora photos --noise 0.4 --seeds 1
 
-DATA_DIR holds ``{photos,fashion}_{train,val,test}.parquet``. A method is fitted on wronged captions; then a plain
+DATA_DIR holds ``{photos,fashion}_{train,val,test}.parquet``. A method is fitted on mismatched captions; then a plain
 InfoNCE model is trained, as many steps each time, on
 
-    a  the wronged data              d  the pairs that the method keeps
-    b  it without the wronged pairs  e  those and the repaired ones, by each strategy
+    a  the mismatched data              d  the pairs that the method keeps
+    b  it without the mismatched pairs  e  those and the repaired ones, by each strategy
     c  the true data
 
 and judged by rSum on the clean test split. ``_wrong`` is the share of mismatched pairs in it: as it came, kept, and
@@ -29,10 +29,10 @@ import numpy as np
 
 from cleanpairs import InfoNCE
 from cleanpairs.benchmarking.splits import Splits, load_splits
+from cleanpairs.core.registry import METHODS
 from cleanpairs.data import Pairs
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise
-from cleanpairs.plan import RepairPlan
-from cleanpairs.registry import METHODS
+from cleanpairs.repair.plan import RepairPlan
 
 CORPORA: dict[str, dict[str, Any]] = {
     "photos": {"size": 224, "columns": {}, "epochs": 18, "fit": {}},
@@ -68,10 +68,10 @@ def precision_at(right: np.ndarray, sure: np.ndarray, hits: int) -> float | None
 def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float, seed: int) -> dict[str, Any]:
     spec, clean = CORPORA[corpus], splits.train
     noise = inject_noise(clean, rate, per="caption", seed=seed)
-    wronged = apply_noise(clean, noise)
+    corrupted = apply_noise(clean, noise)
     shared = {"backbone": args.backbone, "image_encoder": "features", "random_state": seed}
     known = METHODS.load(args.method)
-    model = known(**{**shared, **spec["fit"].get(args.method, {})}).fit(wronged, val=splits.val)
+    model = known(**{**shared, **spec["fit"].get(args.method, {})}).fit(corrupted, val=splits.val)
     y = model.correspondence_
     steps = spec["epochs"] * len(clean)
 
@@ -83,10 +83,10 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
     kept = np.flatnonzero(y >= model.threshold_)
     row: dict[str, Any] = {"flagged": float((y < model.threshold_).mean()), "threshold": float(model.threshold_)}
     variants: dict[str, Callable[[], Pairs]] = {
-        "a": lambda: wronged,
-        "b": lambda: wronged.take(np.flatnonzero(~noise.mismatched)),
+        "a": lambda: corrupted,
+        "b": lambda: corrupted.take(np.flatnonzero(~noise.mismatched)),
         "c": lambda: clean,
-        "d": lambda: wronged.take(kept),
+        "d": lambda: corrupted.take(kept),
     }
     plans = {
         "ot": {"strategy": "ot", "donors": "mismatched"},
@@ -96,12 +96,12 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
     }
     judged = {}
     for name, settings in plans.items():
-        plan = model.rematch(wronged, targets="text", **{"repairs": "plausible", **settings})
+        plan = model.rematch(corrupted, targets="text", **{"repairs": "plausible", **settings})
         rows, right, _ = judged[name] = right_repairs(plan, clean, noise)
         row[f"{name}_repaired"] = len(rows) / len(clean)
         row[f"{name}_precision"] = float(right.mean()) if len(rows) else None
         row[f"{name}_restored"] = float(right.sum() / max(noise.mismatched.sum(), 1))
-        variants[f"e_{name}"] = lambda plan=plan: plan.apply(wronged)  # type: ignore[misc]
+        variants[f"e_{name}"] = lambda plan=plan: plan.apply(corrupted)  # type: ignore[misc]
     hits = int(0.9 * min(judged[name][1].sum() for name in ("ot", "nearest")))
     for name in ("ot", "nearest"):
         row[f"{name}_precision_at"] = precision_at(judged[name][1], judged[name][2], hits)

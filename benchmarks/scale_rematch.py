@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 from scale_vectors import Cost, command
 
 from cleanpairs.ops.search import SearchNote
-from cleanpairs.plan import METADATA_KEY
+from cleanpairs.repair.plan import METADATA_KEY
 
 BLOCKS = 100  # of a part
 RIGHT, DIFFERENT = 9, 3  # parts of right pairs, and how many of them are different
-HEAPS, FREEDOM = 1000, 32
+MODES, FREEDOM = 1000, 32
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -49,9 +49,9 @@ def write_folder(folder: Path, rows: int, dim: int, share: float) -> tuple[Path,
 
 
 def write_part(folder: Path, part: int, first: int, block: int, dim: int, permuted: bool) -> None:
-    """Images of 32 degrees of freedom in 1,000 heaps, captions near them; ``permuted``: a block further on."""
+    """Images of 32 degrees of freedom in 1,000 modes, captions near them; ``permuted``: a block further on."""
     rng = np.random.default_rng(0)
-    heaps = rng.normal(size=(HEAPS, FREEDOM)).astype(np.float32)
+    modes = rng.normal(size=(MODES, FREEDOM)).astype(np.float32)
     basis = rng.normal(size=(FREEDOM, dim)).astype(np.float32)
     shape = BLOCKS * block, dim
     images, texts = (
@@ -62,7 +62,7 @@ def write_part(folder: Path, part: int, first: int, block: int, dim: int, permut
     with pq.ParquetWriter(folder / "metadata" / f"metadata_{part}.parquet", schema) as writer:
         for at in range(0, len(images), block):
             some = np.random.default_rng([part, at])
-            point = heaps[some.integers(0, HEAPS, block)] + 0.5 * some.normal(size=(block, FREEDOM)).astype(np.float32)
+            point = modes[some.integers(0, MODES, block)] + 0.5 * some.normal(size=(block, FREEDOM)).astype(np.float32)
             image = unit(point @ basis)
             images[at : at + block] = image
             noise = np.float32(0.5 / np.sqrt(dim)) * some.standard_normal(size=(block, dim), dtype=np.float32)

@@ -232,7 +232,7 @@ def write_plan(path: Path, data: Path, rows: int) -> None:
     """A plan that keeps nine rows in ten of ``data`` and drops one, written as a stream."""
     from cleanpairs.data import ParquetSink, open_source
     from cleanpairs.data.parquet_io import expand, iter_batches
-    from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA
+    from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA
 
     settings, print_of = {"data": str(data.absolute())}, open_source(data).fingerprint
     note = {"threshold": 0.5, "min_repair_score": 0.5, "fingerprint": print_of, "settings": settings}

@@ -26,10 +26,10 @@ import numpy as np
 
 from cleanpairs import Auto, Pairs, load_pairs
 from cleanpairs.audit.calibration import calibration_error
+from cleanpairs.core.errors import RefusedError
 from cleanpairs.data.noise import apply_noise, inject_noise
-from cleanpairs.errors import RefusedError
-from cleanpairs.evaluate import detection
-from cleanpairs.plan import part_sources, truth_after
+from cleanpairs.repair.plan import part_sources, truth_after
+from cleanpairs.scoring.evaluate import detection
 
 CORPORA: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "photos": ("photos_train.parquet", {}, {"image_size": 224}),

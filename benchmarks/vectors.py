@@ -65,7 +65,7 @@ def varied(x: np.ndarray, t: np.ndarray, kind: str, rng: np.random.Generator) ->
     return x, t
 
 
-def wronged(t: np.ndarray, noise: str, rng: np.random.Generator) -> np.ndarray:
+def corrupted(t: np.ndarray, noise: str, rng: np.random.Generator) -> np.ndarray:
     """(n,) whose caption each pair shows."""
     n = len(t)
     at = np.arange(n)
@@ -224,7 +224,7 @@ def main() -> None:
                 rng = np.random.default_rng(args.seed)
                 some = rng.permutation(len(x0))[: args.size]
                 x, t = varied(x0[some], t0[some], kind, rng)
-                at = wronged(t, noise, rng)
+                at = corrupted(t, noise, rng)
                 row = judged(x, t[at], at, args.epochs)
                 if not columns:
                     columns = list(row)

@@ -21,8 +21,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cleanpairs.core.errors import CleanpairsError
     from cleanpairs.data import Pairs, load_pairs
-    from cleanpairs.errors import CleanpairsError
     from cleanpairs.estimators import PairCleaner
     from cleanpairs.methods.auto import Auto
     from cleanpairs.methods.bicro import BiCro
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cleanpairs.methods.rcl import RCL
     from cleanpairs.methods.repair import REPAIR
     from cleanpairs.methods.triplet import Triplet
-    from cleanpairs.plan import RepairPlan
+    from cleanpairs.repair.plan import RepairPlan
 
 __version__ = "0.1.0"
 
@@ -45,7 +45,7 @@ _HOME = {
     "Auto": "cleanpairs.methods.auto",
     "BiCro": "cleanpairs.methods.bicro",
     "CRCL": "cleanpairs.methods.crcl",
-    "CleanpairsError": "cleanpairs.errors",
+    "CleanpairsError": "cleanpairs.core.errors",
     "ClipScore": "cleanpairs.methods.clip_score",
     "DECL": "cleanpairs.methods.decl",
     "InfoNCE": "cleanpairs.methods.infonce",
@@ -57,7 +57,7 @@ _HOME = {
     "Pairs": "cleanpairs.data",
     "RCL": "cleanpairs.methods.rcl",
     "REPAIR": "cleanpairs.methods.repair",
-    "RepairPlan": "cleanpairs.plan",
+    "RepairPlan": "cleanpairs.repair.plan",
     "Triplet": "cleanpairs.methods.triplet",
     "load_pairs": "cleanpairs.data",
 }

@@ -17,20 +17,20 @@ import torch
 from sklearn.base import clone
 
 from cleanpairs import Pairs
+from cleanpairs.core.errors import ConfigError, DataError, NotFittedError, OutputExistsError, RefusedError
+from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
-from cleanpairs.errors import ConfigError, DataError, NotFittedError, OutputExistsError, RefusedError
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.objectives.complementary import ComplementaryLoss
 from cleanpairs.objectives.evidential import EvidentialLoss
 from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss
-from cleanpairs.registry import BACKBONES, METHODS
 
 WORDS = [f"word{k}" for k in range(24)]
 TINY = {
-    "dim": 16, "dim_word": 8, "epochs": 3, "refine_epochs": (2,), "batch_size": 16, "label_group": 16, "lr": 1e-2,
+    "dim": 16, "dim_word": 8, "epochs": 3, "refine_epochs": (2,), "batch_size": 16, "eval_group_size": 16, "lr": 1e-2,
     "tau": 0.1, "freeze": 1, "warmup": 1, "start": 1, "memory": 64, "neighbours": 4, "classes": 8, "device": "cpu",
     "random_state": 1,
 }  # fmt: skip
@@ -144,24 +144,25 @@ BAD: dict[str, list[Any]] = {
     "gradient_checkpointing": ["no"], "text_encoder": ["", 3], "image_size": [0, -3, "big", 2.5],
     "planted": [-0.1, 0.3, "a"],
     "dim": [0, 2.5, "a", True], "dim_word": [0], "dim_sim": [0, "a"], "epochs": [0, -1, 1.5, None],
-    "refine_epochs": [(0,), (2, "a"), 3, (True,)], "freeze": [0, "a", 1.5], "horizon": [0, "always", 1.5],
+    "refine_epochs": [(0,), (2, "a"), 3, (True,)], "freeze": [0, "a", 1.5], "label_epochs": [0, "always", 1.5],
     "beta": [-0.1, 1.1, "a", float("nan")], "epsilon": [-0.1, 2, None], "lam": [-1, "a", float("nan"), float("inf")],
     "tau": [0, -1, "a", float("inf"), True], "lr": [0, -1, "fast", float("nan"), float("inf"), True],
     "lr_update": [0, -1, 1.5, "a"], "weight_decay": [-1, "a", float("nan")], "grad_clip": [0, "a"],
     "batch_size": [1, 0, 2.5], "micro_batch": [0, 1, 2.5, "a"], "compile": ["yes", 1, None],
-    "label_pass": ["train", None], "label_group": [1, "a"], "label_tau": [0, -1, "a"],
+    "label_pass": ["train", None], "eval_group_size": [1, "a"], "label_tau": [0, -1, "a"],
     "cross_fit": [1, -1, 2.5],
     "threshold": [-0.1, 1.1, "otto", float("nan"), True], "exclude_duplicates": ["no", 2],
     "standardise": ["no", None],
     "require_evidence": ["yes", 1],
     "max_bad_share": [-0.1, 1.5, "much"], "near_duplicates": [1, "yes"], "repaired": [-0.1, 1.1, "a"],
-    "networks": [0, 3, "two", 1.5], "witness": ["yes", 1], "likeness": [None, 2],
+    "networks": [0, 3, "two", 1.5], "untrained_evidence": ["yes", 1], "neighbour_similarity": [None, 2],
     "image_drop": [-0.1, 1, "a"], "text_drop": [-0.1, 1.0, None], "min_count": [0],
     "tokenizer": ["word", None, 3],
     "warmup": [-1, "a", 1.5], "warm_loss": ["max", None], "split_by": ["loss", None], "clean_loss": ["x", None],
     "margin": [0, -1, "a"], "curve": [1, 0.5, "a"], "clean_above": [-0.1, 1, "a"], "memory": [0, 2.5],
     "neighbours": [0, "a"], "eta": [-0.1, 2, "a"], "noisy_weight": [-1, "a"], "classes": [1, "a"],
     "class_tau": [0, "a"], "class_lr": [0, "a"], "entropy_weight": [-1, "a"], "search": ["world", None],
+    "replace_after": [-1, 1.5], "reduction": ["max", None],
     "mass": [0, 1.1, "a"], "transport_reg": [0, "a"], "transport_tau": [0, "a"], "cost": ["cheap", None],
     "cost_lr": [0, "a"], "kept": [0, "a"], "rematch_weight": [-1, "a"], "rematch_mass": [0, 2, "a"],
     "by_mass": ["yes", None],
@@ -522,7 +523,9 @@ def test_methods_work_with_every_backbone(method_name: str, name: str, tmp_path:
     """One network and two, with and without a head: scores, plans, figures, and the same from disk."""
     method = METHODS.load(method_name)
     pairs = corpus(48, wrong=8)
-    model = tiny(method, backbone=name, dim_sim=4, batch_size=12, label_group=12, lr=5e-3).fit(pairs, val=corpus(12))
+    model = tiny(method, backbone=name, dim_sim=4, batch_size=12, eval_group_size=12, lr=5e-3).fit(
+        pairs, val=corpus(12)
+    )
     assert np.isfinite(model.correspondence_).all() and 0 <= model.evaluate(pairs).rsum <= 600
     loaded = method.from_pretrained(model.save_pretrained(tmp_path / "model"))
     np.testing.assert_allclose(loaded.score_pairs(pairs), model.score_pairs(pairs), rtol=1e-5, atol=1e-7)
@@ -538,7 +541,7 @@ def test_methods_train_on_the_gpu(
 ) -> None:
     """What is trained there scores the same here; bf16 is the default there, so full precision is asked for."""
     pairs = corpus(48, wrong=8)
-    settings = {"backbone": backbone_name, "dim_sim": 4, "batch_size": 12, "label_group": 12, "lr": 5e-3}
+    settings = {"backbone": backbone_name, "dim_sim": 4, "batch_size": 12, "eval_group_size": 12, "lr": 5e-3}
     model = tiny(method, **{**settings, "device": "cuda", "precision": "fp32"}).fit(pairs, val=corpus(12))
     assert next(model.model_.parameters()).device.type == "cuda"
     assert np.isfinite(model.correspondence_).all()

@@ -92,7 +92,7 @@ def test_the_package_itself_imports_nothing_of_its_own() -> None:
         ("import cleanpairs.cli.fit as f", {"cli"}),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from cleanpairs.cli import main", set()),
         ("if TYPE_CHECKING:\n    pass\nelse:\n    from cleanpairs.cli import main", {"cli"}),
-        ("import importlib\nimportlib.import_module('cleanpairs.run')", {"run"}),
+        ("import importlib\nimportlib.import_module('cleanpairs.commands.run')", {"commands"}),
         ("from cleanpairs import __version__\nimport cleanpairs", set()),
     ],
 )

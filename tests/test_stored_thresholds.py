@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cleanpairs.errors import ConfigError, DataError
-from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
-from cleanpairs.run import mistyped
+from cleanpairs.commands.run import mistyped
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 WRONG = (math.nan, math.inf, -0.1, 1.5, "0.5", True, [0.5])
 

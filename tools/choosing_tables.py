@@ -63,7 +63,7 @@ def of_thresholds(results: str) -> str:
                 + [mean(row[name]) for name in ("precision", "recall", "f1", "f1_auto")]
                 + [mean(more["noise_rate_estimate"])]
             )
-    return table(["wronged", "flagged", "precision", "recall", "F1", "F1 at `auto`", "noise rate, estimated"], out)
+    return table(["corrupted", "flagged", "precision", "recall", "F1", "F1 at `auto`", "noise rate, estimated"], out)
 
 
 def filled(page: str, results: str) -> str:

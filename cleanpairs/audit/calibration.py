@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 
 __all__ = [
     "CALIBRATIONS",

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
+from cleanpairs.core.errors import DataError
 from cleanpairs.correspondence.calibration import Estimate
-from cleanpairs.errors import DataError
 
 __all__ = ["Estimate", "ThresholdEstimate", "at_threshold", "noise_estimate", "response_weights"]
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from cleanpairs.audit.calibration import calibrate, calibration_error
 from cleanpairs.audit.estimate import Estimate, ThresholdEstimate, at_threshold, noise_estimate, response_weights
 from cleanpairs.audit.sample import AuditSample
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 
 __all__ = ["LADDER", "AuditResult", "evaluate_audit"]
 

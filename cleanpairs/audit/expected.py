@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.audit.estimate import Estimate, ThresholdEstimate
 from cleanpairs.audit.evaluation import LADDER, threshold_table
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration
-from cleanpairs.errors import ConfigError, DataError, RefusedError
 
 __all__ = ["ExpectedQuality", "expected_quality"]
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from cleanpairs.audit.labels import KEY_LENGTH
 from cleanpairs.audit.sample import AuditSample
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import DataError
 
 __all__ = ["SheetFragment", "audit_thumbnails", "sheet_fragment"]
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_bytes
 from cleanpairs.data.display import visible
-from cleanpairs.errors import DataError
-from cleanpairs.regular import read_bytes
 
 __all__ = ["KEY_LENGTH", "read_labels"]
 

@@ -21,12 +21,12 @@ from cleanpairs.audit.fragment import (
 )
 from cleanpairs.audit.labels import KEY_LENGTH
 from cleanpairs.audit.sample import AuditSample
+from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.display import visible
 from cleanpairs.data.guard import AUDIT_FILES, refuse_foreign, refuse_labels
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import OutputExistsError
-from cleanpairs.plan_editing import write_csv
+from cleanpairs.repair.editing import write_csv
 
 __all__ = ["CSV_NAME", "PAGE_NAME", "AuditForms", "write_forms"]
 

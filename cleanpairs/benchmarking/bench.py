@@ -18,14 +18,14 @@ from cleanpairs.benchmarking.plain_scores import PLAIN_SCORES, PlainScore, plain
 from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, method_settings
 from cleanpairs.benchmarking.splits import Splits, load_splits
 from cleanpairs.benchmarking.table import Summary, summarise, to_csv, to_markdown, to_text
+from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputError, OutputExistsError
+from cleanpairs.core.registry import METHODS
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import Noise, NoiseKind, inject_noise, load_noise_file, noise_of
 from cleanpairs.data.noise_kinds import category_codes
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import CleanpairsError, ConfigError, OutputError, OutputExistsError
-from cleanpairs.registry import METHODS
 
 __all__ = ["Bench", "BenchProgress", "BenchResult", "run_bench"]
 

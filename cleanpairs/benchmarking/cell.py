@@ -14,10 +14,10 @@ import numpy as np
 
 from cleanpairs.benchmarking.settings import MethodSettings
 from cleanpairs.benchmarking.splits import Splits, with_features
+from cleanpairs.core.registry import METHODS
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import Noise, apply_noise
-from cleanpairs.evaluate import detection
-from cleanpairs.registry import METHODS
+from cleanpairs.scoring.evaluate import detection
 
 __all__ = ["repair_quality", "run_cell"]
 
@@ -30,7 +30,7 @@ def run_cell(
     *,
     on_step: Callable[[int, int, float], None] | None = None,
 ) -> dict[str, Any]:
-    """Fit on wronged pairs, and judge by the truth, which the method never sees.
+    """Fit on mismatched pairs, and judge by the truth, which the method never sees.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict
     -------
     dict
         ``repaired``: pairs with a new caption; ``repair_precision``: share of these that is right; ``repair_random``:
-        the share if each had got the caption of any flagged pair; ``wronged_restored``: share of all wronged pairs
+        the share if each had got the caption of any flagged pair; ``corrupted_restored``: share of all mismatched pairs
         that have got a right caption.
     """
     table = model.rematch(train, targets="text", strategy="method", repairs="plausible").table
@@ -124,12 +124,12 @@ def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict
     flagged = np.flatnonzero(model.correspondence_ < model.threshold_)
     _, owner = np.unique(clean.pair_image_group, return_inverse=True)
     theirs = np.bincount(owner[noise.permutation[flagged[whole[flagged]]]], minlength=int(owner.max(initial=-1)) + 1)
-    wronged = int(noise.mismatched.sum())
+    corrupted = int(noise.mismatched.sum())
     return {
         "repaired": len(rows),
         "repair_precision": float(right.mean()) if len(rows) else None,
         "repair_random": float(theirs[owner[rows]].mean() / len(flagged)) if len(rows) and len(flagged) else None,
-        "wronged_restored": float((right & noise.mismatched[rows]).sum() / wronged) if wronged else None,
+        "corrupted_restored": float((right & noise.mismatched[rows]).sum() / corrupted) if corrupted else None,
     }
 
 

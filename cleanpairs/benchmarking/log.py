@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.errors import DataError
-from cleanpairs.regular import open_regular, read_bytes
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular, read_bytes
 
 __all__ = ["BenchLog"]
 

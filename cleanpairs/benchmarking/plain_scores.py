@@ -14,8 +14,8 @@ from cleanpairs.benchmarking.settings import MethodSettings
 from cleanpairs.benchmarking.splits import Splits
 from cleanpairs.data import Pairs
 from cleanpairs.data.noise import Noise, apply_noise
-from cleanpairs.evaluate import detection, recall
 from cleanpairs.ops.normalised_similarity import cosines, normalised_similarity
+from cleanpairs.scoring.evaluate import detection, recall
 
 __all__ = ["PLAIN_SCORES", "PlainScore", "plain_row", "plain_scores"]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.errors import ConfigError
-from cleanpairs.recipe import Recipe, find_recipes, load_recipe
-from cleanpairs.registry import METHODS, nearest
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.recipe import Recipe, find_recipes, load_recipe
+from cleanpairs.core.registry import METHODS, nearest
 
 __all__ = ["MethodSettings", "choose_methods", "method_settings"]
 
@@ -68,7 +68,7 @@ def method_settings(
     overrides : sequence of str
         ``key=value`` for all methods that have the key, ``METHOD.key=value`` for one.
     options : mapping, optional
-        As of :meth:`cleanpairs.recipe.Recipe.resolve`, for all methods.
+        As of :meth:`cleanpairs.core.recipe.Recipe.resolve`, for all methods.
 
     Raises
     ------

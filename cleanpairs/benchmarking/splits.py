@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.images import FeatureImages
-from cleanpairs.errors import DataError
 from cleanpairs.features import image_matrix, resolve_image_encoder
 
 __all__ = ["Splits", "load_splits", "with_features"]
@@ -36,7 +36,7 @@ class Splits:
     def with_features(self, encoder: str, size: int | None) -> Splits:
         """Vectors in place of the images of all splits, from the feature cache; pixels and vectors stay as they are.
 
-        Wronged pairs exist in memory only, and their images would be encoded anew in each cell.
+        Mismatched pairs exist in memory only, and their images would be encoded anew in each cell.
         """
         if self.train.images.kind == "features" or resolve_image_encoder(encoder, "bytes") == "cnn":
             return self
@@ -72,13 +72,13 @@ def load_splits(
     Raises
     ------
     DataError
-        Data that cannot be read, or that is wronged already.
+        Data that cannot be read, or that is mismatched already.
     """
     split = columns.pop("split", None)
     train = load_pairs(data, split=split, limit=limit, **columns)
     if train.true_mismatch is not None and train.true_mismatch.any():
         raise DataError(
-            f"{data} holds wronged pairs, by its column 'true_mismatch'; a benchmark starts from clean data"
+            f"{data} holds mismatched pairs, by its column 'true_mismatch'; a benchmark starts from clean data"
         )
     columns.pop("key_column", None)
     notes, found = [], {}

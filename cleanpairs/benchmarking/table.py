@@ -36,7 +36,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("ap", "AP", 3),
         Column("f1", "F1", 3),
         Column("repair_precision", "repair", 3),
-        Column("wronged_restored", "restored", 3),
+        Column("corrupted_restored", "restored", 3),
         Column("noise_rate_estimate", "noise est.", 3, 0),
     ),
     "Retrieval": (Column("rsum", "rSum", 1), *_RECALLS, Column("val_rsum", "val rSum", 1, 0)),

@@ -1,8 +1,9 @@
 """The command line: thin commands that parse, call the library, and print.
 
 Results go to standard output, everything else to standard error; bars and colours appear on a terminal only. An error
-is one line, ``Error [kind]: which thing: what; what to do``, and its exit code that of :mod:`cleanpairs.errors`; 130,
-143 and 129 on SIGINT, SIGTERM and SIGHUP. A traceback is shown for ``--debug`` only.
+is one line, ``Error [kind]: which thing: what; what to do``, and its exit code that of
+:mod:`cleanpairs.core.errors`; 130, 143 and 129 on SIGINT, SIGTERM and SIGHUP. A traceback is shown for ``--debug``
+only.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import click
 from cleanpairs import __version__
 from cleanpairs.cli.completion import COMPLETE_VARIABLE
 from cleanpairs.cli.terminal import echo, safe, steady_streams
-from cleanpairs.errors import CleanpairsError, DataError, OutputError, ResourceError
-from cleanpairs.interrupt import Terminated
-from cleanpairs.limits import cap_memory
+from cleanpairs.core.errors import CleanpairsError, DataError, OutputError, ResourceError
+from cleanpairs.core.interrupt import Terminated
+from cleanpairs.core.limits import cap_memory
 
 __all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
 
@@ -81,7 +82,7 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """As click does, but an unknown name suggests the nearest one."""
-        from cleanpairs.registry import nearest
+        from cleanpairs.core.registry import nearest
 
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"no command {args[0]!r}{nearest(args[0], list(COMMANDS))}")
@@ -258,7 +259,7 @@ def _complain(
     error: BaseException, debug: bool, kind: str, message: str, color: bool | None, help: str | None = None
 ) -> None:
     """One line on standard error: the kind, the place, what, and what to do; and which of several processes says so."""
-    from cleanpairs.distributed import rank_by_environment
+    from cleanpairs.core.distributed import rank_by_environment
 
     if debug:
         echo("".join(traceback.format_exception(error)), err=True)

@@ -66,7 +66,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
     metavar="KIND,KIND",
     default="uniform",
     show_default=True,
-    help="How pairs are wronged: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE].",
+    help="How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE].",
 )
 @click.option("--val", metavar="DATA", help="Clean validation pairs.  [default: what belongs to DATA]")
 @click.option("--test", metavar="DATA", help="Clean test pairs.  [default: what belongs to DATA]")

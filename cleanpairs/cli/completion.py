@@ -51,14 +51,14 @@ def completion(ctx: click.Context, shell: str | None) -> None:
 
 def complete_method(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of methods, with their summaries."""
-    from cleanpairs.registry import METHODS
+    from cleanpairs.core.registry import METHODS
 
     return _beginning(incomplete, ((entry.name, entry.summary) for entry in METHODS))
 
 
 def complete_methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The same for a list with commas between: the last name is completed, those before it stay; and ``all``."""
-    from cleanpairs.registry import METHODS
+    from cleanpairs.core.registry import METHODS
 
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
@@ -70,14 +70,14 @@ def complete_methods(ctx: click.Context, parameter: click.Parameter, incomplete:
 
 def complete_backbone(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of backbones, with their summaries."""
-    from cleanpairs.registry import BACKBONES
+    from cleanpairs.core.registry import BACKBONES
 
     return _beginning(incomplete, ((entry.name, entry.summary) for entry in BACKBONES))
 
 
 def complete_image_encoder(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of image encoders, with their summaries."""
-    from cleanpairs.registry import IMAGE_ENCODERS
+    from cleanpairs.core.registry import IMAGE_ENCODERS
 
     own = [("auto", "the data's vectors where it has them"), ("features", "the data's vectors")]
     return _beginning(incomplete, [*own, *((entry.name, entry.summary) for entry in IMAGE_ENCODERS)])
@@ -85,7 +85,7 @@ def complete_image_encoder(ctx: click.Context, parameter: click.Parameter, incom
 
 def complete_recipe(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of the recipes that ship, with what to expect; files, where none begins so."""
-    from cleanpairs.recipe import find_recipes, recipe_header
+    from cleanpairs.core.recipe import find_recipes, recipe_header
 
     named = ((name, recipe_header(path).get("expected", "")) for name, path in find_recipes().items())
     return _beginning(incomplete, named) or [CompletionItem(incomplete, type="file")]

@@ -24,7 +24,7 @@ __all__ = ["demo"]
 @json_option
 def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress: bool, as_json: bool) -> None:
     """Wrong 30 % of the clip art's pairs, find them, repair them, and measure what that does for retrieval."""
-    from cleanpairs.demo import run_demo
+    from cleanpairs.commands.demo import run_demo
 
     bar = Progress(enabled=not (quiet or as_json), asked=progress)
     say = (lambda line: None) if as_json else echo

@@ -19,8 +19,8 @@ def doctor(as_json: bool) -> None:
 
     What could be better comes with the command that mends it. Exit code 1 only if cleanpairs cannot run.
     """
-    from cleanpairs.diagnosis import diagnose
-    from cleanpairs.errors import CleanpairsError
+    from cleanpairs.commands.doctor import diagnose
+    from cleanpairs.core.errors import CleanpairsError
 
     found = diagnose()
     if as_json:

@@ -26,7 +26,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     recall and F1 at the threshold. The training data is judged by the labels of the run, other data by its scores.
     """
     from cleanpairs.data import load_pairs
-    from cleanpairs.evaluate import detection
+    from cleanpairs.scoring.evaluate import detection
 
     run_path, data = split_run_and_data(paths)
     run = existing_run(run_path)

@@ -62,8 +62,8 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
     With --plan, Parquet is written in bounded memory, and by several processes with --workers. If these are
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
     """
+    from cleanpairs.commands.export import chosen_cut, export_plan, export_run
     from cleanpairs.export import push_export
-    from cleanpairs.exporting import chosen_cut, export_plan, export_run
 
     written = {name: options[name] for name in WRITTEN}
     written |= {"engine": options["engine"], "workers": options["workers"], "address": options["ray_address"]}
@@ -111,7 +111,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
 
 def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
     """The dataset card of an export that is to be pushed; None for a directory. Finds out first that it can be."""
-    from cleanpairs.errors import OutputExistsError
+    from cleanpairs.core.errors import OutputExistsError
     from cleanpairs.export.formats import choose_format, make_format
     from cleanpairs.export.hub import check_push
     from cleanpairs.export.pushing import beside_card

@@ -57,9 +57,9 @@ __all__ = ["fit"]
     shell_complete=complete_image_encoder,
 )
 @click.option("--image-size", type=int, metavar="PX", help="Side of the square that the image encoder sees.")
-@click.option("--epochs", type=int, metavar="N", help="Epochs of the last piece.")
+@click.option("--epochs", type=int, metavar="N", help="Epochs of the last stage.")
 @click.option("--batch-size", type=int, metavar="N", help="Pairs of a step, of all processes together.")
-@click.option("--micro-batch", type=int, metavar="N", help="Compute a batch in pieces of N: less memory, same loss.")
+@click.option("--micro-batch", type=int, metavar="N", help="Compute a batch in stages of N: less memory, same loss.")
 @click.option("--compile", is_flag=True, default=None, help="Compile the towers by torch.compile, if it can be done.")
 @click.option(
     "--cross-fit", type=int, metavar="K", help="Also score every pair by models of K folds that never saw it."
@@ -88,15 +88,15 @@ def fit(**options: Any) -> None:
     clip-retrieval, COCO's captions, the research layout, hf://owner/name, or a URL with --allow-urls: see
     `cleanpairs inspect DATA`.
 
-    With --noise-file the data stays as it is, and so does what is exported from it: to clean and export the wronged
+    With --noise-file the data stays as it is, and so does what is exported from it: to clean and export the mismatched
     data itself, write it with `cleanpairs corrupt --noise-file` and fit on that.
 
     On N processes or GPUs: torchrun --nproc-per-node N -m cleanpairs fit DATA ...
     """
-    from cleanpairs.distributed import rank_by_environment
-    from cleanpairs.fitting import check_stored, fit_run
-    from cleanpairs.hub import without_hub
-    from cleanpairs.recipe import Recipe
+    from cleanpairs.commands.fit import check_stored, fit_run
+    from cleanpairs.core.distributed import rank_by_environment
+    from cleanpairs.core.hub import without_hub
+    from cleanpairs.core.recipe import Recipe
 
     resume, as_json, quiet = options["resume"], options["as_json"], options["quiet"]
     if options["image_vectors"] is not None and options["data"] is not None:
@@ -116,7 +116,7 @@ def fit(**options: Any) -> None:
     out: str | None = None
     stored = False  # whether a run's own recipe is followed, which somebody else may have written
     if resume and (options["out"] is None or (options["recipe"] is None and options["data"] is None)):
-        from cleanpairs.run import Run
+        from cleanpairs.commands.run import Run
 
         out = str(Run.open(options["out"]).path)
     if resume and options["recipe"] is None and options["data"] is None:
@@ -130,7 +130,7 @@ def fit(**options: Any) -> None:
     if recipe.data.train is None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
     if resume and not (quiet or as_json):
-        from cleanpairs.run import Run
+        from cleanpairs.commands.run import Run
 
         begun = Run(Path(out or recipe.output.out or ""))
         if (begun.path / "run.json").exists() and not begun.has_checkpoint:

@@ -83,9 +83,9 @@ def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
         yield f"vectors      {found.vectors} an image"
     if found.text_vectors is not None:
         yield f"             {found.text_vectors} a caption"
-    if found.wronged is not None:
-        yield f"truth        {plural(found.wronged, 'pair')} wrong, by the column true_mismatch"
-    for name, score in found.given_scores.items():
+    if found.corrupted is not None:
+        yield f"truth        {plural(found.corrupted, 'pair')} wrong, by the column true_mismatch"
+    for name, score in found.precomputed_scores.items():
         yield from _score(name, score, width)
     if found.first:
         yield ""
@@ -104,7 +104,7 @@ def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
 
 
 def _score(name: str, score: dict[str, Any], width: int) -> Iterator[str]:
-    yield cut(f"given score  {safe(name)}", f"  ({score['known']:,} known)", width)
+    yield cut(f"precomputed score  {safe(name)}", f"  ({score['known']:,} known)", width)
     shown = {
         "0.0": "least",
         "0.05": "5 %",
@@ -147,7 +147,7 @@ def _decoding(found: Inspection, decode: str, width: int) -> Iterator[str]:
 
 
 def _summary(reader: str) -> str:
-    from cleanpairs.registry import READERS
+    from cleanpairs.core.registry import READERS
 
     return READERS.entry(reader).summary
 

@@ -18,7 +18,7 @@ __all__ = ["methods", "recipes"]
 @json_option
 def methods(settings: bool, as_json: bool) -> None:
     """The methods that `fit --method` takes, a line each."""
-    from cleanpairs.registry import METHODS
+    from cleanpairs.core.registry import METHODS
 
     listed: list[dict[str, Any]] = []
     for entry in METHODS:
@@ -47,7 +47,7 @@ def methods(settings: bool, as_json: bool) -> None:
 @json_option
 def recipes(as_json: bool) -> None:
     """The names that `fit --recipe` takes, with what to expect of each."""
-    from cleanpairs.recipe import find_recipes, recipe_header
+    from cleanpairs.core.recipe import find_recipes, recipe_header
 
     listed = [{"name": name, **recipe_header(path)} for name, path in find_recipes().items()]
     if as_json:

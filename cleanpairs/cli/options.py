@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cleanpairs.registry import ENGINES
+from cleanpairs.core.registry import ENGINES
 
 __all__ = [
     "RUN", "array_files", "column_options", "engine_options", "existing_run", "pick_columns", "trust_option",
@@ -70,7 +70,11 @@ def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in reversed(
         [
             click.option(
-                "--engine", type=click.Choice(ENGINES.names()), default="local", show_default=True, help="Who works."
+                "--engine",
+                type=click.Choice(ENGINES.names()),
+                default="local",
+                show_default=True,
+                help="Where tasks run: this machine or Ray.",
             ),
             click.option(
                 "--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that work at once."
@@ -97,7 +101,7 @@ def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def existing_run(run: str | None, trusted: bool = False) -> Any:
     """The run directory named, or ``runs/latest``; DataError when there is none."""
-    from cleanpairs.run import Run
+    from cleanpairs.commands.run import Run
 
     return Run.open(run, trusted=trusted)
 

@@ -71,9 +71,9 @@ class PathsCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it, if its paths allow that."""
+        from cleanpairs.core.distributed import rank_by_environment
         from cleanpairs.data.guard import refuse_inputs
         from cleanpairs.data.locks import hold
-        from cleanpairs.distributed import rank_by_environment
 
         outputs, beside, inputs = written_and_read(ctx)
         with ExitStack() as held:
@@ -137,7 +137,7 @@ def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator[Input]:
 
 
 def _kept_in_run(free: tuple[str, ...], inside: Path) -> bool:
-    from cleanpairs.run import RUN_FILES
+    from cleanpairs.commands.run import RUN_FILES
 
     name = inside.as_posix()
     if name in (*free, "audit/probabilities.parquet"):
@@ -147,7 +147,7 @@ def _kept_in_run(free: tuple[str, ...], inside: Path) -> bool:
 
 def _plan_settings(path: str) -> dict[str, Any]:
     """What a plan notes of its data; nothing where it cannot be read, which the command will say."""
-    from cleanpairs.errors import CleanpairsError
+    from cleanpairs.core.errors import CleanpairsError
 
     if path.endswith(".csv"):
         found = _json(Path(f"{path}.json")).get("settings")
@@ -164,7 +164,7 @@ def _plan_settings(path: str) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     """The object in a file; an empty one where there is none."""
-    from cleanpairs.regular import read_json
+    from cleanpairs.core.regular import read_json
 
     try:
         found = read_json(path)

@@ -72,7 +72,7 @@ class Progress:
         if self.enabled and self.bar is not None:
             val = f", val rSum {record.val_rsum:.1f}" if record.val_rsum is not None else ""
             line = (
-                f"piece {record.piece} epoch {record.epoch}: loss {record.loss:.3f}, flagged {record.flagged:.1%}{val}"
+                f"stage {record.stage} epoch {record.epoch}: loss {record.loss:.3f}, flagged {record.flagged:.1%}{val}"
             )
             self.bar.write(line, file=sys.stderr)
             if record.note:

@@ -28,7 +28,7 @@ def push(
     """
     from pathlib import Path
 
-    from cleanpairs.exporting import push_run
+    from cleanpairs.commands.export import push_run
 
     if (Path(what) / "run.json").exists():
         if card is not None or ledger is not None:

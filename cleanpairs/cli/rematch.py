@@ -61,10 +61,10 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     goes on where it was: what is found lies in OUT.parts until the plan is made. So do the vectors and candidates of
     many rows (--spill), for inputs that `cleanpairs score` streams: memory then grows much more slowly.
     """
-    from cleanpairs.errors import ConfigError, OutputExistsError
-    from cleanpairs.exporting import chosen_cut
+    from cleanpairs.commands.export import chosen_cut
+    from cleanpairs.commands.rematch import STREAMED_ROWS, plan_stream
+    from cleanpairs.core.errors import ConfigError, OutputExistsError
     from cleanpairs.ops.search import SearchNote
-    from cleanpairs.rematching import STREAMED_ROWS, plan_stream
 
     run, data = _run_and_data(paths)
     if data is not None and options["max_wrong"] is not None:
@@ -121,9 +121,9 @@ def _in_memory(
     how: dict[str, Any],
     settings: dict[str, Any],
 ) -> Any:
-    """The plan, made and saved; see :class:`cleanpairs.rematching.StreamedPlan`."""
-    from cleanpairs.exporting import plan_run
-    from cleanpairs.rematching import StreamedPlan
+    """The plan, made and saved; see :class:`cleanpairs.commands.rematch.StreamedPlan`."""
+    from cleanpairs.commands.export import plan_run
+    from cleanpairs.commands.rematch import StreamedPlan
 
     _, plan = plan_run(
         run,

@@ -41,8 +41,8 @@ def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Choice(["ot", "nearest", "half-replace", "pseudo-caption", "method"]),
                 default="ot",
                 show_default=True,
-                help="ot: all orphans jointly, by partial transport; nearest: the best score; half-replace: from "
-                "trusted pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; "
+                help="ot: all mismatched pairs jointly, by partial transport; nearest: the best score; half-replace: "
+                "from trusted pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; "
                 "method: the method's own.",
             ),
             click.option(
@@ -67,7 +67,11 @@ def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 help="Of --repairs probable: one that is right with a lower probability is a drop.",
             ),
             click.option(
-                "--candidates", type=int, default=32, show_default=True, help="Nearest parts that are looked at."
+                "--candidates",
+                type=int,
+                default=32,
+                show_default=True,
+                help="Nearest captions or images considered for each pair.",
             ),
         ]
     ):

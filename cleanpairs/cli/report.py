@@ -47,7 +47,7 @@ def report(
     It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
     most 10 MB large. Labels given in it are saved as the CSV that `cleanpairs audit --labels` reads.
     """
-    from cleanpairs.plan import RepairPlan
+    from cleanpairs.repair.plan import RepairPlan
     from cleanpairs.report import write_report
 
     chosen = existing_run(run, trusted)
@@ -82,7 +82,7 @@ def report(
 
 def _settings(run: Any) -> dict[str, Any]:
     """The estimator's parameters out of the run's recipe; none where it has no recipe."""
-    from cleanpairs.recipe_yaml import read_yaml
+    from cleanpairs.core.recipe_yaml import read_yaml
 
     file = run.path / "recipe.yaml"
     recipe = read_yaml(file) if file.exists() else {}
@@ -108,8 +108,8 @@ def _sample(run: Any, scores: Any, threshold: float, size: int | None) -> Any:
 
 def _audit_result(run: Any) -> dict[str, Any] | None:
     """What ``cleanpairs audit --labels`` left."""
-    from cleanpairs.errors import DataError
-    from cleanpairs.regular import read_json
+    from cleanpairs.core.errors import DataError
+    from cleanpairs.core.regular import read_json
 
     file = Path(run.path / "audit" / "result.json")
     if not file.exists():

@@ -38,7 +38,7 @@ def score(
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
     """
-    from cleanpairs.streaming import score_stream
+    from cleanpairs.commands.score import score_stream
 
     run_path, data = split_run_and_data(paths)
     run = existing_run(run_path)

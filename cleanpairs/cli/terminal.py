@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from cleanpairs.errors import OutputError
+from cleanpairs.core.errors import OutputError
 
 __all__ = ["columns", "cut", "echo", "plural", "safe", "steady_streams"]
 

@@ -27,7 +27,7 @@ def verify(path: str, data: str | None, as_json: bool, quiet: bool) -> None:
 
     Exit code 3 if anything is wrong.
     """
-    from cleanpairs.errors import DataError
+    from cleanpairs.core.errors import DataError
     from cleanpairs.verification import verify_path
 
     found = verify_path(path, data)

@@ -23,7 +23,7 @@ New posteriors are averaged with the old ones and asked again, a few times. Two 
 so raise each other's weight, as the control cannot: half of the images is judged with weights that the others gave.
 
 Where networks have been trained, the trusted neighbours can be asked in the joint space as well
-(:func:`neighbours_likeness`). There is no honest control then: the space has been shaped by the pairs.
+(:func:`similarity_to_neighbours`). There is no honest control then: the space has been shaped by the pairs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.sparse import csr_array
 
-__all__ = ["Agreement", "neighbours_agreement", "neighbours_likeness", "nothing_known", "posterior", "wrong_share"]
+__all__ = ["Agreement", "neighbours_agreement", "nothing_known", "posterior", "similarity_to_neighbours", "wrong_share"]
 
 TAU = 0.15  # of the kernel; .1 asks fewer neighbours and finds less where many are wrong (docs/log.md)
 NEAR, NEAREST = 0.07, 0.05  # of the kernels in a joint space
@@ -57,8 +57,8 @@ class Agreement:
     ``planted`` (m,), ``planted_right`` (m,): the same figures of the null pairs that were asked about.
     """
 
-    own: np.ndarray
-    control: np.ndarray
+    observed: np.ndarray
+    null: np.ndarray
     wrong: float
     right: np.ndarray
     planted: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -111,7 +111,7 @@ def neighbours_agreement(
     if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
         return nothing_known(n, planted.shape[1])
     question = _Question(images, texts, image_group, text_group, tau)
-    own, control, of_planted = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(planted.shape[1])
+    observed, null, of_planted = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(planted.shape[1])
     for f in range(FOLDS):
         mine = fold == f
         right = np.ones(n)
@@ -122,10 +122,10 @@ def neighbours_agreement(
         of, here = mine[pairs[0]], mine[planted[0]]
         rows = np.union1d(np.flatnonzero(mine), planted[1, here])
         said, against = question.ask(rows, np.concatenate([pairs[:, of], planted[:, here]], axis=1), asked, right)
-        own[mine], control[of], of_planted[here] = said[mine[rows]], against[: of.sum()], against[of.sum() :]
-    wrong = wrong_share(own, control)
-    right, planted_right = (1 - posterior(own, control, wrong, at) for at in (own, of_planted))
-    return Agreement(own, control, wrong, right, of_planted, planted_right)
+        observed[mine], null[of], of_planted[here] = said[mine[rows]], against[: of.sum()], against[of.sum() :]
+    wrong = wrong_share(observed, null)
+    right, planted_right = (1 - posterior(observed, null, wrong, at) for at in (observed, of_planted))
+    return Agreement(observed, null, wrong, right, of_planted, planted_right)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _Question:
         ``asked`` (B,) answer, and those of the same image or text; each with its weight ``right`` (N,).
         """
         n = len(self.images)
-        own, control = np.zeros(len(rows)), np.zeros(pairs.shape[1])
+        observed, null = np.zeros(len(rows)), np.zeros(pairs.shape[1])
         weight, heard, place = right.astype(np.float32), np.zeros(n, bool), np.zeros(n, np.int64)
         heard[asked], place[rows] = True, np.arange(len(rows))
         for x, t, group in (
@@ -167,9 +167,9 @@ class _Question:
             compare = _Compare.with_all(t)
             standing = compare.standing(against - hub, shown)
             scale = max(float(standing.std()), LEAST)
-            own += compare.standing(of - hub, rows) / scale
-            control += standing / scale
-        return own, control
+            observed += compare.standing(of - hub, rows) / scale
+            null += standing / scale
+        return observed, null
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class _Compare:
         return np.asarray(np.einsum("ij,ij->i", c, self.t[rows]) / np.maximum(spread, 1e-6 * spread.max(initial=LEAST)))
 
 
-def neighbours_likeness(
+def similarity_to_neighbours(
     images: np.ndarray,
     texts: np.ndarray,
     image_group: np.ndarray,
@@ -247,11 +247,11 @@ def neighbours_likeness(
             said /= np.maximum(np.linalg.norm(said, axis=1, keepdims=True), LEAST)
         like = np.einsum("ij,ij->i", many, t - t.mean(axis=0))
         above += like / max(float(like.std()), LEAST)
-        own = np.einsum("ij,ij->i", few, t) + 1e-6  # nobody is nearer than itself
+        observed = np.einsum("ij,ij->i", few, t) + 1e-6  # nobody is nearer than itself
         for asking, among in ((few, t[others]), (t, few[others])):
             for start in range(0, n, BLOCK):
                 at = slice(start, start + BLOCK)
-                nearer[at] += np.log1p((asking[at] @ among.T > own[at, None]).sum(axis=1))
+                nearer[at] += np.log1p((asking[at] @ among.T > observed[at, None]).sum(axis=1))
     return np.asarray(rankdata(above) + rankdata(-nearer) - 1) / (2 * max(n, 1))
 
 
@@ -296,34 +296,34 @@ def _answers(
     return out, mass
 
 
-def wrong_share(own: np.ndarray, control: np.ndarray) -> float:
+def wrong_share(observed: np.ndarray, null: np.ndarray) -> float:
     """pi in [0, 1]: the ratio of the lower tails of N agreements and of those of random wrong pairs, at q = 0."""
-    if not len(control):
+    if not len(null):
         return 0.0
     q = np.linspace(LOW, HIGH, 76)
-    cuts, own, control = np.quantile(control, q), np.sort(own), np.sort(control)
-    below = np.searchsorted(own, cuts, side="right") / len(own)
-    level = np.searchsorted(control, cuts, side="right") / len(control)
+    cuts, observed, null = np.quantile(null, q), np.sort(observed), np.sort(null)
+    below = np.searchsorted(observed, cuts, side="right") / len(observed)
+    level = np.searchsorted(null, cuts, side="right") / len(null)
     ratio = below / level
     # The ratio's variance falls as 1 / q; right pairs have more and more mass, never less.
     slope, start = np.polyfit(q**2, ratio, 1, w=np.sqrt(q))
     return float(np.clip(start if slope > 0 else np.average(ratio, weights=q), 0, 1))
 
 
-def posterior(own: np.ndarray, control: np.ndarray, wrong: float, at: np.ndarray | None = None) -> np.ndarray:
+def posterior(observed: np.ndarray, null: np.ndarray, wrong: float, at: np.ndarray | None = None) -> np.ndarray:
     """P(wrong) in [0, 1] of the agreements ``at``, by default ``own`` (N,): the ratio of the two densities, falling,
     between the bins' middles.
     """
     from sklearn.isotonic import IsotonicRegression
 
-    at = own if at is None else at
-    if not len(control):
+    at = observed if at is None else at
+    if not len(null):
         return np.zeros(len(at))
-    edges = np.unique(np.quantile(np.concatenate([own, control]), np.linspace(0, 1, BINS + 1)))
+    edges = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, BINS + 1)))
     if len(edges) < 3:
         return np.full(len(at), wrong)
-    mine = np.histogram(own, edges)[0] / len(own)
-    theirs = np.histogram(control, edges)[0] / len(control)
+    mine = np.histogram(observed, edges)[0] / len(observed)
+    theirs = np.histogram(null, edges)[0] / len(null)
     ratio = np.clip(wrong * theirs / np.maximum(mine, 1e-9), 0, 1)
     fallen = IsotonicRegression(increasing=False).fit_transform(np.arange(len(ratio)), ratio, sample_weight=mine + 1e-9)
     middle = (edges[1:] + edges[:-1]) / 2

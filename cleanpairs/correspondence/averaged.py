@@ -1,7 +1,7 @@
 """The mean of an epoch's figures over the first epochs of a training; the labels stay 1.
 
 For methods that have no estimator of their own: a probability of late epochs has learnt wrong pairs by heart, one of
-the first knows nothing. ``start`` and ``horizon`` are where the mean begins and ends.
+the first knows nothing. ``start`` and ``label_epochs`` are where the mean begins and ends.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ __all__ = ["Averaged"]
 
 
 class Averaged:
-    """Mean over the epochs ``start`` to ``horizon`` (from 1, both included) of N figures in [0, 1].
+    """Mean over the epochs ``start`` to ``label_epochs`` (from 1, both included) of N figures in [0, 1].
 
     Parameters
     ----------
     n : int
     start : int
         First epoch that counts.
-    horizon : int, optional
+    label_epochs : int, optional
         Last epoch that counts; all when None. At least ``start``.
     """
 
-    def __init__(self, n: int, *, start: int = 1, horizon: int | None = None) -> None:
-        self.start, self.horizon = start, horizon
+    def __init__(self, n: int, *, start: int = 1, label_epochs: int | None = None) -> None:
+        self.start, self.label_epochs = start, label_epochs
         self.total: np.ndarray = np.zeros(n, dtype=np.float64)
         self.counted = 0
 
-    def wants(self, piece: int, epoch: int) -> bool:
+    def wants(self, stage: int, epoch: int) -> bool:
         """Whether the figures of this epoch enter; those of the first epochs do when there is nothing else."""
-        return self.horizon is None or epoch <= self.horizon
+        return self.label_epochs is None or epoch <= self.label_epochs
 
-    def update(self, piece: int, epoch: int, p: np.ndarray) -> None:
+    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
         """Take over p (N,) of ``epoch``; one before ``start`` stands only until that."""
-        if not self.wants(piece, epoch):
+        if not self.wants(stage, epoch):
             return
         if epoch <= self.start:
             self.total, self.counted = np.zeros(len(p), dtype=np.float64), 0

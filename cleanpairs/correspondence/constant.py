@@ -19,11 +19,11 @@ class Trusting:
         self.n, self.epochs = n, epochs
         self.p = np.ones(n, dtype=np.float32)
 
-    def wants(self, piece: int, epoch: int) -> bool:
+    def wants(self, stage: int, epoch: int) -> bool:
         """The probability after the last epoch is the value; the others are not needed (all are when not told)."""
         return self.epochs is None or epoch == self.epochs
 
-    def update(self, piece: int, epoch: int, p: np.ndarray) -> None:
+    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
         """Record p (N,)."""
         self.p = np.asarray(p, dtype=np.float32).copy()
 

@@ -73,10 +73,10 @@ def evidence(images: np.ndarray, texts: Any, *, seed: int = 0) -> Evidence:
         if len(rows) < LEAST:
             continue
         K, L = _centred(_cosines(images[rows])), _cosines(texts[rows])
-        controls = np.array([_agreement(K, L, rng.permutation(len(rows))) for _ in range(CONTROLS)])
+        nulls = np.array([_agreement(K, L, rng.permutation(len(rows))) for _ in range(CONTROLS)])
         observed += _agreement(K, L, np.arange(len(rows)))
-        mean += controls.mean()
-        variance += controls.var(ddof=1)
+        mean += nulls.mean()
+        variance += nulls.var(ddof=1)
         used += len(rows)
     scale = np.sqrt(variance)
     return Evidence(float((observed - mean) / scale) if scale > 1e-9 * max(abs(mean), 1e-9) else 0.0, used)

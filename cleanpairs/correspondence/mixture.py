@@ -11,7 +11,7 @@ and both are refitted from the weighted mean and variance. One EM serves both; i
 that its cost does not grow with N, and the posterior is then taken at each value itself.
 
 Departures. The papers' code starts the beta mixture from fixed betas, and where the losses are not beta-distributed its
-likelihood has a maximum with one wide component around the other (two clear heaps come out as one narrow heap and the
+likelihood has a maximum with one wide component around the other (two clear modes come out as one narrow mode and the
 rest, on both its sides). Here it starts from the Gaussian mixture, the posterior of the high component may not exceed
 below the low mean what it is there (nor fall short above the high mean), and it stops after 10 iterations, as Arazo et
 al. do.
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 
 __all__ = ["GuardedSplit", "Split", "beta_split", "gaussian_split", "guarded_split"]
 
@@ -42,8 +42,8 @@ REG_COVAR = 5e-4  # added to the variance of a Gaussian, as the papers have it
 EXACT = 20_000  # up to so many values the Gaussian posterior is scikit-learn's, with the papers' early stop
 LEAST = 4  # values; fewer are no sample
 
-APART = 2.35  # Ashman's D of the Gaussians; one skewed heap reaches 2.3, N(.2, .1) against N(.55, .15) is 2.75
-APART_BETA = 2.0  # of the betas, which spread wider over the same heaps
+APART = 2.35  # Ashman's D of the Gaussians; one skewed mode reaches 2.3, N(.2, .1) against N(.55, .15) is 2.75
+APART_BETA = 2.0  # of the betas, which spread wider over the same modes
 LEAST_SHARE, LEAST_COUNT = 0.02, 5  # what each component holds, else it is a tail or outliers
 
 JUMP = 0.3  # change of the clean share from one epoch to the next that no training explains
@@ -65,10 +65,10 @@ class Split:
     - the means m are apart: sqrt(2) (m_high - m_low) / sqrt(v_high + v_low) >= 2.35 with the variances v (Ashman's D,
       of the Gaussian mixture run to convergence, whichever mixture is asked for; 2.0 for the betas themselves).
 
-    Measured, 5,000 values a case, 20 seeds each: two normal heaps of 5 to 95 % that are 5 deviations apart and
+    Measured, 5,000 values a case, 20 seeds each: two normal modes of 5 to 95 % that are 5 deviations apart and
     N(0.2, 0.1) against N(0.55, 0.15) of 20 to 80 % are always separated; one lognormal, exponential, gamma,
-    half-normal, normal, t, beta, uniform or logistic-normal heap, its tail on either side, never is. With 300 values
-    a third of the heaps that overlap are refused, and one single heap in forty passes; with 100 values it is a
+    half-normal, normal, t, beta, uniform or logistic-normal mode, its tail on either side, never is. With 300 values
+    a third of the modes that overlap are refused, and one single mode in forty passes; with 100 values it is a
     guess.
 
     Where all values are alike, or fewer than four, all are in the high component, with the threshold at minus infinity.
@@ -250,7 +250,7 @@ def _believable(count: np.ndarray, fit: _Fit) -> bool:
     variance = max(float(count @ (CENTRES - mean) ** 2) / n, 1e-6)
     one = log_likelihood(normal(mean, variance))
     a, b = _shape(mean, variance)
-    if min(a, b) > 0.85:  # one peak, or flat; a U is two heaps
+    if min(a, b) > 0.85:  # one peak, or flat; a U is two modes
         one = max(one, log_likelihood(betainc(a, b, edges)))
     return two - one > 1.5 * np.log(n)  # BIC: five parameters against two
 
@@ -314,7 +314,7 @@ def gaussian_split(values: ArrayLike, *, early_stop: bool = True) -> Split:
     early_stop : bool
         False: run to convergence for any N, and the posterior held at its value at the means where it turns back
         beyond them (the lowest values of all belong to the high component where that one is wider). The papers' ten
-        steps from k-means leave the shares of heaps of unlike size off by up to 0.25, and a heap of 3 % unfound.
+        steps from k-means leave the shares of modes of unlike size off by up to 0.25, and a mode of 3 % unfound.
 
     Raises
     ------
@@ -411,7 +411,7 @@ def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarra
     share = _clean_share(clean)
     refused = None
     if not split.separated:
-        refused = "losses do not separate into two heaps"
+        refused = "losses do not separate into two modes"
     elif not LEAST_CLEAN <= share <= MOST_CLEAN:
         refused = f"a split with {share:.1%} clean pairs is implausible"
     elif previous is not None and abs(share - _clean_share(previous)) > JUMP:

@@ -1,13 +1,13 @@
 r"""Momentum correction of the soft correspondence: CRCL (Qin et al., NeurIPS 2023), eq. 10 to 12.
 
-In piece j, epoch t (both from 1), with p the matching probability of epoch t - 1 and e_f frozen epochs:
+In stage j, epoch t (both from 1), with p the matching probability of epoch t - 1 and e_f frozen epochs:
 
-    t <= e_f                  y keeps the last value of the previous piece (1 in the first piece)
+    t <= e_f                  y keeps the last value of the previous stage (1 in the first stage)
     j = 1 and t = e_f + 1     y = p
     otherwise                 y = beta y + (1 - beta) p
     yhat                      0 where y < epsilon, else y
 
-The p of a piece's last epoch is taken over when that epoch ends: the label that the next piece starts from has it, and
+The p of a stage's last epoch is taken over when that epoch ends: the label that the next stage starts from has it, and
 so has the one that is left at the end. The paper does not say which it means.
 
 Departure from the public code, with the paper: the threshold acts on use only. The stored y stays raw, so that a
@@ -17,10 +17,10 @@ Departure from the paper: ``separates`` guards the end of the first freeze. A mo
 pair p near 1 / K, and then every label would fall below epsilon at once; such a p is not taken over and the freeze
 lasts an epoch longer (``held_epochs`` counts them). Off with ``guard=False``.
 
-Departure from the paper: ``horizon``. The longer a piece trains, the more wrong pairs it has learnt by heart, and the
-label that follows it gets worse: the papers' own code loses .01 to .1 of AUROC over its last piece. With a horizon of
-h, only the probabilities of the first h epochs of a piece enter the label; in the epochs behind it the label stands
-still while the retrieval model goes on training. ``horizon=None`` is the paper.
+Departure from the paper: ``label_epochs``. The longer a stage trains, the more wrong pairs it has learnt by heart,
+and the label that follows it gets worse: the papers' own code loses .01 to .1 of AUROC over its last stage. With a
+label_epochs of h, only the probabilities of the first h epochs of a stage enter the label; in the epochs behind it
+the label stands still while the retrieval model goes on training. ``label_epochs=None`` is the paper.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 
 __all__ = ["MomentumCorrection"]
 
@@ -37,7 +37,7 @@ LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016
 
 
 class MomentumCorrection:
-    """Labels of N pairs over the pieces of a training.
+    """Labels of N pairs over the stages of a training.
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ class MomentumCorrection:
     epsilon : float in [0, 1]
         Labels below it are used as 0.
     freeze : int >= 1
-        Frozen epochs e_f at the start of every piece. At least one: before the first epoch there is no p.
+        Frozen epochs e_f at the start of every stage. At least one: before the first epoch there is no p.
     guard : bool
         Hold the first freeze while the probabilities do not separate.
-    horizon : int >= freeze, optional
-        Epochs of each piece whose probabilities enter the label; all when None.
+    label_epochs : int >= freeze, optional
+        Epochs of each stage whose probabilities enter the label; all when None.
     """
 
     needs_probability = True
@@ -65,28 +65,28 @@ class MomentumCorrection:
         epsilon: float = 0.1,
         freeze: int = 2,
         guard: bool = True,
-        horizon: int | None = None,
+        label_epochs: int | None = None,
     ) -> None:
         if not 0 <= beta <= 1 or not 0 <= epsilon <= 1:
             raise ConfigError(f"beta and epsilon must be in [0, 1], found beta={beta}, epsilon={epsilon}")
         if freeze < 1:
             raise ConfigError(f"freeze must be at least 1 epoch, found {freeze}")
-        if horizon is not None and horizon < freeze:
-            raise ConfigError(f"horizon must be at least freeze ({freeze}) epochs, found {horizon}")
-        self.beta, self.epsilon, self.freeze, self.guard, self.horizon = beta, epsilon, freeze, guard, horizon
+        if label_epochs is not None and label_epochs < freeze:
+            raise ConfigError(f"label_epochs must be at least freeze ({freeze}) epochs, found {label_epochs}")
+        self.beta, self.epsilon, self.freeze, self.guard, self.label_epochs = beta, epsilon, freeze, guard, label_epochs
         self.y: np.ndarray = np.ones(n, dtype=np.float32)
         self.started = False  # a probability has been taken over
         self.held_epochs = 0
 
-    def wants(self, piece: int, epoch: int) -> bool:
+    def wants(self, stage: int, epoch: int) -> bool:
         """Whether p of this epoch (from 1) will be used by the next one: it need not be computed otherwise."""
-        if self.horizon is not None and epoch > self.horizon and self.started:
+        if self.label_epochs is not None and epoch > self.label_epochs and self.started:
             return False
         return epoch >= self.freeze
 
-    def update(self, piece: int, epoch: int, p: np.ndarray) -> None:
-        """Take over p (N,) of ``epoch`` of ``piece`` (both from 1), as the next epoch's label."""
-        if not self.wants(piece, epoch):
+    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
+        """Take over p (N,) of ``epoch`` of ``stage`` (both from 1), as the next epoch's label."""
+        if not self.wants(stage, epoch):
             return
         p = np.asarray(p, dtype=np.float32)
         if not self.started:

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
 from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
-from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
 
 __all__ = ["ScratchDirectory", "StagedSet", "staged_directory", "staged_file", "staged_set"]
 

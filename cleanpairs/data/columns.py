@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from cleanpairs.errors import DataError
-from cleanpairs.registry import nearest
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.registry import nearest
 
 __all__ = ["SCORE", "USUAL_NAMES", "check_truth", "find_columns", "is_list", "score_columns"]
 
@@ -69,7 +69,7 @@ def is_score(name: str, kind: pa.DataType) -> bool:
 
 
 def score_columns(columns: Mapping[str, str]) -> list[str]:
-    """The columns with given scores out of role -> column."""
+    """The columns with precomputed scores out of role -> column."""
     return [name for role, name in columns.items() if role.startswith(SCORE)]
 
 

@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.limits import hold_memory
 from cleanpairs.data.images import read_image
-from cleanpairs.errors import DataError
-from cleanpairs.limits import hold_memory
 
 __all__ = ["REPLY", "REQUEST", "main", "prepare", "resolve"]
 

@@ -5,7 +5,7 @@ each image is decoded, and brought to the size that its reader wants, in a worke
 time (:mod:`cleanpairs.data.decode_worker`). A worker that dies or hangs is replaced, and the image that it had gets one
 more try in a fresh one; what fails twice is set aside with the reason. The results do not depend on the number of
 workers, to the bit; none means that this process decodes by itself, as it does where there are few images. Where memory
-is capped (:func:`cleanpairs.limits.memory_is_capped`) no thread is started, and one worker at a time is asked.
+is capped (:func:`cleanpairs.core.limits.memory_is_capped`) no thread is started, and one worker at a time is asked.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from cleanpairs import children
+from cleanpairs.core import children
+from cleanpairs.core.errors import DataError, ResourceError
+from cleanpairs.core.limits import limit, memory_is_capped
 from cleanpairs.data.decode_worker import REPLY, REQUEST, prepare, resolve
-from cleanpairs.errors import DataError, ResourceError
-from cleanpairs.limits import limit, memory_is_capped
 
 __all__ = ["RGB", "SQUARE", "DecodedBatch", "Decoder", "Preparation", "square", "workers_for"]
 

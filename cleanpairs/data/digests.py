@@ -15,9 +15,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from cleanpairs.core.errors import CleanpairsError
+from cleanpairs.core.regular import open_regular, read_json
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.errors import CleanpairsError
-from cleanpairs.regular import open_regular, read_json
 
 __all__ = ["LARGE", "digest_of"]
 

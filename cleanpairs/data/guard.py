@@ -17,8 +17,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
+from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.data.formats.file_names import expand_braces
-from cleanpairs.errors import OutputExistsError
 
 __all__ = ["AUDIT_FILES", "MODEL_FILES", "Input", "data_inputs", "refuse_foreign", "refuse_inputs", "refuse_labels"]
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cleanpairs.errors import DataError
-from cleanpairs.limits import whole
-from cleanpairs.regular import read_bytes
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.limits import whole
+from cleanpairs.core.regular import read_bytes
 
 __all__ = [
     "EncodedList",

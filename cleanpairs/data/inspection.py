@@ -27,7 +27,9 @@ _ROLES = {"true_mismatch": "truth", "true_key": "truth"}
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the input: its Arrow type, and its role (text, image, features, key, given score, truth) if any."""
+    """A column of the input: its Arrow type, and its role (text, image, features, key, precomputed score, truth) if
+    any.
+    """
 
     name: str
     type: str
@@ -75,8 +77,8 @@ class Inspection:
     ``files``, ``bytes``: those that are read as the table (image files beside it are not counted).
     ``distinct_images``: by their bytes, or vectors; ``distinct_captions``: by their text after normalisation;
     ``duplicate_pairs``: those that repeat another pair in both. ``vectors``, ``text_vectors``: shape and type, or None.
-    ``given_scores``: name -> number known and the quantiles :data:`QUANTILES`. ``wronged``: pairs that are wrong by
-    the input's own truth.
+    ``precomputed_scores``: name -> number known and the quantiles :data:`QUANTILES`. ``mismatched``: pairs that are
+    wrong by the input's own truth.
     """
 
     reader: str
@@ -94,8 +96,8 @@ class Inspection:
     duplicate_pairs: int
     vectors: str | None
     text_vectors: str | None
-    given_scores: dict[str, dict[str, Any]]
-    wronged: int | None
+    precomputed_scores: dict[str, dict[str, Any]]
+    corrupted: int | None
     first: list[Row]
     quarantined: int
     reasons: list[Reason]
@@ -121,11 +123,11 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample") -> Ins
     """
     source = pairs.source
     schema = next(iter(iter_tables(source, 1))).schema if source.kind != "memory" else []
-    role = {column: "given score" if r.startswith(SCORE) else r for r, column in source.columns.items()}
+    role = {column: "precomputed score" if r.startswith(SCORE) else r for r, column in source.columns.items()}
     array, text = pairs.images.array(), pairs.text_vectors
     used = pairs.pair_image_group
     both = np.stack([used, pairs.text_group], axis=1)
-    wronged = None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum())
+    corrupted = None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum())
     return Inspection(
         reader=source.kind,
         files=list(source.paths),
@@ -142,8 +144,8 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample") -> Ins
         duplicate_pairs=len(pairs) - len(np.unique(both, axis=0)),
         vectors=None if array is None else _shape(array),
         text_vectors=None if text is None else _shape(text),
-        given_scores={name: _quantiles(values) for name, values in pairs.given_scores.items()},
-        wronged=wronged,
+        precomputed_scores={name: _quantiles(values) for name, values in pairs.precomputed_scores.items()},
+        corrupted=corrupted,
         first=list(_first(pairs, rows)),
         quarantined=len(pairs.reasons),
         reasons=_grouped([(i, pairs.keys[i], pairs.reasons[i]) for i in sorted(pairs.reasons)]),

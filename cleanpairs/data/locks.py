@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from cleanpairs.errors import OutputError, OutputExistsError
+from cleanpairs.core.errors import OutputError, OutputExistsError
 
 __all__ = ["LOCK_SUFFIX", "hold", "lock_of"]
 

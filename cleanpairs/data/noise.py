@@ -1,4 +1,4 @@
-"""Noise injection: pairs are wronged by the protocols of the literature, and the truth is written beside them.
+"""Noise injection: pairs are mismatched by the protocols of the literature, and the truth is written beside them.
 
 Noise rate eta: choose round(eta n) units at random, permute the captions among the chosen ones. ``per="caption"``: each
 pair is a unit (NCR, BiCro, CRCL). ``per="image"``: an image is a unit and all its captions move together (DECL, RCL,
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.noise_kinds import (
@@ -33,7 +34,6 @@ from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
 from cleanpairs.data.writing import ParquetSink
-from cleanpairs.errors import ConfigError, DataError
 
 __all__ = ["Noise", "NoiseKind", "apply_noise", "corrupt", "inject_noise", "load_noise_file", "noise_of"]
 
@@ -88,7 +88,7 @@ def inject_noise(
         What is a unit of uniform noise. For the other kinds it is a caption, but an image for ``shift``.
     seed : int
     kind : NoiseKind or str
-        How they are wronged; a text as :meth:`NoiseKind.parse` takes it.
+        How they are mismatched; a text as :meth:`NoiseKind.parse` takes it.
     groups : (N,) int, optional
         Category of each pair for ``within`` in place of the input's column, for pairs that were made in memory;
         negative: none.
@@ -206,7 +206,7 @@ def corrupt(
     overwrite: bool = False,
     **options: Any,
 ) -> Noise:
-    """Write a wronged copy of ``data``, with the truth beside it.
+    """Write a mismatched copy of ``data``, with the truth beside it.
 
     Parameters
     ----------
@@ -223,20 +223,20 @@ def corrupt(
     """
     pairs = load_pairs(data, **options)
     if pairs.true_mismatch is not None and pairs.true_mismatch.any():
-        raise DataError(f"{data} holds wronged pairs already, by its column 'true_mismatch'; corrupt the clean data")
+        raise DataError(f"{data} holds mismatched pairs already, by its column 'true_mismatch'; corrupt the clean data")
     if noise_file is not None:
         noise = noise_of(pairs, load_noise_file(noise_file, len(pairs), pairs.image_index))
     elif rate is not None:
         noise = inject_noise(pairs, rate, per=per, seed=seed, kind=kind)
     else:
         raise ConfigError("corrupt needs a rate or a noise file")
-    wronged = apply_noise(pairs, noise)
+    corrupted = apply_noise(pairs, noise)
     if pairs.source.kind == "precomp" and Path(out).suffix != ".parquet":
         with staged_directory(out, overwrite=overwrite, inputs=[data], ours=_RESEARCH) as folder:
-            _write_research(wronged, Path(pairs.source.paths[0]), folder)
+            _write_research(corrupted, Path(pairs.source.paths[0]), folder)
         return noise
     with staged_file(out, overwrite=overwrite, inputs=pairs.source.paths) as file:
-        tables = _wronged_tables(pairs, wronged, noise)
+        tables = _corrupted_tables(pairs, corrupted, noise)
         first = next(tables)
         with ParquetSink(file, first.schema) as sink:
             sink.write(first)
@@ -248,34 +248,36 @@ def corrupt(
 _RESEARCH = re.compile(r"\w+_(ims\.npy|caps\w*\.txt|truth\.parquet)")  # files of the layout
 
 
-def _write_research(wronged: Pairs, images: Path, folder: Path) -> None:
+def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:
     split = images.name.removesuffix("_ims.npy")
     for file in sorted(images.parent.iterdir()):
         if file.match("*_ims.npy") or (file.match("*_caps*.txt") and not file.name.startswith(f"{split}_caps")):
             shutil.copyfile(file, folder / file.name)
-    text = "".join(c + "\n" for c in wronged.captions)
+    text = "".join(c + "\n" for c in corrupted.captions)
     (folder / f"{split}_caps.txt").write_text(text, encoding="utf-8")
-    truth = pa.table({"pair_id": wronged.pair_id, "true_mismatch": wronged.true_mismatch, "true_key": wronged.true_key})
+    truth = pa.table(
+        {"pair_id": corrupted.pair_id, "true_mismatch": corrupted.true_mismatch, "true_key": corrupted.true_key}
+    )
     with ParquetSink(folder / f"{split}_truth.parquet", truth.schema) as sink:
         sink.write(truth)
 
 
-def _wronged_tables(pairs: Pairs, wronged: Pairs, noise: Noise) -> Iterator[pa.Table]:
+def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[pa.Table]:
     """The input's rows with the new captions, their vectors and the truth; rows that keep their captions stay as they
     are. Given similarities of the others are null, and there are no vectors where captions were rewritten.
     """
     moved, columns_of = noise.moved, pairs.source.columns
-    assert wronged.true_mismatch is not None and wronged.true_key is not None
+    assert corrupted.true_mismatch is not None and corrupted.true_key is not None
     first = 0
     for batch in iter_tables(pairs.source):
         table = pa.Table.from_batches([batch])
-        lost = columns_of.get("text_features") if wronged.text_vectors is None else None
+        lost = columns_of.get("text_features") if corrupted.text_vectors is None else None
         table = table.drop_columns([c for c in (*TRUTH, lost) if c in table.column_names])
         lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
         columns: list[list[Any]] = [
-            wronged.captions[lo:hi],
-            wronged.true_mismatch[lo:hi].tolist(),
-            wronged.true_key[lo:hi],
+            corrupted.captions[lo:hi],
+            corrupted.true_mismatch[lo:hi].tolist(),
+            corrupted.true_key[lo:hi],
         ]
         if pairs.source.explicit_lists:
             cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(table) + 1)).tolist()
@@ -284,8 +286,8 @@ def _wronged_tables(pairs: Pairs, wronged: Pairs, noise: Noise) -> Iterator[pa.T
         replaced: dict[str, Any] = {}
         if "text" in columns_of:
             replaced[columns_of["text"]] = [columns[0][r] for r in changed.tolist()]
-        if "text_features" in columns_of and wronged.text_vectors is not None:
-            vectors = wronged.text_vectors[lo:hi][changed]
+        if "text_features" in columns_of and corrupted.text_vectors is not None:
+            vectors = corrupted.text_vectors[lo:hi][changed]
             replaced[columns_of["text_features"]] = [v if v.any() else None for v in vectors]
         replaced |= {name: [None] * len(changed) for name in score_columns(columns_of)}
         for name, cells in replaced.items():

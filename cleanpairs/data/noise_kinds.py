@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
 from cleanpairs.data.text import normalise_text
-from cleanpairs.errors import ConfigError
 
 __all__ = ["KINDS", "NoiseKind", "category_codes", "choose_collapsed", "choose_shifted", "choose_within", "mix_words"]
 
@@ -36,7 +36,7 @@ TRIES = 20  # captions looked at for one that has words enough to give
 
 @dataclass(frozen=True)
 class NoiseKind:
-    """How pairs are wronged; see the module.
+    """How pairs are mismatched; see the module.
 
     Parameters
     ----------

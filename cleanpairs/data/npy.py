@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 
-from cleanpairs.errors import DataError
-from cleanpairs.regular import check_regular
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import check_regular
 
 __all__ = ["read_npy"]
 

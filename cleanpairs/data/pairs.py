@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import EncodedList, FeatureImages, ImageSource, vector_groups
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
-from cleanpairs.errors import DataError
 
 __all__ = ["Pairs"]
 
@@ -44,7 +44,7 @@ class Pairs:
         The truth, where the input carries it. ``fit`` never looks at it.
     text_vectors : (N, D) float, or None
         Vectors of the captions that the input brings, maybe memory-mapped: of the same model as the images' vectors.
-    given_scores : dict of str to (N,) float32
+    precomputed_scores : dict of str to (N,) float32
         Image-text similarities that the input brings, by the name of their column; NaN where there is none.
     """
 
@@ -61,7 +61,7 @@ class Pairs:
     true_mismatch: np.ndarray | None = None
     true_key: list[str] | None = None
     text_vectors: np.ndarray | None = None
-    given_scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    precomputed_scores: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -101,7 +101,7 @@ class Pairs:
         images: Sequence[bytes | None] | None = None,
         image_index: Sequence[int] | np.ndarray | None = None,
         keys: Sequence[str] | None = None,
-        given_scores: Mapping[str, Sequence[float] | np.ndarray] | None = None,
+        precomputed_scores: Mapping[str, Sequence[float] | np.ndarray] | None = None,
     ) -> Pairs:
         """Pairs in memory.
 
@@ -118,7 +118,7 @@ class Pairs:
         image_index : (N,) int, optional
             Image of each caption; by default caption i has image i.
         keys : N str, optional
-        given_scores : mapping of str to (N,) float, optional
+        precomputed_scores : mapping of str to (N,) float, optional
             Similarities that are known already, by name.
 
         Raises
@@ -164,7 +164,7 @@ class Pairs:
                 f"{len(captions)} captions need text vectors ({len(captions)}, D) of floats, found {texts.dtype} "
                 f"{texts.shape}"
             )
-        scores = {name: np.asarray(values, np.float32) for name, values in (given_scores or {}).items()}
+        scores = {name: np.asarray(values, np.float32) for name, values in (precomputed_scores or {}).items()}
         for name, values in scores.items():
             if values.shape != (len(captions),):
                 raise DataError(f"{len(captions)} captions need {len(captions)} scores {name!r}, found {values.shape}")
@@ -196,7 +196,7 @@ class Pairs:
             reasons=reasons,
             source=source,
             text_vectors=texts,
-            given_scores=scores,
+            precomputed_scores=scores,
         )
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Pairs:
@@ -218,14 +218,15 @@ class Pairs:
             true_mismatch=None if self.true_mismatch is None else self.true_mismatch[at],
             true_key=None if self.true_key is None else [self.true_key[i] for i in chosen],
             text_vectors=None if self.text_vectors is None else self.text_vectors[at],
-            given_scores={name: values[at] for name, values in self.given_scores.items()},
+            precomputed_scores={name: values[at] for name, values in self.precomputed_scores.items()},
         )
 
     def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> Pairs:
         """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes.
 
-        Given scores are unknown (NaN) where the caption is another one; so are the text vectors, altogether, unless
-        every new caption is one of the old ones, whose vector it gets: that of pair ``of[i]`` (N,) int64, if given.
+        Precomputed scores are unknown (NaN) where the caption is another one; so are the text vectors, altogether,
+        unless every new caption is one of the old ones, whose vector it gets: that of pair ``of[i]`` (N,) int64, if
+        given.
         """
         captions = list(captions)
         if len(captions) != len(self):
@@ -246,7 +247,7 @@ class Pairs:
             was = "" if of is None else self.reasons.get(int(of[i]), "")
             if fault := was if concerns_caption(was) else caption_fault(captions[i]) if captioned else None:
                 reasons[i] = fault
-        scores = {name: np.array(values) for name, values in self.given_scores.items()}
+        scores = {name: np.array(values) for name, values in self.precomputed_scores.items()}
         for values in scores.values():
             values[list(changed)] = np.nan
         return replace(
@@ -256,7 +257,7 @@ class Pairs:
             text_group=text_group,
             source=replace(self.source, kind="memory", paths=(), fingerprint=digest.hexdigest()),
             text_vectors=vectors,
-            given_scores=scores,
+            precomputed_scores=scores,
         )
 
     def _vectors_for(self, captions: Sequence[str]) -> np.ndarray | None:

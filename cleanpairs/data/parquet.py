@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import ImageSource, ParquetImages
 from cleanpairs.data.parquet_io import common_schema, count_rows, expand, iter_batches, parquet_files, row_groups
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
-from cleanpairs.errors import DataError
 
 __all__ = ["ParquetReader"]
 

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import check_regular, read_json
 from cleanpairs.data.images import image_cells, rows_by_file
 from cleanpairs.data.views import plain_batch, plain_schema
-from cleanpairs.errors import DataError
-from cleanpairs.regular import check_regular, read_json
 
 __all__ = [
     "common_schema",

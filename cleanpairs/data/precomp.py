@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_text
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import FeatureImages, vector_groups
 from cleanpairs.data.npy import read_npy
@@ -25,8 +27,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.text import caption_fault, text_groups
-from cleanpairs.errors import DataError
-from cleanpairs.regular import read_text
 
 __all__ = ["PrecompReader", "lines_of", "splits_of"]
 

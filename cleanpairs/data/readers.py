@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.registry import READERS
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import Source
-from cleanpairs.errors import ConfigError, DataError
-from cleanpairs.registry import READERS
 
 __all__ = ["iter_tables", "load_pairs", "load_source", "open_source", "sniff"]
 
@@ -109,7 +109,7 @@ def load_pairs(
     Parameters
     ----------
     data : path, glob, directory, pandas DataFrame, pyarrow Table or Pairs
-        Whatever one of :data:`cleanpairs.registry.READERS` recognises: Parquet, `datasets` directories, WebDataset
+        Whatever one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories, WebDataset
         tars, image files with a CSV, TSV or JSON Lines, embedding folders of clip-retrieval, COCO's captions, the
         research layout; or ``hf://owner/name`` for a dataset on the hub. A table is written to the cache directory
         first, so that it can be read again like any input.

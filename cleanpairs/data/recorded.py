@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.readers import open_source
 from cleanpairs.data.source import Source, cache_dir
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError
 
 __all__ = ["TRUST", "check_inside", "check_recorded", "note_named", "open_recorded"]
 

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.limits import whole
 from cleanpairs.data.columns import is_list, score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
-from cleanpairs.errors import DataError
-from cleanpairs.limits import whole
 from cleanpairs.ops.columns import filtered, taken
 from cleanpairs.ops.strings import flatten, string_column
 
@@ -45,7 +45,7 @@ class RowBatch:
     text_vectors: np.ndarray | None = None  # (k, D)
     true_mismatch: list[bool] | None = None
     true_key: list[str] | None = None
-    given_scores: dict[str, np.ndarray] = field(default_factory=dict)  # column -> (k,) float32, NaN where missing
+    precomputed_scores: dict[str, np.ndarray] = field(default_factory=dict)  # column -> (k,) float32, NaN where missing
     captioned: bool = True  # else the captions are empty, and known by their vectors alone
 
     @property
@@ -225,7 +225,7 @@ def convert(
         out.text_vectors = found.array[:, 0]
         out.faults = found.faults | out.faults
     for name in score_columns(columns):
-        out.given_scores[name] = _scores(column(name), out)
+        out.precomputed_scores[name] = _scores(column(name), out)
     return out
 
 
@@ -318,7 +318,7 @@ def _row_by_row(
 
 
 def _scores(column: pa.Array | None, rows: RowBatch) -> np.ndarray:
-    """The given score of each pair, (k,) float32: its row's number, or its own in the row's list."""
+    """The precomputed score of each pair, (k,) float32: its row's number, or its own in the row's list."""
     if column is None:
         return np.full(len(rows.row), np.nan, np.float32)
     if is_list(column.type):

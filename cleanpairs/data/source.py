@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.data.digests import digest_of
-from cleanpairs.errors import DataError
-from cleanpairs.limits import memory_is_capped
 
 __all__ = ["Source", "cache_dir", "fingerprint_files", "fingerprint_of"]
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.columns import check_truth, find_columns, is_list, score_columns
 from cleanpairs.data.images import FeatureImages, ImageSource, vector_groups
@@ -19,7 +20,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import RowBatch, convert, vector_shape
 from cleanpairs.data.source import Source, cache_dir, fingerprint_files, settings_text
 from cleanpairs.data.text import text_groups
-from cleanpairs.errors import DataError
 
 __all__ = ["Rows", "TableReader", "load_rows"]
 
@@ -196,7 +196,7 @@ def load_rows(
                 truth = True
                 mismatch += batch.true_mismatch
                 true_key += batch.true_key
-            for name, values in batch.given_scores.items():
+            for name, values in batch.precomputed_scores.items():
                 scores[name].append(values)
             if batch.vectors is not None and vectors is None:
                 images_kept.add(batch.vectors, stack)
@@ -225,7 +225,7 @@ def load_rows(
         true_mismatch=np.asarray(mismatch, dtype=bool) if truth else None,
         true_key=true_key if truth else None,
         text_vectors=texts,
-        given_scores={name: np.concatenate([np.empty(0, np.float32), *parts]) for name, parts in scores.items()},
+        precomputed_scores={name: np.concatenate([np.empty(0, np.float32), *parts]) for name, parts in scores.items()},
     )
 
 

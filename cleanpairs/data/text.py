@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.limits import whole
+from cleanpairs.core.limits import whole
 from cleanpairs.ops.columns import taken
 from cleanpairs.ops.strings import BLANK, byte_table, collapse_blanks, flatten, hashes, in_chunks, string_column
 

@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanpairs.core.errors import OutputError
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.source import cache_dir
-from cleanpairs.errors import OutputError
 from cleanpairs.ops.columns import as_schema, is_list
 
 __all__ = ["ParquetSink", "cached_table", "with_image_feature"]

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from cleanpairs.errors import DataError
+from cleanpairs.core.errors import DataError
 
 __all__ = ["Bert", "fast_precision"]
 

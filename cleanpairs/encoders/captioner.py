@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from PIL import Image
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.pretrained import (
     _download,
@@ -24,7 +25,6 @@ from cleanpairs.encoders.pretrained import (
     _tokenizer,
     _transform,
 )  # fmt: skip
-from cleanpairs.errors import ConfigError
 
 __all__ = ["Captioner"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 
 __all__ = ["SmallCNN"]
 

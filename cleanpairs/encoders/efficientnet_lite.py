@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.rgb import to_rgb
-from cleanpairs.errors import ConfigError
 
 __all__ = ["EfficientNetLite0", "weights_path"]
 

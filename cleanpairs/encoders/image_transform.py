@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from PIL import Image
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.rgb import to_rgb
-from cleanpairs.errors import ConfigError
 
 if TYPE_CHECKING:  # the processes that decode images import this module, and need no torch
     from torch import Tensor

@@ -41,7 +41,8 @@ def _there(state: Local) -> Tensor:
 
 
 class SelfAttention(nn.Module):
-    """A set of vectors to one, each weighing by its likeness to the mean: (B, L, D) -> (B, D) unit vectors.
+    """A set of vectors to one, each weighing by its similarity to neighbours to the mean: (B, L, D) -> (B, D) unit
+    vectors.
 
     Dropout 0.4 as published; the batch norm over region positions is left out, since the number of regions may vary.
     """

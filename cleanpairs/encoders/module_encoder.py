@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.image_transform import ImageTransform
-from cleanpairs.errors import ConfigError
 
 __all__ = ["IMAGENET", "ModuleEncoder", "module_fingerprint"]
 

@@ -24,11 +24,11 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.hub import hub_allowed
+from cleanpairs.core.regular import read_json, sha256_of
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
-from cleanpairs.errors import ConfigError, DataError
-from cleanpairs.hub import hub_allowed
-from cleanpairs.regular import read_json, sha256_of
 
 __all__ = ["PretrainedCLIP"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from cleanpairs.errors import DataError
+from cleanpairs.core.errors import DataError
 
 __all__ = ["to_rgb"]
 

@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.regular import sha256_of
 from cleanpairs.encoders.bert import Bert, fast_precision
 from cleanpairs.encoders.pretrained import (
     MODELS,
@@ -30,8 +32,6 @@ from cleanpairs.encoders.pretrained import (
     _require_extra,
     _tokenizer,
 )  # fmt: skip
-from cleanpairs.errors import ConfigError, DataError
-from cleanpairs.regular import sha256_of
 
 __all__ = ["SHIPPED", "SentenceEncoder", "shipped"]
 

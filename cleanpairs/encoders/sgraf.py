@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.gru import BiGRU
 from cleanpairs.encoders.local_similarity import AttentionFiltration, GraphReasoning, LocalSimilarity
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import l2_normalise
-from cleanpairs.errors import ConfigError
 
 __all__ = ["SAF", "SGR", "SGRAF"]
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Self
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.encoders.tokenizer import Tokenizer, runs
-from cleanpairs.errors import DataError
 
 __all__ = ["MAX_PIECES", "SubwordTokenizer", "pieces_of"]
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from cleanpairs.errors import DataError
+from cleanpairs.core.errors import DataError
 from cleanpairs.ops.strings import BREAK, LETTER, SYMBOL, byte_table, flatten, in_chunks, string_column, tokens_of
 
 __all__ = ["KINDS", "PackedTokens", "TokenTable", "Tokenizer", "characters", "pack", "runs", "words"]

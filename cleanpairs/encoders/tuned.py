@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.joint_head import HEAD_RATE, ResidualHead, _VectorEncoder
 from cleanpairs.encoders.pretrained import INSTALL, PretrainedCLIP
 from cleanpairs.encoders.tokenizer import PackedTokens
-from cleanpairs.errors import ConfigError
 
 __all__ = ["TunedCLIP", "parse_tune"]
 

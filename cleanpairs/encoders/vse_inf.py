@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import RegionTower, WordTower, l2_normalise
-from cleanpairs.errors import ConfigError
 
 __all__ = ["VSEInf"]
 

@@ -18,10 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from cleanpairs.core.errors import OutputError, OutputExistsError
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Engine, Finished, Work
-from cleanpairs.errors import OutputError, OutputExistsError
 
 __all__ = ["MANIFEST", "Progress", "claim_folder", "release_folder", "remove_job", "run_partitions"]
 

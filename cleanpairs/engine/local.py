@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
-from cleanpairs.children import start
+from cleanpairs.core.children import start
+from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Do, Finished, Work, carry_out, share_of_threads
-from cleanpairs.errors import ConfigError, ResourceError
 
 __all__ = ["LocalEngine"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cleanpairs.core.errors import CleanpairsError, ConfigError, ResourceError
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Finished, Work, carry_out, cores, limited
-from cleanpairs.errors import CleanpairsError, ConfigError, ResourceError
 
 __all__ = ["RayEngine"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.registry import ENGINES
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.partitions import Partition
-from cleanpairs.errors import ConfigError
-from cleanpairs.registry import ENGINES
 
 __all__ = ["Do", "Engine", "Finished", "Work", "carry_out", "cores", "make_engine", "share_of_threads"]
 
@@ -41,7 +41,7 @@ class Finished:
 
 
 class Engine(Protocol):
-    """Drives work over partitions; see :data:`cleanpairs.registry.ENGINES`."""
+    """Drives work over partitions; see :data:`cleanpairs.core.registry.ENGINES`."""
 
     @property
     def remote(self) -> bool:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
-from cleanpairs.errors import DataError
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 
 if TYPE_CHECKING:

@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from PIL import Image
 
-from cleanpairs import distributed
+from cleanpairs.core import distributed
+from cleanpairs.core.errors import ConfigError, DataError, NotFittedError, RefusedError
+from cleanpairs.core.limits import limit
+from cleanpairs.core.parameters import check_choice
+from cleanpairs.core.registry import BACKBONES
 from cleanpairs.correspondence.calibration import Calibration
+from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
-from cleanpairs.correspondence.valley import Valley, find_valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import flat_images, group_near_duplicates
 from cleanpairs.data.informative import PREFIX, uninformative
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
-from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
 from cleanpairs.estimators.batches import RowScorer, vector_scorer
 from cleanpairs.estimators.cross_fitting import out_of_fold_scores
 from cleanpairs.estimators.cut import Cut, cut_at
@@ -33,19 +36,16 @@ from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT, evidence_of, refuse_without
 from cleanpairs.estimators.shared import SharedParameters
-from cleanpairs.evaluate import Recall, recall, recall_of_similarity
 from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
-from cleanpairs.limits import limit
-from cleanpairs.ops.candidates import Look, Search
-from cleanpairs.parameters import check_choice
-from cleanpairs.registry import BACKBONES
-from cleanpairs.repair import STRATEGIES, RepairPlan, RepairSettings, plan_repairs
+from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
+from cleanpairs.repair.planning import STRATEGIES, RepairPlan, RepairSettings, plan_repairs
 from cleanpairs.scoring import Bank, Embeddings, Encoded, embed_images, embed_texts, matrix
-from cleanpairs.trainer import EpochRecord, Piece, Procedure, Trainer, TrainingData, step_seed
-from cleanpairs.training_state import Checkpoint
+from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
+from cleanpairs.trainer import EpochRecord, Trainer, TrainingData, TrainingStage, TrainingStrategy, step_seed
+from cleanpairs.trainer.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
-    from cleanpairs.recaption import CaptionWriter
+    from cleanpairs.repair.recaption import CaptionWriter
 
 __all__ = ["PairCleaner"]
 
@@ -53,7 +53,7 @@ __all__ = ["PairCleaner"]
 class PairCleaner(Plots, SharedParameters):
     """Base of all methods: a dual encoder trained on noisy pairs, and what follows from it.
 
-    A method (see :mod:`cleanpairs.methods`) says which pieces and which procedure; the rest is here. Attributes after
+    A method (see :mod:`cleanpairs.methods`) says which stages and which procedure; the rest is here. Attributes after
     ``fit``, for N pairs:
 
     - ``correspondence_`` (N,) float32 in [0, 1], low = bad, NaN where quarantined;
@@ -75,14 +75,14 @@ class PairCleaner(Plots, SharedParameters):
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
-    def _pieces(self) -> list[Piece]:
-        """One piece of ``epochs`` epochs, unless a method has more."""
-        return [Piece(self.epochs, self._lr_update())]
+    def _stages(self) -> list[TrainingStage]:
+        """One stage of ``epochs`` epochs, unless a method has more."""
+        return [TrainingStage(self.epochs, self._lr_update())]
 
-    def _procedure(self, data: TrainingData) -> Procedure:
+    def _procedure(self, data: TrainingData) -> TrainingStrategy:
         raise NotImplementedError
 
-    def _default_threshold(self, valley: Valley) -> float:
+    def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return 0.5
 
     _null_threshold = True  # vectors of one space give the threshold: labels there are on a scale of their own
@@ -91,7 +91,7 @@ class PairCleaner(Plots, SharedParameters):
         """What is learned beside ``model`` and kept with it; None when nothing is."""
         return None
 
-    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search | None:
+    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch | None:
         """The method's own way to look for donors; None: the nearest by cosine."""
         return None
 
@@ -128,7 +128,7 @@ class PairCleaner(Plots, SharedParameters):
         y : ignored
             There are no labels; present for scikit-learn's convention.
         val : like ``pairs``, optional
-            Clean validation pairs: the epoch of the last piece with the best rSum on them is kept.
+            Clean validation pairs: the epoch of the last stage with the best rSum on them is kept.
         run_dir : path, optional
             Where to keep checkpoints, so that an interrupted fit can go on with ``resume=True``.
         on_epoch, on_step : callable, optional
@@ -176,7 +176,7 @@ class PairCleaner(Plots, SharedParameters):
             checkpoint = Checkpoint(Path(run_dir) / "checkpoints", _digest(key))
         trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
         trained = trainer.fit(
-            data, self._pieces(), self._procedure(data), self._builder(matrix, data), self._validator(val), resume
+            data, self._stages(), self._procedure(data), self._builder(matrix, data), self._validator(val), resume
         )
         self.model_, self.heads_, self.history_ = trained.model, trained.heads, trained.history
         self.best_val_rsum_ = trained.best_val_rsum
@@ -203,7 +203,7 @@ class PairCleaner(Plots, SharedParameters):
             data.text_group,
             self.correspondence_[usable],
             tau=self.tau_,
-            group_size=self.label_group - 1,
+            group_size=self.eval_group_size - 1,
             groups=1 if self.model_.local else 8,
             seed=self.random_state,
             model=self.model_,
@@ -347,18 +347,20 @@ class PairCleaner(Plots, SharedParameters):
         return validate
 
     def _set_threshold(self, y: np.ndarray) -> None:
-        valley = find_valley(y)
-        self.separated_ = valley.separated
-        self.noise_rate_ = valley.noise_rate if valley.separated else float("nan")
+        density_minimum = find_density_minimum(y)
+        self.separated_ = density_minimum.separated
+        self.noise_rate_ = density_minimum.noise_rate if density_minimum.separated else float("nan")
         if self.threshold == "auto":
-            if not valley.separated and not valley.right:
+            if not density_minimum.separated and not density_minimum.right:
                 raise RefusedError(
-                    "threshold='auto' found no valley between matched and mismatched pairs in the correspondence: "
-                    "give a number, or train longer"
+                    "threshold='auto' found no density minimum between matched and mismatched pairs in the "
+                    "correspondence: give a number, or train longer"
                 )
-            self.threshold_ = valley.threshold if valley.separated else 0.0  # one heap of right pairs
+            self.threshold_ = density_minimum.threshold if density_minimum.separated else 0.0  # one mode of right pairs
         else:
-            self.threshold_ = self._default_threshold(valley) if self.threshold is None else float(self.threshold)
+            self.threshold_ = (
+                self._default_threshold(density_minimum) if self.threshold is None else float(self.threshold)
+            )
             if self.threshold is None and self.require_evidence and not self._hint():
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
 
@@ -476,7 +478,7 @@ class PairCleaner(Plots, SharedParameters):
         correspondence: np.ndarray | None = None,
         threshold: float | None = None,
         strategy: str = "ot",
-        look: Look | None = None,
+        look: NeighbourSearch | None = None,
         **settings: Any,
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
@@ -495,7 +497,7 @@ class PairCleaner(Plots, SharedParameters):
             Who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`; a
             :class:`cleanpairs.engine.queries.EngineSearch` has them done by several processes.
         **settings
-            Others of :class:`cleanpairs.repair.RepairSettings`.
+            Others of :class:`cleanpairs.repair.planning.RepairSettings`.
 
         Raises
         ------
@@ -549,14 +551,14 @@ class PairCleaner(Plots, SharedParameters):
     ) -> RepairPlan:
         """Write captions for the pairs that ``plan`` drops, and use those that fit better than the old ones.
 
-        See :func:`cleanpairs.recaption.recaption`.
+        See :func:`cleanpairs.repair.recaption.recaption`.
 
         Parameters
         ----------
         writer : CaptionWriter, str or path
             A captioning model, or where to find one; see :class:`cleanpairs.encoders.captioner.Captioner`.
         """
-        from cleanpairs.recaption import recaption
+        from cleanpairs.repair.recaption import recaption
 
         self._fitted()
         if isinstance(writer, (str, Path)):
@@ -621,8 +623,10 @@ class PairCleaner(Plots, SharedParameters):
     # -- persistence ------------------------------------------------------------------------------------------------
 
     def save_pretrained(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model directory: safetensors and JSON, nothing that can run. See :mod:`cleanpairs.persistence`."""
-        from cleanpairs.persistence import save_estimator
+        """Write the model directory: safetensors and JSON, nothing that can run. See
+        :mod:`cleanpairs.estimators.persistence`.
+        """
+        from cleanpairs.estimators.persistence import save_estimator
 
         self._fitted()
         return save_estimator(self, Path(path), overwrite=overwrite)
@@ -643,7 +647,7 @@ class PairCleaner(Plots, SharedParameters):
         ConfigError
             The module is missing, or another one.
         """
-        from cleanpairs.persistence import load_estimator
+        from cleanpairs.estimators.persistence import load_estimator
 
         model = load_estimator(Path(path), image_encoder=image_encoder, image_transform=image_transform)
         if not isinstance(model, cls):

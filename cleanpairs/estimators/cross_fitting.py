@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import clone
 
+from cleanpairs.core.errors import RefusedError
 from cleanpairs.data import Pairs
-from cleanpairs.errors import RefusedError
 
 if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.core.parameters import check_number
 from cleanpairs.correspondence.calibration import LEAST, Calibration, Estimate
-from cleanpairs.errors import ConfigError, RefusedError
-from cleanpairs.parameters import check_number
 
 __all__ = ["Cut", "cut_at"]
 

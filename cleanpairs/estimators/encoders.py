@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.registry import BACKBONES
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.tokenizer import TokenTable
-from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.features import (
     FrozenTexts,
-    GivenTexts,
     ImageMatrix,
+    PrecomputedTexts,
     TokenNumbers,
     encoded_matrix,
     image_matrix,
     pixel_matrix,
 )
-from cleanpairs.registry import BACKBONES
 
 if TYPE_CHECKING:
     from cleanpairs.encoders.module_encoder import ModuleEncoder
@@ -163,11 +163,11 @@ class Encoders:
             return TokenNumbers(self.both) if self.tuned else FrozenTexts(self.both)
         if isinstance(self.text, str):
             if dim is None:
-                from cleanpairs.features.texts import given_text_vectors
+                from cleanpairs.features.texts import precomputed_text_vectors
 
                 assert pairs is not None
-                dim = int(given_text_vectors(pairs).shape[1])
-            return GivenTexts(dim)
+                dim = int(precomputed_text_vectors(pairs).shape[1])
+            return PrecomputedTexts(dim)
         return None if self.text is None else FrozenTexts(self.text)
 
     def suiting(self, captions: Sequence[str], estimator: SharedParameters) -> tuple[Encoders, str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cleanpairs.core.errors import NotFittedError
 from cleanpairs.data import load_pairs
-from cleanpairs.errors import NotFittedError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

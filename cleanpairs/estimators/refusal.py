@@ -2,8 +2,8 @@
 
 The pairs are asked for evidence (:mod:`cleanpairs.correspondence.evidence`). With MANY pairs or more its absence is a
 finding, and the fit is refused. Of fewer pairs it says little: they are trained on, but where there is not even a hint
-of it, none is flagged. Pixels are a poor witness (their colours know little of what a caption says): where a network is
-trained from them, only rows that are all alike are refused.
+of it, none is flagged. Pixels are a poor evidence (their colours know little of what a caption says): where a
+network is trained from them, only rows that are all alike are refused.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.core.errors import RefusedError
 from cleanpairs.correspondence.evidence import (
     BLOCK,
     BLOCKS,
@@ -25,7 +26,6 @@ from cleanpairs.correspondence.evidence import (
     standardised,
 )
 from cleanpairs.encoders.tokenizer import TokenTable
-from cleanpairs.errors import RefusedError
 
 __all__ = ["HINT", "MANY", "caption_spaces", "caption_vectors", "evidence_of", "refuse_without"]
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from sklearn.base import BaseEstimator
 
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.core.registry import BACKBONES, IMAGE_ENCODERS
 from cleanpairs.encoders.tokenizer import KINDS
-from cleanpairs.errors import ConfigError
 from cleanpairs.estimators.encoders import AUTO, WORDS, takes_sentences
-from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
-from cleanpairs.registry import BACKBONES, IMAGE_ENCODERS
 from cleanpairs.trainer import TrainingSettings
 
 __all__ = ["SharedParameters"]
@@ -29,7 +29,7 @@ class SharedParameters(BaseEstimator):
     Parameters
     ----------
     backbone : str
-        Dual encoder; see ``cleanpairs.registry.BACKBONES``.
+        Dual encoder; see ``cleanpairs.core.registry.BACKBONES``.
     image_encoder : str or torch.nn.Module
         ``auto`` (vectors of the data where it has them, else ``efficientnet_lite0``), ``efficientnet_lite0``
         (frozen), ``cnn`` (trained from the pixels), ``features``; or a module, which is frozen.
@@ -62,9 +62,9 @@ class SharedParameters(BaseEstimator):
     image_drop, text_drop : float in [0, 1)
         Size augmentation: share of regions and of words left out at random in training.
     epochs : int
-        Epochs of the last (or only) piece, whose model is kept.
+        Epochs of the last (or only) stage, whose model is kept.
     lr, lr_update, weight_decay, grad_clip, batch_size
-        AdamW; in the last piece the rate falls to a tenth after every ``lr_update`` epochs behind the warm-up (when
+        AdamW; in the last stage the rate falls to a tenth after every ``lr_update`` epochs behind the warm-up (when
         None: once, after two thirds of all epochs).
     micro_batch : int, optional
         Pairs that go through the towers at once, on each process, where a batch is too large for the memory (gradient
@@ -74,9 +74,9 @@ class SharedParameters(BaseEstimator):
     tau : float
         Temperature of the matching probability.
     threshold : float, "auto" or None
-        Pairs with a correspondence below it are flagged; "auto" takes the valley between the two heaps; None is the
-        method's own.
-    label_group : int
+        Pairs with a correspondence below it are flagged; "auto" takes the density minimum between the two modes;
+        None is the method's own.
+    eval_group_size : int
         Pairs in a group of an evaluation pass: the more, the lower the probability of every pair.
     label_tau : float, optional
         Temperature of the label's probability; ``tau`` when None.
@@ -96,7 +96,7 @@ class SharedParameters(BaseEstimator):
         Input vectors are centred and scaled per dimension.
     tokenizer : {"words", "characters", "subword"}
         What a token of a caption is; see :mod:`cleanpairs.encoders.tokenizer`. Scripts without spaces are cut into
-        characters by "words" too; "subword" learns frequent pieces.
+        characters by "words" too; "subword" learns frequent stages.
     min_count, max_length : int
         Vocabulary: least occurrences of a token; tokens after which a caption is cut (characters: four times as many).
     device : {"auto", "cpu", "cuda"}
@@ -133,7 +133,7 @@ class SharedParameters(BaseEstimator):
     compile: bool = False
     tau: float = 0.07
     threshold: float | str | None = None
-    label_group: int = 64
+    eval_group_size: int = 64
     label_tau: float | None = None
     cross_fit: int = 0
     exclude_duplicates: bool = True
@@ -158,7 +158,7 @@ class SharedParameters(BaseEstimator):
             "dim_sim": 1,
             "min_count": 1,
             "max_length": 1,
-            "label_group": 2,
+            "eval_group_size": 2,
         }
         for name, least in {**whole, "random_state": 0}.items():
             check_whole(self.method_name, name, getattr(self, name), least)
@@ -252,7 +252,7 @@ class SharedParameters(BaseEstimator):
             weight_decay=self.weight_decay,
             grad_clip=self.grad_clip,
             exclude_duplicates=self.exclude_duplicates,
-            label_group=self.label_group,
+            eval_group_size=self.eval_group_size,
             device=self._device(),
             precision=self._precision(),
             seed=self.random_state,

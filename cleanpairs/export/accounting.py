@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
+from cleanpairs.core.regular import read_json
 from cleanpairs.data import Pairs, Source, fingerprint_of
 from cleanpairs.data.guard import refuse_foreign
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.export.files import CARD, manifest_of
 from cleanpairs.export.formats import ExportFormat
 from cleanpairs.export.layout import WRITTEN, acted
-from cleanpairs.regular import read_json
 
 __all__ = [
     "check_counts",

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cleanpairs.plan import RepairPlan
-from cleanpairs.registry import METHODS
+from cleanpairs.core.registry import METHODS
+from cleanpairs.repair.plan import RepairPlan
 
 __all__ = ["CardFacts", "dataset_card"]
 

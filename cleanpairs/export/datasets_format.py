@@ -17,15 +17,15 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.regular import read_json
 from cleanpairs.data.formats.arrow_io import count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.stored import IMAGE_TYPE
 from cleanpairs.data.writing import with_image_feature
-from cleanpairs.errors import DataError, OutputError
 from cleanpairs.export.features import card_features, features_of
 from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import as_schema, one_array
-from cleanpairs.regular import read_json
 
 __all__ = ["DatasetsFormat", "iter_stored", "stored_files", "with_structs"]
 

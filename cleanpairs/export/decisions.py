@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.parquet_io import count_rows, iter_batches, open_parquet
 from cleanpairs.engine import Partition
-from cleanpairs.errors import DataError
 from cleanpairs.export.donors import StoredRows
 from cleanpairs.export.layout import WRITTEN, acted
-from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA, RepairPlan, check_decisions
-from cleanpairs.plan_editing import DonorRows, followed
+from cleanpairs.repair.editing import DonorRows, followed
+from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA, RepairPlan, check_decisions
 
 __all__ = ["Decisions", "PlanFile", "Scan"]
 
 _STEP = 65_536  # rows of a plan that are read at once
-_LENT = ("key", "original_caption", "action")
+_DONOR_VALUES = ("key", "original_caption", "action")
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class PlanFile:
             np.add.at(written, np.searchsorted(ends, rows, side="right"), 1)
             donor = np.array(_whole(batch.column("donor_pair_id")).fill_null(-1), np.int64)
             for action, found in (("rematch_text", texts), ("rematch_image", images)):
-                lent = np.unique(donor[acted(table, [action])])
-                found.append(lent[(lent >= 0) & (lent < self.rows)])
+                donor_values = np.unique(donor[acted(table, [action])])
+                found.append(donor_values[(donor_values >= 0) & (donor_values < self.rows)])
             first += len(batch)
         return Scan(tuple(written.tolist()), np.unique(np.concatenate(texts)), np.unique(np.concatenate(images)))
 
@@ -89,7 +89,7 @@ class PlanFile:
         """What the pairs ``donors`` (k,) lend, in a file of its own; None where there are none."""
         if not len(donors):
             return None
-        batches = (batch for _, batch in iter_batches([self.path], list(_LENT), _STEP))
+        batches = (batch for _, batch in iter_batches([self.path], list(_DONOR_VALUES), _STEP))
         return StoredRows.collect(path, batches, donors)
 
 
@@ -99,8 +99,8 @@ class Decisions:
     ``lent``: what donors lend, of all that are named in these rows.
     """
 
-    def __init__(self, plan: PlanFile, first: int, rows: int, lent: StoredRows | None) -> None:
-        self._plan, self._lent = plan, lent
+    def __init__(self, plan: PlanFile, first: int, rows: int, donor_values: StoredRows | None) -> None:
+        self._plan, self._donor_values = plan, donor_values
         self._batches: Iterator[Any] = iter_batches([plan.path], list(PLAN_SCHEMA.names), _STEP, rows, first)
         self._left: pa.Table | None = None
 
@@ -123,11 +123,11 @@ class Decisions:
         repaired = acted(table, ["rematch_text", "rematch_image"])
         known = repaired & (donor >= 0) & (donor < self._plan.rows)
         lenders = np.unique(donor[known])
-        if self._lent is not None and len(lenders):
-            lent = self._lent.table(_LENT, lenders)
+        if self._donor_values is not None and len(lenders):
+            donor_values = self._donor_values.table(_DONOR_VALUES, lenders)
         else:
-            lent = pa.table({name: pa.array([], pa.string()) for name in _LENT})
-        donors = DonorRows(lenders, lent, self._plan.rows)
+            donor_values = pa.table({name: pa.array([], pa.string()) for name in _DONOR_VALUES})
+        donors = DonorRows(lenders, donor_values, self._plan.rows)
         try:
             table = followed(table, donors).select(PLAN_SCHEMA.names).cast(PLAN_SCHEMA)
         except pa.ArrowException as error:

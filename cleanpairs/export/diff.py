@@ -10,15 +10,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.registry import nearest
 from cleanpairs.data import staged_file
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.errors import ConfigError
 from cleanpairs.export.ledger import LEDGER_SCHEMA
 from cleanpairs.export.opening import Exported, open_export
 from cleanpairs.ops.columns import filtered
-from cleanpairs.plan import ACTIONS
-from cleanpairs.plan_editing import write_csv
-from cleanpairs.registry import nearest
+from cleanpairs.repair.editing import write_csv
+from cleanpairs.repair.plan import ACTIONS
 
 __all__ = ["CHANGES", "Change", "ExportDiff", "diff_export", "iter_changes", "write_changes"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.errors import OutputError
+from cleanpairs.core.errors import OutputError
 from cleanpairs.ops.columns import taken
 
 __all__ = ["LentColumns", "StoredRows"]
@@ -50,8 +50,10 @@ class StoredRows:
                     writer = pa.ipc.new_file(path, schema)
                 for start in range(lo, hi, _STEP):
                     some = rows[start : min(hi, start + _STEP)]
-                    lent = taken(batch, some - first)
-                    writer.write_batch(pa.RecordBatch.from_arrays([*lent.columns, pa.array(some)], schema=schema))
+                    donor_values = taken(batch, some - first)
+                    writer.write_batch(
+                        pa.RecordBatch.from_arrays([*donor_values.columns, pa.array(some)], schema=schema)
+                    )
                 first += len(batch)
             if writer is not None:
                 writer.close()

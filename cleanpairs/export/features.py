@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.data.writing import with_image_feature
-from cleanpairs.errors import ConfigError
 
 __all__ = ["card_features", "features_of"]
 

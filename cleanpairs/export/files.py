@@ -12,11 +12,11 @@ from types import TracebackType
 
 import numpy as np
 
+from cleanpairs.core.regular import sha256_of
 from cleanpairs.data import Source, iter_tables, note_named
 from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.export.donors import LentColumns, StoredRows
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
-from cleanpairs.regular import sha256_of
 
 __all__ = ["BATCH_ROWS", "CARD", "DonorParts", "manifest_of", "sha256_of", "write_manifest"]
 
@@ -35,7 +35,7 @@ class DonorParts:
 
     def __init__(self, folder: ScratchDirectory) -> None:
         self._folder = folder
-        self.lent = LentColumns()
+        self.donor_values = LentColumns()
 
     @classmethod
     def collect(cls, source: Source, *, images: np.ndarray, texts: np.ndarray, near: Path | None = None) -> DonorParts:
@@ -61,12 +61,12 @@ class DonorParts:
         except BaseException:
             parts.close()
             raise
-        parts.lent = LentColumns(stored)
+        parts.donor_values = LentColumns(stored)
         return parts
 
     def close(self) -> None:
         """Remove the files."""
-        self.lent = LentColumns()
+        self.donor_values = LentColumns()
         self._folder.close()
 
     def __enter__(self) -> DonorParts:

@@ -15,9 +15,9 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.registry import Registry
 from cleanpairs.ops.columns import is_list
-from cleanpairs.registry import Registry
 
 __all__ = ["FORMATS", "ExportFormat", "OutTable", "Sink", "choose_format", "make_format"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from cleanpairs.errors import ConfigError, OutputError
+from cleanpairs.core.errors import ConfigError, OutputError
 
 __all__ = ["Pushed", "check_push", "push_files"]
 

@@ -16,7 +16,7 @@ from cleanpairs.data import Source
 from cleanpairs.data.columns import score_columns
 from cleanpairs.export.donors import LentColumns
 from cleanpairs.export.formats import OutTable
-from cleanpairs.export.given import along_captions, list_type, of_pairs, replaced_vectors, without
+from cleanpairs.export.precomputed import along_captions, list_type, of_pairs, replaced_vectors, without
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values, taken
 
 __all__ = ["IMAGE_ROLES", "NEW_CAPTION", "TEXT_ROLES", "WRITTEN", "Layout", "OutBatch", "acted"]
@@ -149,7 +149,7 @@ class Layout:
         extra: pa.Table,
         truth: pa.Table,
         row: np.ndarray,
-        lent: LentColumns,
+        donor_values: LentColumns,
         donor_row: np.ndarray,
     ) -> OutBatch:
         """The cleaned rows of a batch.
@@ -179,10 +179,12 @@ class Layout:
             columns[self.schema.get_field_index(name)] = self._truth_column(name, taken(truth[name], left), counts)
         new_image = np.flatnonzero(acted(pairs, ["rematch_image"]))
         for i in self.images if len(new_image) else ():
-            columns[i] = replace_values(columns[i], new_image, lent.values(self.schema.names[i], lenders[new_image]))
+            columns[i] = replace_values(
+                columns[i], new_image, donor_values.values(self.schema.names[i], lenders[new_image])
+            )
         new_text, written = (np.flatnonzero(acted(pairs, [action])) for action in NEW_CAPTION)
         for i in self.text_vectors:
-            vectors = lent.values(self.schema.names[i], lenders[new_text]) if len(new_text) else None
+            vectors = donor_values.values(self.schema.names[i], lenders[new_text]) if len(new_text) else None
             columns[i] = replaced_vectors(columns[i], new_text, vectors, written)
         self._fill_scores(columns, table, acted(pairs, REPAIRED), left, row, counts)
 

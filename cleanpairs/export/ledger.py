@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import Source
 from cleanpairs.data.parquet_io import common_schema
-from cleanpairs.errors import DataError
 from cleanpairs.export.layout import NEW_CAPTION, WRITTEN, Layout, OutBatch, acted
 from cleanpairs.ops.columns import taken
 

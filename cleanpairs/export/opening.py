@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_json
 from cleanpairs.data.recorded import check_inside
-from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of, sha256_of
-from cleanpairs.regular import read_json
 
 __all__ = ["Exported", "open_export"]
 

@@ -20,17 +20,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.data import ParquetSink, Source
-from cleanpairs.data.ahead import read_ahead
 from cleanpairs.data.parquet_io import iter_batches
+from cleanpairs.data.prefetch import read_ahead
 from cleanpairs.engine import Partition
-from cleanpairs.errors import DataError, OutputError
 from cleanpairs.export.decisions import Decisions, PlanFile
 from cleanpairs.export.donors import LentColumns, StoredRows
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import Ledger
 from cleanpairs.ops.columns import as_schema, one_array
-from cleanpairs.plan import counted
+from cleanpairs.repair.plan import counted
 
 __all__ = ["ExportWork", "Written"]
 
@@ -58,7 +58,7 @@ class ExportWork:
     plan: PlanFile
     layout: Layout
     texts: StoredRows | None
-    lent: LentColumns
+    donor_values: LentColumns
     out_first: tuple[int, ...]
     roles: tuple[str, ...]
 
@@ -177,7 +177,7 @@ class ExportWork:
         n = len(table)
         row, none = np.arange(n), pa.table({})
         donor_row = np.array(decided["donor_pair_id"].fill_null(-1), np.int64)
-        batch = self.layout.out(table, decided, none, none, row, self.lent, donor_row)
+        batch = self.layout.out(table, decided, none, none, row, self.donor_values, donor_row)
         lines = ledger.lines(table, decided, batch, row, np.zeros(n, np.int64), first_row=first, rows_before=before)
         parts = {"out": batch.table, "ledger": lines}
         if "dropped" in sinks:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.recorded import check_inside
-from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.export.card import CardFacts
 from cleanpairs.export.files import CARD
 from cleanpairs.export.hub import Pushed, check_push, push_files

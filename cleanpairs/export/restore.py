@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.data import ParquetSink, staged_file
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.export.datasets_format import iter_stored
 from cleanpairs.export.files import BATCH_ROWS
 from cleanpairs.export.ledger import RESTORABLE, REVERSIBLE, LedgerNote
@@ -174,12 +174,14 @@ class _Feed:
         self._held = next(self._batches, None)
 
     @property
-    def horizon(self) -> int:
+    def label_epochs(self) -> int:
         """The batch held tells about all input rows below this one."""
         return self._rows if self._held is None else int(self._held[0][-1]) + 1
 
     def until(self, first: int, last: int) -> tuple[np.ndarray, pa.RecordBatch | None]:
-        """Input rows in [first, last), with ``last`` at most the horizon, (k,) less ``first``, and their batch (k)."""
+        """Input rows in [first, last), with ``last`` at most the last of these epochs, (k,) less ``first``, and
+        their batch (k).
+        """
         if self._held is None:
             return np.empty(0, np.int64), None
         rows, batch = self._held
@@ -195,7 +197,7 @@ def _merged(export: Exported, note: LedgerNote, rows: _Rows) -> Iterator[pa.Tabl
     originals = _Feed(_originals(export.ledger), note.rows)
     first = 0
     while first < note.rows:
-        last = min(cleaned.horizon, originals.horizon)
+        last = min(cleaned.label_epochs, originals.label_epochs)
         held, table = cleaned.until(first, last)
         aside, lines = originals.until(first, last)
         arrays = [

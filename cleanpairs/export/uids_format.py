@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.registry import nearest
 from cleanpairs.export.formats import OutTable, Sink
-from cleanpairs.registry import nearest
 
 __all__ = ["UID_COLUMN", "UID_DTYPE", "UidsFormat", "uid_array"]
 

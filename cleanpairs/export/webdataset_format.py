@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputError
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputError
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import as_schema, fresh_names
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import Pairs, ParquetSink, iter_tables, staged_set
-from cleanpairs.errors import ConfigError
 from cleanpairs.export.accounting import (
     check_counts,
     counts_of,
@@ -34,7 +34,7 @@ from cleanpairs.export.formats import ExportFormat, Sink, choose_format, make_fo
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import RESTORABLE, REVERSIBLE, Ledger, input_schema
 from cleanpairs.export.summary import ExportSummary
-from cleanpairs.plan import RepairPlan, counted, part_sources, truth_after
+from cleanpairs.repair.plan import RepairPlan, counted, part_sources, truth_after
 
 __all__ = ["ExportSummary", "export_pairs"]
 
@@ -136,7 +136,7 @@ def export_pairs(
             staged[role] = stage(path, overwrite=overwrite, inputs=pairs.source.paths)
         texts, images = (pairs.row[lender[lender != pairs.pair_id]] for lender in part_sources(decided))
         with DonorParts.collect(pairs.source, images=images, texts=texts) as donors:
-            written = _write(pairs, decided, extra, one_row_a_pair, donors.lent, staged, chosen)
+            written = _write(pairs, decided, extra, one_row_a_pair, donors.donor_values, staged, chosen)
         counts = counts_of(pairs, written.actions)
         check_counts(pairs, decided, counts, one_row_a_pair, written.rows, staged, chosen)
         refuse_changed_input(pairs.source)
@@ -186,7 +186,7 @@ def _write(
     decided: pa.Table,
     extra: pa.Table,
     one_row_a_pair: bool,
-    lent: LentColumns,
+    donor_values: LentColumns,
     staged: Mapping[str, Path],
     chosen: ExportFormat,
 ) -> _Written:
@@ -216,7 +216,7 @@ def _write(
             lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
             slice_, more, true = (t.slice(lo, hi - lo) for t in (decided, extra, truth))
             local = pairs.row[lo:hi] - first
-            batch = layout.out(table, slice_, more, true, local, lent, donor_row[lo:hi])
+            batch = layout.out(table, slice_, more, true, local, donor_values, donor_row[lo:hi])
             lines = ledger.lines(
                 table, slice_, batch, local, pairs.position[lo:hi], first_row=first, rows_before=rows["out"]
             )

@@ -8,13 +8,13 @@ from cleanpairs.features.images import (
     pixel_matrix,
     resolve_image_encoder,
 )
-from cleanpairs.features.texts import FrozenTexts, GivenTexts, TextEncoder, TokenNumbers, WordsAndSentences
+from cleanpairs.features.texts import FrozenTexts, PrecomputedTexts, TextEncoder, TokenNumbers, WordsAndSentences
 
 __all__ = [
     "FrozenTexts",
-    "GivenTexts",
     "ImageEncoder",
     "ImageMatrix",
+    "PrecomputedTexts",
     "TextEncoder",
     "TokenNumbers",
     "WordsAndSentences",

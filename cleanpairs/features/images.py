@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.registry import IMAGE_ENCODERS
 from cleanpairs.data import Pairs, cache_dir
 from cleanpairs.data.decoding import RGB, SQUARE, Decoder, Preparation, workers_for
-from cleanpairs.errors import ConfigError
 from cleanpairs.features.rows import Chunk, Rows, compute_rows, digest
-from cleanpairs.registry import IMAGE_ENCODERS
 
 if TYPE_CHECKING:  # it brings torch
     from cleanpairs.encoders.image_transform import ImageTransform

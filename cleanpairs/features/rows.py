@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.regular import read_json
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.errors import DataError, OutputError
-from cleanpairs.regular import read_json
 
 __all__ = ["Chunk", "Rows", "compute_rows", "digest"]
 

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, cache_dir
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
-from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.features.rows import Chunk, compute_rows, digest
 
-__all__ = ["FrozenTexts", "GivenTexts", "TextEncoder", "TokenNumbers", "WordsAndSentences"]
+__all__ = ["FrozenTexts", "PrecomputedTexts", "TextEncoder", "TokenNumbers", "WordsAndSentences"]
 
 Progress = Callable[[int, int], None]
 CHUNK = 1024  # captions that are encoded in one call: where a killed run goes on
@@ -118,7 +118,7 @@ class TokenNumbers:
         return self.encode(pairs.captions)
 
 
-class GivenTexts:
+class PrecomputedTexts:
     """Vectors that the data brings, one a caption.
 
     Parameters
@@ -145,7 +145,7 @@ class GivenTexts:
         DataError
             The pairs have none, or of another size.
         """
-        vectors = given_text_vectors(pairs)
+        vectors = precomputed_text_vectors(pairs)
         if vectors.shape[1] != self.dim:
             raise DataError(
                 f"the model takes caption vectors of {self.dim} dimensions, and this data has {vectors.shape[1]}"
@@ -154,7 +154,7 @@ class GivenTexts:
         return TokenTable(ids, np.arange(len(ids) + 1), vectors)
 
 
-def given_text_vectors(pairs: Pairs) -> np.ndarray:
+def precomputed_text_vectors(pairs: Pairs) -> np.ndarray:
     """(N, D) vectors of the captions.
 
     Raises

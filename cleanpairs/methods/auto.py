@@ -7,7 +7,8 @@ r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities 
    probability of being right.
 3. Two networks train side by side on all pairs, cross entropy and its reverse weighted by w (L2RM's warm-up objective;
    CRCL's idea of weighing by the label), w = the first probability at first.
-4. After each of the epochs 2 .. ``horizon`` both networks score every pair in evaluation mode. At the horizon the
+4. After each of the epochs 2 .. ``label_epochs`` both networks score every pair in evaluation mode. After these
+epochs the
    similarity to trusted neighbours in the joint space gives most of the order. The planted pairs' scores are the null
    of pairs that were learned like all others: :mod:`cleanpairs.correspondence.calibration` makes w of it, and the
    noise rate with its interval. Later epochs have learned wrong pairs by heart, and are not asked.
@@ -30,31 +31,32 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, neighbours_likeness, nothing_known
+from cleanpairs.core.parameters import check_flag, check_number, check_whole
+from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, nothing_known, similarity_to_neighbours
 from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate, noise_rate, positions
+from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.evidence import image_vectors
 from cleanpairs.correspondence.mixture import gaussian_split
 from cleanpairs.correspondence.planting import plant
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.correspondence.similarity import SimilarityEvidence, area, similarity_evidence
-from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives.rce import InfoNCEWithRCE
-from cleanpairs.ops.joint import SHARPNESS, STAY
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
-from cleanpairs.parameters import check_flag, check_number, check_whole
-from cleanpairs.trainer import TrainingData, View, step_seed
+from cleanpairs.repair.transport_plan import SHARPNESS, STAY
+from cleanpairs.trainer import EpochContext, TrainingData, step_seed
 
 __all__ = ["Auto"]
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
-# Of the ranks of likeness and evidence, beside 1 of the networks' score; by whether the evidence is similarity.
+# Of the ranks of similarity to neighbours and evidence, beside 1 of the networks' score; by whether the evidence is
+# similarity.
 WEIGHTS = {False: (1.0, 1.0), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
 RANDOM = 2  # unseen random pairs, for each planted one
@@ -117,36 +119,40 @@ class _Weighing:
 
     def __init__(self, data: TrainingData, method: Auto) -> None:
         n = len(data)
-        self.horizon = min(method.horizon, method.epochs)
+        self.label_epochs = min(method.label_epochs, method.epochs)
         rng = np.random.default_rng(step_seed(method.random_state, 18))
-        share = method.planted if self.horizon > 1 else 0.0
+        share = method.planted if self.label_epochs > 1 else 0.0
         self.caption, self.planted = plant(data.image_group, data.text_group, share, rng)
         self.trained = self.caption.copy()
         unseen = [self.planted, *others(self.planted, self.caption, data, rng)]
         self.rows = np.concatenate([np.arange(n), *[self.planted] * len(unseen)])
         self.texts = np.concatenate([self.caption, *unseen])
         null = np.stack([self.planted, self.caption[self.planted]])
-        found = agreement_of(data, method.random_state, null) if method.witness else nothing_known(n, len(self.planted))
+        found = (
+            agreement_of(data, method.random_state, null)
+            if method.untrained_evidence
+            else nothing_known(n, len(self.planted))
+        )
         self.similarity = isinstance(found, SimilarityEvidence)
         self.settled = isinstance(found, SimilarityEvidence) and found.settled
         self.by_similarity = found.calibration if isinstance(found, SimilarityEvidence) else None
-        self.rate, self.as_given, self.control = found.wrong, found.right, found.control
+        self.rate, self.as_given, self.control = found.wrong, found.right, found.null
         # The planted pairs are judged by what the pairs say as they were given, like the control: nobody else is then
         # the worse for them.
-        own, self.right = found.own.copy(), found.right.copy()
+        own, self.right = found.observed.copy(), found.right.copy()
         if self.similarity and len(self.planted) and not self.settled:
             changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
             again = agreement_of(changed, method.random_state)
-            own, self.right, self.control = again.own, again.right, again.control
+            own, self.right, self.control = again.observed, again.right, again.null
         elif len(found.planted):
             own[self.planted], self.right[self.planted] = found.planted, found.planted_right
         # Where nobody was asked, as of random pairs, one value says nothing.
         self.own = np.concatenate([own, np.resize(self.control, len(self.rows) - n)])
         if len(self.control):
-            self.own[n : n + len(self.planted)] = found.own[self.planted]
+            self.own[n : n + len(self.planted)] = found.observed[self.planted]
         self.objective = InfoNCEWithRCE(tau=method.tau)
         self.tau, self.networks, self.seed = method.tau, method.networks, method.random_state
-        self.repaired, self.likeness = method.repaired, method.likeness
+        self.repaired, self.neighbour_similarity = method.repaired, method.neighbour_similarity
         self.w = self.right.astype(np.float32)
         self.weight = self.w.copy()
         if self.settled:
@@ -164,26 +170,26 @@ class _Weighing:
         """There is no head."""
         return None
 
-    def start_epoch(self, view: View) -> None:
+    def start_epoch(self, view: EpochContext) -> None:
         """All was settled when the last epoch ended."""
 
-    def batches(self, view: View, network: int) -> list[tuple[np.ndarray, ...]]:
+    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
         """All pairs once, for each network in an order of its own."""
         return [(rows,) for rows in view.batches(None, *([network] if network else []))]
 
-    def loss(self, view: View, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
+    def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """Mean over the batch of the weighted objective."""
         f = view.forward(network, *batch, seed=seed, captions=self.caption)
         return self.objective(f.similarity(), f.of(self.weight), f.excluded).mean()
 
-    def end_epoch(self, view: View) -> None:
+    def end_epoch(self, view: EpochContext) -> None:
         """Ask the networks, calibrate by the planted pairs, and repair once."""
         self.note = None
-        if view.epoch < 2 or view.epoch > self.horizon:
+        if view.epoch < 2 or view.epoch > self.label_epochs:
             return
         for k in range(self.networks):
             self.scores += self.probability(view, k)
-        last = view.epoch == self.horizon
+        last = view.epoch == self.label_epochs
         if self.settled:
             if last:
                 self.calibration = self.by_similarity
@@ -191,9 +197,9 @@ class _Weighing:
             order = ranks(self.scores)
             if not last:
                 order += ranks(self.own)
-            elif self.likeness:
-                likeness, untrained = WEIGHTS[self.similarity]
-                order += likeness * self.similar(view) + untrained * ranks(self.own)
+            elif self.neighbour_similarity:
+                neighbour_similarity, untrained = WEIGHTS[self.similarity]
+                order += neighbour_similarity * self.similar(view) + untrained * ranks(self.own)
             if last and self.similarity:
                 order = self.best([ranks(self.own), *(order + c * ranks(self.own) for c in BESIDE)])
             self.w = self.calibrated(order, last).astype(np.float32)
@@ -241,16 +247,16 @@ class _Weighing:
         split = gaussian_split(order / max(float(order.max()), 1e-12), early_stop=False)
         return np.asarray(split.high if split.separated and not len(self.control) else self.right)
 
-    def similar(self, view: View) -> np.ndarray:
+    def similar(self, view: EpochContext) -> np.ndarray:
         """How similar each pair is to its trusted neighbours in the joint space (K,); planted ones are none."""
         d, trusted = view.data, np.zeros(len(self.rows))
         trusted[: len(self.w)] = self.w
         trusted[self.planted] = 0
         image, text = self.joint(view, d.image_index[self.rows], self.texts)
         groups = d.image_group[self.rows], d.text_group[self.texts]
-        return neighbours_likeness(image, text, *groups, trusted, seed=view.seed(8))
+        return similarity_to_neighbours(image, text, *groups, trusted, seed=view.seed(8))
 
-    def joint(self, view: View, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
         encoded = [view.encoded(k) for k in range(self.networks)]
         return tuple(  # type: ignore[return-value]
@@ -258,14 +264,14 @@ class _Weighing:
             for side, rows in (("images", images), ("texts", texts))
         )
 
-    def probability(self, view: View, network: int) -> np.ndarray:
+    def probability(self, view: EpochContext, network: int) -> np.ndarray:
         """Matching probability (K,) in evaluation mode, over random groups."""
         return view.figure(
             network, lambda S, excluded: matching_probability(S, self.tau, excluded), seed=view.seed(7, network),
             pairs=(self.rows, self.texts),
         )  # fmt: skip
 
-    def repair(self, view: View) -> None:
+    def repair(self, view: EpochContext) -> None:
         """Give the images of wrong pairs the captions of wrong pairs, jointly, where one fits."""
         lost = np.flatnonzero(self.w < 0.5)
         if len(lost) < 4:
@@ -342,16 +348,16 @@ class Auto(PairCleaner):
 
     Parameters
     ----------
-    horizon : int
+    label_epochs : int
         Epochs whose scores enter the correspondence.
     repaired : float in [0, 1]
-        Weight of the repaired pairs in the training behind the horizon; 0 for none.
+        Weight of the repaired pairs in the training after these epochs; 0 for none.
     networks : {1, 2}
         How many are trained; two take twice the time.
     planted : float in [0, .25]
-        Share of the pairs that exchange captions up to the horizon; at least 100 pairs where these are no more than a
-        quarter, and at most 2,000. 0: none, and the noise rate is undetermined.
-    witness, likeness : bool
+        Share of the pairs that exchange captions up to epoch `label_epochs`; at least 100 pairs where these are no
+        more than a quarter, and at most 2,000. 0: none, and the noise rate is undetermined.
+    untrained_evidence, neighbour_similarity : bool
         False: without neighbours' agreement in the frozen spaces (all pairs have weight 1 at first), without the
         similarity to neighbours in the joint space. For comparisons.
     """
@@ -361,22 +367,22 @@ class Auto(PairCleaner):
 
     text_encoder: str | Path | None = "auto"
     epochs: int = 12
-    horizon: int = 5
+    label_epochs: int = 5
     repaired: float = 0.5
     networks: int = 2
     planted: float = 0.1
-    witness: bool = True
-    likeness: bool = True
+    untrained_evidence: bool = True
+    neighbour_similarity: bool = True
 
     def _validate(self) -> None:
         super()._validate()
-        check_whole("auto", "horizon", self.horizon, 2)
+        check_whole("auto", "label_epochs", self.label_epochs, 2)
         check_number("auto", "repaired", self.repaired, least=0, most=1)
         check_whole("auto", "networks", self.networks, 1)
         check_number("auto", "networks", self.networks, most=2)
         check_number("auto", "planted", self.planted, least=0, most=0.25)
-        check_flag("auto", "witness", self.witness)
-        check_flag("auto", "likeness", self.likeness)
+        check_flag("auto", "untrained_evidence", self.untrained_evidence)
+        check_flag("auto", "neighbour_similarity", self.neighbour_similarity)
 
     def _procedure(self, data: TrainingData) -> _Weighing:
         self._trained = _Weighing(data, self)
@@ -391,7 +397,7 @@ class Auto(PairCleaner):
         self.calibration_ = None if np.isnan(rate.value) else self._trained.calibration
         del self._trained
 
-    def _default_threshold(self, valley: Valley) -> float:
+    def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return 0.5
 
     def _repair_evidence(

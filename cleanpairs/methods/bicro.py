@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
+from cleanpairs.core.parameters import check_number
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.ops.search import top_k
-from cleanpairs.parameters import check_number
-from cleanpairs.trainer import Forward, TrainingData, View
+from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
 
 __all__ = ["BiCro", "consistency"]
 
@@ -59,7 +59,7 @@ class _Consistent(Splitting):
         super().__init__(n, mixture="beta", **settings)
         self.anchor_above, self.seed, self.noisy_weight = anchor_above, seed, noisy_weight
 
-    def judge(self, view: View) -> np.ndarray:
+    def judge(self, view: EpochContext) -> np.ndarray:
         values = []
         for k in range(self.networks):
             encoded = view.encoded(k)
@@ -87,7 +87,7 @@ class _Consistent(Splitting):
             return np.zeros(self.n, dtype=np.float32)
         return np.clip((y - wrong) / (right - wrong), 0, 1).astype(np.float32)
 
-    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         y = self.y[network]
         loss = self.pair_loss(clean, clean.of(y))
         return loss if noisy is None else loss + self.noisy_weight * self.pair_loss(noisy, noisy.of(y))
@@ -109,7 +109,7 @@ class BiCro(SplittingCleaner):
 
     method_name: ClassVar[str] = "bicro"
 
-    horizon: int | None = 3
+    label_epochs: int | None = 3
     noisy_weight: float = 0.1
 
     anchor_above: float = 0.5

@@ -27,35 +27,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 
 import cleanpairs
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError
+from cleanpairs.core.hub import without_hub
+from cleanpairs.core.parameters import check_choice, check_number
+from cleanpairs.core.regular import check_regular
+from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
-from cleanpairs.correspondence.valley import Valley
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.guard import MODEL_FILES
 from cleanpairs.data.tensors import write_tensors
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from cleanpairs.errors import ConfigError, DataError, RefusedError
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.encoders import GIVEN, refuse_without_captions
-from cleanpairs.estimators.refusal import evidence_of, refuse_without
-from cleanpairs.evaluate import Recall, recall
-from cleanpairs.features import FrozenTexts
-from cleanpairs.hub import without_hub
-from cleanpairs.methods.given import (
-    Given,
-    GivenScorer,
-    checked,
-    given_cosines,
-    image_matrix_of,
-    no_donors,
-    unit_rows,
-)
-from cleanpairs.methods.normalised import KINDS, NormalisedScore
-from cleanpairs.ops.candidates import Search
-from cleanpairs.ops.normalised_similarity import Background
-from cleanpairs.parameters import check_choice, check_number
-from cleanpairs.persistence import (
+from cleanpairs.estimators.persistence import (
     _STATE,
     FORMAT,
     _bank_arrays,
@@ -66,9 +52,23 @@ from cleanpairs.persistence import (
     parameters_of,
     state_of,
 )
-from cleanpairs.regular import check_regular
-from cleanpairs.repair import RepairPlan
+from cleanpairs.estimators.refusal import evidence_of, refuse_without
+from cleanpairs.features import FrozenTexts
+from cleanpairs.methods.normalised import KINDS, NormalisedScore
+from cleanpairs.methods.precomputed import (
+    Precomputed,
+    PrecomputedScorer,
+    checked,
+    image_matrix_of,
+    no_donors,
+    precomputed_cosines,
+    unit_rows,
+)
+from cleanpairs.ops.normalised_similarity import Background
+from cleanpairs.repair.candidates import DonorSearch
+from cleanpairs.repair.planning import RepairPlan
 from cleanpairs.scoring import Bank, Embeddings
+from cleanpairs.scoring.evaluate import Recall, recall
 
 if TYPE_CHECKING:
     from cleanpairs.trainer import EpochRecord
@@ -81,7 +81,7 @@ class ClipScore(PairCleaner):
     """Scores by a pretrained model; ``fit`` encodes the pairs, and sets the threshold and the bank.
 
     Of the parameters of :class:`cleanpairs.estimators.SharedParameters` only ``image_encoder`` (see below),
-    ``threshold``, ``label_group``, ``label_tau``, ``device`` and ``random_state`` matter; the rest is for training.
+    ``threshold``, ``eval_group_size``, ``label_tau``, ``device`` and ``random_state`` matter; the rest is for training.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class ClipScore(PairCleaner):
             f"{self.model!r}; none is needed where the data brings vectors of both sides, or scores (score_column=NAME)"
         )
 
-    def _default_threshold(self, valley: Valley) -> float:
+    def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         if self.quantile is None and self.score_ is not None:
             return self.score_.threshold()
         known = self.correspondence_[np.isfinite(self.correspondence_)]
@@ -198,7 +198,9 @@ class ClipScore(PairCleaner):
             self.text_encoder_, self.captions_ = GIVEN, "vectors of the data, both sides"
         elif source is not None:
             refuse_without_captions(pairs, source)
-        model = Given(self.score_column) if source is None else self._load(str(Path(source).resolve()), str(source))
+        model = (
+            Precomputed(self.score_column) if source is None else self._load(str(Path(source).resolve()), str(source))
+        )
         images, texts, self.quarantined_ = self._encode(model, pairs, on_encode, on_encode_texts)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         self._refuse_mostly_bad(len(pairs), len(usable))
@@ -231,10 +233,10 @@ class ClipScore(PairCleaner):
             pairs.text_group[usable],
             self.correspondence_[usable],
             tau=self.tau_,
-            group_size=self.label_group - 1,
+            group_size=self.eval_group_size - 1,
             seed=self.random_state,
         )
-        self.pretrained_: PretrainedCLIP | Given = model
+        self.pretrained_: PretrainedCLIP | Precomputed = model
         self.model_ = cast(Any, model)  # what the base asks for to know that it is fitted
         if val is not None:
             self.best_val_rsum_ = self.evaluate(val).rsum
@@ -254,25 +256,29 @@ class ClipScore(PairCleaner):
         """By the data's scores, or the vectors; the bank is for repairs only."""
         if self.score_ is None:
             assert self.score_column is not None
-            return (1 + given_cosines(pairs, self.score_column)) / 2
+            return (1 + precomputed_cosines(pairs, self.score_column)) / 2
         return self.score_(_vectors(pairs, images, texts))
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """Vectors of both sides stream; what a model encodes, or a column of scores judges, is loaded whole."""
         self._fitted()
-        if self.score_ is None or not isinstance(self.pretrained_, Given) or not {"features", "text_features"} <= roles:
+        if (
+            self.score_ is None
+            or not isinstance(self.pretrained_, Precomputed)
+            or not {"features", "text_features"} <= roles
+        ):
             return None
-        return GivenScorer(self.score_)
+        return PrecomputedScorer(self.score_)
 
     def _encode(
         self,
-        model: PretrainedCLIP | Given,
+        model: PretrainedCLIP | Precomputed,
         pairs: Pairs,
         progress: Callable[[int, int], None] | None = None,
         texts_progress: Callable[[int, int], None] | None = None,
     ) -> tuple[Embeddings, Embeddings, dict[int, str]]:
         """M images, N captions and the quarantine."""
-        if isinstance(model, Given):
+        if isinstance(model, Precomputed):
             images, texts, faults = model.vectors(pairs)
             return Embeddings(images), Embeddings(texts), dict(sorted({**faults, **pairs.reasons}.items()))
         matrix = image_matrix_of(model, pairs, self.image_encoder, progress)
@@ -298,11 +304,11 @@ class ClipScore(PairCleaner):
             *vectors, pairs.image_index, *groups, correspondence, threshold, joint=vectors, seed=self.random_state
         )
 
-    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search | None:
+    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch | None:
         return None if self._has_vectors(pairs) else no_donors
 
     def _has_vectors(self, pairs: Pairs) -> bool:
-        return not isinstance(self.pretrained_, Given) or self.pretrained_.has_vectors(pairs)
+        return not isinstance(self.pretrained_, Precomputed) or self.pretrained_.has_vectors(pairs)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Unit vectors (m, E) float32 of images.
@@ -315,7 +321,7 @@ class ClipScore(PairCleaner):
         self._fitted()
         if not isinstance(images, np.ndarray):
             return self._encode(self.pretrained_, load_pairs(images))[0].vectors
-        if isinstance(self.pretrained_, Given):
+        if isinstance(self.pretrained_, Precomputed):
             return unit_rows(images.reshape(len(images), -1))
         if images.ndim == 4:
             from PIL import Image
@@ -327,7 +333,7 @@ class ClipScore(PairCleaner):
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, E) float32 of n captions."""
         self._fitted()
-        if isinstance(self.pretrained_, Given):
+        if isinstance(self.pretrained_, Precomputed):
             raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
         return np.asarray(self.pretrained_.encode_texts(texts))
 
@@ -393,7 +399,7 @@ class ClipScore(PairCleaner):
         except (SafetensorError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(f"{file} does not hold a model of cleanpairs: {error}") from error
         with without_hub():
-            model = Given(self.score_column) if fingerprint == Given.fingerprint else self._load(name, name)
+            model = Precomputed(self.score_column) if fingerprint == Precomputed.fingerprint else self._load(name, name)
         if model.fingerprint != fingerprint:
             raise DataError(
                 f"{name} is not the model that {path} was made with (its files have changed): fit again, or name the "

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cleanpairs.core.parameters import check_number
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, scaled
 from cleanpairs.objectives.evidential import EvidentialLoss, evidence
-from cleanpairs.parameters import check_number
-from cleanpairs.trainer import TrainingData, View
+from cleanpairs.trainer import EpochContext, TrainingData
 
 __all__ = ["DECL", "expected_probability"]
 
@@ -40,17 +40,17 @@ class _Evidential(Splitting):
         super().__init__(n, networks=1, **settings)
         self.evidence_tau = evidence_tau
 
-    def losses(self, view: View, network: int) -> np.ndarray:
+    def losses(self, view: EpochContext, network: int) -> np.ndarray:
         def surprise(S: Tensor, excluded: Tensor | None) -> Tensor:
             return 1 - expected_probability(S, self.evidence_tau, excluded)
 
         return scaled(self.figure(view, network, surprise))
 
-    def batches(self, view: View, network: int) -> list[tuple[np.ndarray, ...]]:
+    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
         """All pairs once: each weighs by its posterior."""
         return [(rows,) for rows in view.batches()]
 
-    def loss(self, view: View, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
+    def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         f = view.forward(network, *batch, seed=seed)
         each = self.warm_objective(f.similarity(), torch.ones(len(f.rows), device=view.device), f.excluded)
         w = f.of(self.w[0])

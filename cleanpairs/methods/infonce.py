@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cleanpairs.correspondence.constant import Trusting
-from cleanpairs.correspondence.valley import Valley
+from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.trainer import Plain, TrainingData
+from cleanpairs.trainer import SingleNetwork, TrainingData
 
 __all__ = ["InfoNCE"]
 
@@ -18,8 +18,8 @@ __all__ = ["InfoNCE"]
 class InfoNCE(PairCleaner):
     """Contrastive training without any resistance to wrong pairs.
 
-    Its correspondence is the matching probability of the last epoch, its threshold the valley between
-    the two heaps of these, or 0, which flags nothing, where there is none. Parameters as in
+    Its correspondence is the matching probability of the last epoch, its threshold the density minimum between
+    the two modes of these, or 0, which flags nothing, where there is none. Parameters as in
     :class:`cleanpairs.estimators.SharedParameters`.
 
     Source: van den Oord et al. 2018, as in CLIP (Radford et al. 2021).
@@ -27,8 +27,8 @@ class InfoNCE(PairCleaner):
 
     method_name: ClassVar[str] = "infonce"
 
-    def _procedure(self, data: TrainingData) -> Plain:
-        return Plain(InfoNCELoss(tau=self.tau), Trusting(len(data), self.epochs), label_tau=self.label_tau)
+    def _procedure(self, data: TrainingData) -> SingleNetwork:
+        return SingleNetwork(InfoNCELoss(tau=self.tau), Trusting(len(data), self.epochs), label_tau=self.label_tau)
 
-    def _default_threshold(self, valley: Valley) -> float:
-        return valley.threshold if valley.separated else 0.0
+    def _default_threshold(self, density_minimum: DensityMinimum) -> float:
+        return density_minimum.threshold if density_minimum.separated else 0.0

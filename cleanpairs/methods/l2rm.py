@@ -28,15 +28,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cleanpairs.core.parameters import check_choice, check_flag, check_number, check_whole
 from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.rematching import RematchingLoss
-from cleanpairs.ops.candidates import Search
 from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.ops.transport import partial_transport
-from cleanpairs.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.scoring import Embeddings
-from cleanpairs.trainer import Forward, TrainingData, View
+from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
 
 __all__ = ["L2RM", "CostNet"]
 
@@ -85,13 +85,13 @@ class _Rematching(Splitting):
     def head_lr(self) -> float:
         return self.cost_lr
 
-    def judge(self, view: View) -> np.ndarray:
+    def judge(self, view: EpochContext) -> np.ndarray:
         self.y[0] = self.w[0]
         if self.search == "corpus":
             self.look_up(view)
         return np.asarray(self.w[0])
 
-    def look_up(self, view: View) -> None:
+    def look_up(self, view: EpochContext) -> None:
         """For every mismatched image the most similar caption of the mismatched part, but its own."""
         self.partner = np.arange(self.n, dtype=np.int64)
         noisy = np.flatnonzero(self.w[0] <= self.clean_above)
@@ -102,7 +102,7 @@ class _Rematching(Splitting):
         first = noisy[np.maximum(found.indices, 0)]  # (n, 2)
         self.partner[noisy] = np.where(first[:, 0] == noisy, first[:, 1], first[:, 0])
 
-    def batches(self, view: View, network: int) -> list[tuple[np.ndarray, ...]]:
+    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
         """With ``search="corpus"`` a mismatched batch is made of images and the pairs that hold their captions."""
         batches = super().batches(view, network)
         if self.search != "corpus" or not self.split_known:
@@ -119,7 +119,7 @@ class _Rematching(Splitting):
             out.append((batch[0], together[np.sort(first)]))
         return out
 
-    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, torch.ones(len(clean.rows), device=view.device))
         if noisy is None or not at_least_two(noisy):
             return loss
@@ -133,14 +133,14 @@ class _Rematching(Splitting):
             loss = loss + self.cost_loss(view, clean, noisy)
         return loss
 
-    def costs(self, view: View, S: Tensor) -> Tensor:
+    def costs(self, view: EpochContext, S: Tensor) -> Tensor:
         head = view.networks[0].head
         if head is None:
             return (1 - S).relu()
         out: Tensor = head(S)
         return out
 
-    def cost_loss(self, view: View, clean: Forward, noisy: Forward) -> Tensor:
+    def cost_loss(self, view: EpochContext, clean: BatchOutput, noisy: BatchOutput) -> Tensor:
         """Eq. 6 on reconstructed pairs: a few matched images at random slots among mismatched images."""
         n = len(clean.rows)
         kept = min(self.kept, n)
@@ -192,7 +192,7 @@ class L2RM(SplittingCleaner):
 
     method_name: ClassVar[str] = "l2rm"
 
-    horizon: int | None = 2
+    label_epochs: int | None = 2
     mass: float = 0.1
     transport_reg: float = 0.01
     transport_tau: float = 0.05
@@ -236,7 +236,7 @@ class L2RM(SplittingCleaner):
     def _head(self, model: Any) -> CostNet | None:
         return CostNet(self.batch_size) if self.cost == "learned" else None
 
-    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search:
+    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch:
         """The transport plan among the mismatched pairs; positions mean nothing outside a batch, so the cost is the
         learned layer's mean diagonal weight and bias: relu(w S + b).
         """

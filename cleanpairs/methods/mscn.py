@@ -28,14 +28,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.parameters import check_number, check_whole
 from cleanpairs.data import load_pairs
 from cleanpairs.encoders.tokenizer import pack
-from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.objectives.triplet import TripletLoss
-from cleanpairs.parameters import check_number, check_whole
 from cleanpairs.scoring import as_input
-from cleanpairs.trainer import Forward, TrainingData, View, step_seed
+from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, step_seed
 
 __all__ = ["MSCN", "CorrectionNet", "meta_gradient_weights"]
 
@@ -87,7 +87,7 @@ class _Correcting(Splitting):
     def head_lr(self) -> float:
         return self.meta_lr
 
-    def vectors(self, f: Forward) -> Tensor:
+    def vectors(self, f: BatchOutput) -> Tensor:
         """Similarity vectors (B, E + 1) of the pairs of a batch, without gradient."""
         with torch.no_grad():
             product = f.model.vector(f.images).float() * f.model.vector(f.texts).float()  # (B, E)
@@ -95,7 +95,7 @@ class _Correcting(Splitting):
             return torch.cat([product * product.shape[1] ** 0.5, own[:, None]], dim=1)
 
     @torch.inference_mode()
-    def judge(self, view: View) -> np.ndarray:
+    def judge(self, view: EpochContext) -> np.ndarray:
         values = []
         for k in range(self.networks):
             encoded, rows = view.encoded(k), np.arange(self.n)
@@ -109,12 +109,12 @@ class _Correcting(Splitting):
             values.append((self.w[k] + weight) / 2)
         return np.asarray(np.mean(values, axis=0))
 
-    def warm_loss(self, view: View, network: int, f: Forward) -> Tensor:
+    def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         """The correction network sees the meta set from the first epoch on."""
         seed = step_seed(view.seed(network, 29), int(f.rows[0]))
         return super().warm_loss(view, network, f) + self.recognition(view, network, seed)
 
-    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, torch.ones(len(clean.rows), device=view.device))
         seed = step_seed(view.seed(network, 29), int(clean.rows[0]))
         if noisy is None or len(noisy.rows) < 2:
@@ -129,7 +129,7 @@ class _Correcting(Splitting):
                 loss = loss + (slope * weight).mean()  # its gradient is theta's meta gradient
         return loss + self.recognition(view, network, seed)
 
-    def slopes(self, view: View, network: int, loss: Tensor, noisy: Forward, seed: int) -> Tensor | None:
+    def slopes(self, view: EpochContext, network: int, loss: Tensor, noisy: BatchOutput, seed: int) -> Tensor | None:
         """-eta (d l_i / dw . v) of the noisy pairs (n,), scaled to a mean magnitude of one; None where all are 0."""
         model: Any = view.networks[network].model
         named = {k: p for k, p in model.named_parameters() if p.requires_grad}
@@ -167,7 +167,7 @@ class _Correcting(Splitting):
 
         return evaluating()
 
-    def smooth_loss(self, view: View, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
+    def smooth_loss(self, view: EpochContext, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
         """Triplet loss (n,) over the mean of the negatives, of a model with other weights; in the order asked for."""
         images, tokens, order = inputs
         states = torch.func.functional_call(model, parameters, (images, None, tokens))
@@ -176,27 +176,27 @@ class _Correcting(Splitting):
         loss = self.smooth(S.float(), torch.ones(len(S), device=view.device), None)
         return loss[order.argsort()]
 
-    def inputs(self, view: View, data: TrainingData, rows: np.ndarray) -> tuple[Tensor, Any, Tensor]:
+    def inputs(self, view: EpochContext, data: TrainingData, rows: np.ndarray) -> tuple[Tensor, Any, Tensor]:
         """Images and tokens of pairs (n,) in the order of their packing, and that order (n,)."""
         tokens, order = pack(data.tokens, rows)
         images = as_input(data.images[data.image_index[rows[order]]], view.device)
         return images, tokens.to(view.device), torch.from_numpy(np.asarray(order)).to(view.device)
 
-    def meta_inputs(self, view: View, seed: int) -> tuple[Tensor, Any, Tensor]:
+    def meta_inputs(self, view: EpochContext, seed: int) -> tuple[Tensor, Any, Tensor]:
         rng = np.random.default_rng(seed)
         return self.inputs(view, self.meta, rng.permutation(len(self.meta))[: self.meta_batch])
 
-    def recognition(self, view: View, network: int, seed: int) -> Tensor:
+    def recognition(self, view: EpochContext, network: int, seed: int) -> Tensor:
         """Cross entropy of V on right meta pairs and on pairs put together wrongly; theta's gradient alone."""
         head: Any = view.networks[network].head
         model: Any = view.networks[network].model
         images, tokens, _ = self.meta_inputs(view, seed)
         with self.frozen(model), torch.no_grad():
             z_image, z_text = model(images, None, tokens)
-        right = Forward(view, model, np.arange(len(images)), np.zeros(len(images)), z_image, z_text, None)
+        right = BatchOutput(view, model, np.arange(len(images)), np.zeros(len(images)), z_image, z_text, None)
         order = np.roll(np.arange(len(images)), 1)
         shifted = right.select(order)
-        wrong = Forward(view, model, right.rows, right.source, right.images, shifted.texts, None)
+        wrong = BatchOutput(view, model, right.rows, right.source, right.images, shifted.texts, None)
         p = torch.cat([head(self.vectors(right)), head(self.vectors(wrong))])
         target = torch.cat([torch.ones(len(images)), torch.zeros(len(images))]).to(p.device)
         return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6), target)

@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
+from cleanpairs.core.parameters import check_number
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.objectives.triplet import prediction
-from cleanpairs.parameters import check_number
-from cleanpairs.trainer import Forward, TrainingData, View
+from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
 
 __all__ = ["NCR"]
 
@@ -36,7 +36,7 @@ class _Rectifying(Splitting):
         super().__init__(n, **settings)
         self.noisy_weight = noisy_weight
 
-    def judge(self, view: View) -> np.ndarray:
+    def judge(self, view: EpochContext) -> np.ndarray:
         r = np.stack([self.figure(view, k, lambda S, excluded: prediction(S, excluded, self.margin)) for k in range(2)])
         r = np.clip(r, 0, 1)
         for k in range(2):  # labels for network k, by the other's split
@@ -44,7 +44,7 @@ class _Rectifying(Splitting):
             self.y[k] = np.where(w > self.clean_above, w + (1 - w) * r[k], r.mean(axis=0))
         return np.asarray(self.w.mean(axis=0) * self.y.mean(axis=0))
 
-    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         y = self.y[network]
         loss = self.pair_loss(clean, clean.of(y))
         return loss if noisy is None else loss + self.noisy_weight * self.pair_loss(noisy, noisy.of(y))
@@ -64,7 +64,7 @@ class NCR(SplittingCleaner):
 
     method_name: ClassVar[str] = "ncr"
 
-    horizon: int | None = 3
+    label_epochs: int | None = 3
     noisy_weight: float = 0.1
 
     @classmethod

@@ -30,16 +30,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cleanpairs.core.parameters import check_choice, check_number, check_whole
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
-from cleanpairs.ops.candidates import Search
 from cleanpairs.ops.search import top_k
-from cleanpairs.ops.searches import pseudo_captioning
-from cleanpairs.parameters import check_choice, check_number, check_whole
+from cleanpairs.repair.candidates import DonorSearch
+from cleanpairs.repair.searches import pseudo_captioning
 from cleanpairs.scoring import Embeddings
-from cleanpairs.trainer import Forward, TrainingData, View
+from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
 
 __all__ = ["PC2", "PseudoClassifier"]
 
@@ -77,7 +77,7 @@ class _PseudoCaptioning(Splitting):
     def head_lr(self) -> float:
         return self.class_lr
 
-    def end_epoch(self, view: View) -> None:
+    def end_epoch(self, view: EpochContext) -> None:
         """Every epoch's predictions are kept, for the next one's oscillation."""
         last = self.p.copy() if self.p_known else None
         self.p = np.stack([self.predictions(view, k) for k in range(self.networks)])
@@ -86,14 +86,14 @@ class _PseudoCaptioning(Splitting):
         self.p_known = True
 
     @torch.inference_mode()
-    def predictions(self, view: View, network: int) -> np.ndarray:
+    def predictions(self, view: EpochContext, network: int) -> np.ndarray:
         """(N, K) class probabilities of the images of all pairs."""
         head: Any = view.networks[network].head
         z = view.encoded(network).images.vectors
         logits = [head(torch.from_numpy(z[i : i + 4096]).to(view.device)).float().cpu() for i in range(0, len(z), 4096)]
         return np.asarray(torch.cat(logits).softmax(dim=1).numpy()[view.data.image_index])
 
-    def judge(self, view: View) -> np.ndarray:
+    def judge(self, view: EpochContext) -> np.ndarray:
         values = []
         for k in range(self.networks):
             steady = np.zeros(self.n, dtype=np.float32)
@@ -123,18 +123,18 @@ class _PseudoCaptioning(Splitting):
             self.donor[k] = clean[np.maximum(found.indices[at, column], 0)]
             self.donor_similarity[k] = np.clip(found.scores[at, column], 0, 1)
 
-    def class_loss(self, view: View, network: int, clean: Forward, everyone: Forward) -> Tensor:
+    def class_loss(self, view: EpochContext, network: int, clean: BatchOutput, everyone: BatchOutput) -> Tensor:
         """L_pse of the clean pairs and the weighted L_ent of all."""
         head: Any = view.networks[network].head
         p, q = head(clean.model.vector(clean.images)), head(clean.model.vector(clean.texts))
         spread = negative_batch_entropy(head(everyone.model.vector(everyone.images)))
         return self.reduced(pseudo_classification(p, q)) + self.entropy_weight * spread
 
-    def warm_loss(self, view: View, network: int, f: Forward) -> Tensor:
+    def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         warm = self.warm_objective(f.similarity(), f.of(np.ones(self.n, np.float32)), f.excluded)
         return self.reduced(warm) + self.class_loss(view, network, f, f)
 
-    def loss(self, view: View, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
+    def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """The half-clean, half-noisy batch goes through the network at once; donors of another batch with it."""
         if self.search != "corpus" or not self.split_known or len(batch) == 1:
             return super().loss(view, network, batch, seed)
@@ -142,7 +142,7 @@ class _PseudoCaptioning(Splitting):
         f = view.forward(network, *batch, np.setdiff1d(donors, batch[0]), seed=seed)
         return self.joint_loss(view, network, f)
 
-    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, clean.of(self.y[network]))
         loss = loss + self.class_loss(view, network, clean, clean)
         if noisy is None or not at_least_two(noisy):
@@ -155,7 +155,7 @@ class _PseudoCaptioning(Splitting):
         texts = clean.select(found.index.cpu().numpy())
         return loss + self.captioned(view, noisy, texts, found.similarity)
 
-    def joint_loss(self, view: View, network: int, f: Forward) -> Tensor:
+    def joint_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         """As :meth:`split_loss`, with captions that were found in the whole corpus."""
         clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
         loss = self.pair_loss(clean, clean.of(self.y[network]))
@@ -166,7 +166,7 @@ class _PseudoCaptioning(Splitting):
         texts = givers.select(order[np.searchsorted(givers.rows[order], wanted)])
         return loss + self.captioned(view, noisy, texts, noisy.of(self.donor_similarity[network]))
 
-    def captioned(self, view: View, noisy: Forward, texts: Forward, s: Tensor) -> Tensor:
+    def captioned(self, view: EpochContext, noisy: BatchOutput, texts: BatchOutput, s: Tensor) -> Tensor:
         """Triplet of noisy images with the captions that they were given; equal captions are no negatives."""
         S = view.similarity(noisy.model, noisy.images, texts.texts)  # (n, n)
         return self.reduced(self.triplet(S, s.clamp(0, 1), view.duplicates(noisy.rows, texts.rows)))
@@ -175,7 +175,7 @@ class _PseudoCaptioning(Splitting):
         """Per-pair losses (n,) to the one of the batch; L_ent, which is of a batch, weighs by their number in a sum."""
         return loss.sum() if self.reduction == "sum" else loss.mean()
 
-    def pair_loss(self, f: Forward, y: Tensor) -> Tensor:
+    def pair_loss(self, f: BatchOutput, y: Tensor) -> Tensor:
         return self.reduced(self.pair_objective(f.similarity(), y, f.excluded))
 
     def state(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class PC2(SplittingCleaner):
     def _head(self, model: Any) -> PseudoClassifier:
         return PseudoClassifier(model.dim, self.classes, self.class_tau)
 
-    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search:
+    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch:
         """Pseudo-captioning over the trusted pairs: those of the most similar class probabilities lend their part."""
         return pseudo_captioning(self._predicted(images.vectors)[pairs.image_index], self._predicted(texts.vectors))
 

@@ -31,16 +31,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cleanpairs.core.parameters import check_number, check_whole
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.base import State
-from cleanpairs.memory import FeatureMemory
+from cleanpairs.methods.memory_bank import FeatureMemory
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
-from cleanpairs.ops.candidates import Search
 from cleanpairs.ops.ranks import rank_correlation
-from cleanpairs.ops.searches import half_replacing
-from cleanpairs.parameters import check_number, check_whole
+from cleanpairs.repair.candidates import DonorSearch
+from cleanpairs.repair.searches import half_replacing
 from cleanpairs.scoring import Embeddings
-from cleanpairs.trainer import Forward, TrainingData, View
+from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
 
 __all__ = ["REPAIR", "correspondence_of_ranks"]
 
@@ -70,7 +70,7 @@ class _Repairing(Splitting):
 
     # -- labels -----------------------------------------------------------------------------------------------------
 
-    def judge(self, view: View) -> np.ndarray:
+    def judge(self, view: EpochContext) -> np.ndarray:
         c_y = []
         for k, memory in enumerate(self.memories):
             memory.to(view.device)
@@ -86,7 +86,7 @@ class _Repairing(Splitting):
             self.y[k] = c_y[1 - k]
         return np.asarray((np.mean(c_y, axis=0) + self.w.mean(axis=0)) / 2)
 
-    def vectors(self, view: View, network: int) -> tuple[Tensor, Tensor]:
+    def vectors(self, view: EpochContext, network: int) -> tuple[Tensor, Tensor]:
         """(N, E) of the images and of the texts of all pairs, on the device."""
         encoded = view.encoded(network)
         images, texts = encoded.images.vectors[view.data.image_index], encoded.texts.vectors
@@ -107,7 +107,7 @@ class _Repairing(Splitting):
 
     # -- training ---------------------------------------------------------------------------------------------------
 
-    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, clean.of(self.y[network]))
         memory = self.memories[network]
         if noisy is not None and len(memory) and view.epoch > self.replace_after:
@@ -121,7 +121,7 @@ class _Repairing(Splitting):
             memory.push(clean.model.vector(clean.images), clean.model.vector(clean.texts), clean.rows)
         return loss
 
-    def replaced(self, view: View, network: int, f: Forward, *, image: bool) -> Tensor:
+    def replaced(self, view: EpochContext, network: int, f: BatchOutput, *, image: bool) -> Tensor:
         """Loss of mismatched pairs whose images (or texts) have been replaced from the memory."""
         memory = self.memories[network]
         kept_state: State = f.texts if image else f.images
@@ -205,7 +205,7 @@ class REPAIR(SplittingCleaner):
         check_number("repair", "noisy_weight", self.noisy_weight, least=0)
         check_whole("repair", "replace_after", self.replace_after, 0)
 
-    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> Search:
+    def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch:
         """Half-replacing over the trusted pairs: what is nearest in the kept modality offers its other half."""
         return half_replacing(images.vectors[pairs.image_index], texts.vectors, self.neighbours)
 

@@ -1,7 +1,7 @@
 """What the methods that split the corpus by its losses have in common, for one network or two that teach each other.
 
 Each epoch behind the warm-up: a loss of every pair in evaluation mode, in random groups, scaled to [0, 1], split in two
-by a mixture; w is the posterior of the lower heap, the probability of
+by a mixture; w is the posterior of the lower mode, the probability of
 being clean. A split that is implausible is refused and the previous one kept. Networks that teach each other train on
 each other's split (co-teaching).
 
@@ -10,7 +10,7 @@ defaults are a warm-up with the reverse cross entropy and a split of the matchin
 (8,000 pairs, noise 0.4, four epochs): the loss of the papers ranks wrong pairs at AUROC .81 and falls, its mixture
 takes a fifth of them; the defaults rank at .95, stay there, and flag .40 of the pairs (docs/log.md).
 
-The soft correspondence that a method leaves is the mean of its labels over the first ``horizon`` epochs behind the
+The soft correspondence that a method leaves is the mean of its labels over the first ``label_epochs`` epochs behind the
 warm-up: later losses tell less, since wrong pairs have been learnt by heart by then (the papers' own labels lose .04 to
 .2 of AUROC that way).
 """
@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from cleanpairs.core.parameters import check_choice, check_number, check_whole
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.base import Objective
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean
 from cleanpairs.ops.matching import matching_probability
-from cleanpairs.parameters import check_choice, check_number, check_whole
-from cleanpairs.trainer import Forward, Piece, View
+from cleanpairs.trainer import BatchOutput, EpochContext, TrainingStage
 
 __all__ = ["Splitting", "SplittingCleaner"]
 
@@ -39,7 +39,7 @@ UNSPLIT = 0.45  # losses that do not split give clean probabilities from 1 down 
 
 
 class Splitting:
-    """Procedure of a method that splits; a method overrides :meth:`judge` and :meth:`split_loss`.
+    """TrainingStrategy of a method that splits; a method overrides :meth:`judge` and :meth:`split_loss`.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Splitting:
         Pairs with w above it are trained on as clean.
     margin : float
         Of the triplet loss.
-    horizon : int, optional
+    label_epochs : int, optional
         Epochs behind the warm-up whose labels enter the value; all when None.
     split_by : {"probability", "triplet"}
         What is split: 1 minus the matching probability at ``tau``, or the triplet loss over the mean of the negatives.
@@ -77,7 +77,7 @@ class Splitting:
         mixture: str = "gaussian",
         clean_above: float = 0.5,
         margin: float = 0.2,
-        horizon: int | None = None,
+        label_epochs: int | None = None,
         half: bool = False,
         split_by: str = "probability",
         tau: float = 0.07,
@@ -85,8 +85,8 @@ class Splitting:
         clean_loss: str = "rce",
     ) -> None:
         self.n, self.networks, self.warmup, self.warm_objective = n, networks, warmup, warm_objective
-        self.mixture, self.clean_above, self.margin, self.horizon, self.half = (
-            mixture, clean_above, margin, horizon, half,
+        self.mixture, self.clean_above, self.margin, self.label_epochs, self.half = (
+            mixture, clean_above, margin, label_epochs, half,
         )  # fmt: skip
         self.split_by, self.tau = split_by, tau
         self.triplet = TripletLoss(margin=margin, curve=curve, negatives="hard")
@@ -110,33 +110,33 @@ class Splitting:
         """The model's."""
         return None
 
-    def judge(self, view: View) -> np.ndarray:
+    def judge(self, view: EpochContext) -> np.ndarray:
         """Set ``self.y`` out of ``self.w``; return the soft correspondence (N,) as this epoch sees it."""
         self.y[:] = self.w[::-1]
         return np.asarray(self.w.mean(axis=0))
 
-    def warm_loss(self, view: View, network: int, f: Forward) -> Tensor:
+    def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         """Loss of a batch in the warm-up."""
         return self.warm_objective(f.similarity(), f.of(np.ones(self.n, np.float32)), f.excluded).mean()
 
-    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         """Loss of a batch of clean and a batch of noisy pairs."""
         raise NotImplementedError
 
-    def pair_loss(self, f: Forward, y: Tensor) -> Tensor:
+    def pair_loss(self, f: BatchOutput, y: Tensor) -> Tensor:
         """Mean loss of the pairs of a batch with their labels y (B,)."""
         return self.pair_objective(f.similarity(), y, f.excluded).mean()
 
     # -- the procedure ----------------------------------------------------------------------------------------------
 
-    def start_epoch(self, view: View) -> None:
+    def start_epoch(self, view: EpochContext) -> None:
         """The split was made when the last epoch ended."""
 
     def clean_rows(self, network: int) -> np.ndarray:
         """Pairs that ``network`` trains on as clean: by the other network's split, where there are two."""
         return np.flatnonzero(self.w[(network + 1) % self.networks] > self.clean_above)
 
-    def batches(self, view: View, network: int) -> list[tuple[np.ndarray, ...]]:
+    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
         """All pairs in the warm-up; then clean and noisy ones side by side, the noisy ones as often as needed."""
         if not self.split_known:
             return [(rows,) for rows in view.batches(None, *([network] if network else []))]
@@ -155,7 +155,7 @@ class Splitting:
             return [(rows,) for rows in first]
         return [(a, b) for a, b in zip(first, second, strict=False)]
 
-    def loss(self, view: View, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
+    def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """The warm-up's loss, or the method's."""
         f = view.forward(network, *batch, seed=seed)
         if not self.split_known:
@@ -164,13 +164,13 @@ class Splitting:
             return self.split_loss(view, network, f, None)
         return self.split_loss(view, network, f.select(f.source == 0), f.select(f.source == 1))
 
-    def end_epoch(self, view: View) -> None:
+    def end_epoch(self, view: EpochContext) -> None:
         """Split by the losses, label, and take the labels into the value."""
         self.note = None
         epoch = view.epoch - self.warmup + 1  # 1: the first split
         if epoch < 1 and not view.last:
             return
-        if self.split_known and self.horizon is not None and epoch > self.horizon and view.last:
+        if self.split_known and self.label_epochs is not None and epoch > self.label_epochs and view.last:
             return
         notes = []
         for k in range(self.networks):
@@ -186,18 +186,18 @@ class Splitting:
         value = self.judge(view)
         self.split_known = True
         self.mean_probability = float(value.mean())
-        if self.horizon is None or epoch <= self.horizon:
+        if self.label_epochs is None or epoch <= self.label_epochs:
             self.total += value
             self.counted += 1
 
-    def losses(self, view: View, network: int) -> np.ndarray:
+    def losses(self, view: EpochContext, network: int) -> np.ndarray:
         """Loss (N,) of every pair in evaluation mode, scaled to [0, 1]."""
         if self.split_by == "probability":
             return 1 - self.figure(view, network, lambda S, excluded: matching_probability(S, self.tau, excluded))
         loss = self.figure(view, network, lambda S, excluded: pair_loss_mean(S, excluded, self.margin))
         return scaled(loss)
 
-    def figure(self, view: View, network: int, figure: Any, rounds: int | None = None) -> np.ndarray:
+    def figure(self, view: EpochContext, network: int, figure: Any, rounds: int | None = None) -> np.ndarray:
         """A figure (N,) float32 of every pair, in random groups of the corpus."""
         return view.figure(network, figure, seed=view.seed(7, network), rounds=rounds)
 
@@ -206,7 +206,7 @@ class Splitting:
         return np.asarray((self.w > self.clean_above).any(axis=0), dtype=np.float32)
 
     def value(self) -> np.ndarray:
-        """Mean of the labels over the epochs of the horizon."""
+        """Mean of the labels over the epochs of the last of these epochs."""
         if not self.counted:
             return np.ones(self.n, dtype=np.float32)
         return (self.total / self.counted).astype(np.float32)
@@ -232,7 +232,7 @@ def scaled(x: np.ndarray) -> np.ndarray:
     return np.asarray((x - x.min()) / spread if spread > 1e-5 else np.zeros_like(x))
 
 
-def at_least_two(f: Forward | None) -> bool:
+def at_least_two(f: BatchOutput | None) -> bool:
     """Whether there is a batch with a negative in it."""
     return f is not None and len(f.rows) >= 2
 
@@ -257,7 +257,7 @@ class SplittingCleaner(PairCleaner):
         alpha and m of the soft margin alpha (m^y - 1) / (m - 1).
     clean_above : float in [0, 1]
         Pairs with a clean probability above it are trained on as clean.
-    horizon : int, optional
+    label_epochs : int, optional
         Epochs behind the warm-up whose labels enter the soft correspondence; all when None.
     """
 
@@ -268,7 +268,7 @@ class SplittingCleaner(PairCleaner):
     margin: float = 0.2
     curve: float = 10.0
     clean_above: float = 0.5
-    horizon: int | None = 4
+    label_epochs: int | None = 4
     epochs: int = 12
     weight_decay: float = 0.0
 
@@ -282,17 +282,18 @@ class SplittingCleaner(PairCleaner):
         check_number(name, "margin", self.margin, above=0)
         check_number(name, "curve", self.curve, above=1)
         check_number(name, "clean_above", self.clean_above, least=0, below=1)
-        check_whole(name, "horizon", self.horizon, 1, none=True)
+        check_whole(name, "label_epochs", self.label_epochs, 1, none=True)
 
-    def _pieces(self) -> list[Piece]:
-        return [Piece(self.epochs, self._lr_update(), self.warmup if self.lr_update else 0)]
+    def _stages(self) -> list[TrainingStage]:
+        return [TrainingStage(self.epochs, self._lr_update(), self.warmup if self.lr_update else 0)]
 
     def _split_settings(self) -> dict[str, Any]:
         warm: Objective = InfoNCEWithRCE(tau=self.tau)
         if self.warm_loss != "rce":
             warm = TripletLoss(margin=self.margin, negatives=self.warm_loss)
         return {
-            "warmup": self.warmup, "margin": self.margin, "clean_above": self.clean_above, "horizon": self.horizon,
+            "warmup": self.warmup, "margin": self.margin, "clean_above": self.clean_above,
+            "label_epochs": self.label_epochs,
             "split_by": self.split_by, "tau": self.label_tau or self.tau, "warm_objective": warm,
             "curve": self.curve, "clean_loss": self.clean_loss,
         }  # fmt: skip
@@ -301,8 +302,8 @@ class SplittingCleaner(PairCleaner):
     def _paper_settings() -> dict[str, Any]:
         """What the papers of this family share."""
         return {
-            "dim": 1024, "dim_sim": 256, "batch_size": 128, "label_group": 128, "lr": 2e-4, "warmup": 5,
-            "horizon": None, "split_by": "triplet", "clean_loss": "triplet", "warm_loss": "mean",
+            "dim": 1024, "dim_sim": 256, "batch_size": 128, "eval_group_size": 128, "lr": 2e-4, "warmup": 5,
+            "label_epochs": None, "split_by": "triplet", "clean_loss": "triplet", "warm_loss": "mean",
             "exclude_duplicates": False,
             "near_duplicates": False, "standardise": False, "image_drop": 0.0, "text_drop": 0.0,
         }  # fmt: skip

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cleanpairs.core.parameters import check_number, check_whole
 from cleanpairs.correspondence.constant import Trusting
-from cleanpairs.correspondence.valley import Valley
+from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.triplet import TripletLoss
-from cleanpairs.parameters import check_number, check_whole
-from cleanpairs.trainer import Plain, TrainingData
+from cleanpairs.trainer import SingleNetwork, TrainingData
 
 __all__ = ["Triplet"]
 
@@ -19,8 +19,8 @@ __all__ = ["Triplet"]
 class Triplet(PairCleaner):
     """Triplet loss over the hardest negatives of a batch, over their mean in the first ``warmup`` epochs.
 
-    Its correspondence is the matching probability of the last epoch, its threshold the valley between
-    the two heaps of these, or 0, which flags nothing, where there is none.
+    Its correspondence is the matching probability of the last epoch, its threshold the density minimum between
+    the two modes of these, or 0, which flags nothing, where there is none.
 
     Source: Faghri et al., VSE++, BMVC 2018. Parameters beside those of
     :class:`cleanpairs.estimators.SharedParameters`:
@@ -42,13 +42,13 @@ class Triplet(PairCleaner):
         check_number("triplet", "margin", self.margin, above=0)
         check_whole("triplet", "warmup", self.warmup, 0)
 
-    def _procedure(self, data: TrainingData) -> Plain:
-        return Plain(
+    def _procedure(self, data: TrainingData) -> SingleNetwork:
+        return SingleNetwork(
             TripletLoss(margin=self.margin, negatives="hard", tau=self.tau),
             Trusting(len(data), self.epochs),
             label_tau=self.label_tau,
             warm=(TripletLoss(margin=self.margin, negatives="mean", tau=self.tau), self.warmup),
         )
 
-    def _default_threshold(self, valley: Valley) -> float:
-        return valley.threshold if valley.separated else 0.0
+    def _default_threshold(self, density_minimum: DensityMinimum) -> float:
+        return density_minimum.threshold if density_minimum.separated else 0.0

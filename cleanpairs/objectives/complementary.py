@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.ops.matching import log_probabilities
 
 __all__ = ["ComplementaryLoss"]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 
 __all__ = ["EvidentialLoss", "evidence", "uncertainty"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 
 __all__ = ["RematchingLoss", "cost_net_loss"]
 

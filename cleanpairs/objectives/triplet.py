@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 
 __all__ = ["TripletLoss", "pair_loss_mean", "prediction", "soft_margin", "triplet_against"]
 

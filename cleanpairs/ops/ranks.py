@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.errors import DataError
+from cleanpairs.core.errors import DataError
 
 __all__ = ["average_ranks", "rank_correlation"]
 

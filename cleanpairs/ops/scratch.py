@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.errors import OutputError
+from cleanpairs.core.errors import OutputError
 
 __all__ = ["MEMORY", "Buckets", "Scratch", "is_mapped", "release"]
 

@@ -212,7 +212,7 @@ def _search_exact(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.nda
 
 
 def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Falling scores, ties by the smaller index: FAISS's heap and ``argpartition`` leave the order open."""
+    """Falling scores, ties by the smaller index: FAISS's mode and ``argpartition`` leave the order open."""
     order = np.lexsort((indices, -scores), axis=1)
     return np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
 

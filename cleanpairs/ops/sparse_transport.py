@@ -31,7 +31,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.ops.scratch import release
 
 __all__ = ["SparsePlan", "sparse_transport"]

@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 
 __all__ = ["TransportPlan", "partial_transport"]
 

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageDraw, ImageFont
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.report.outcome import PlanLike
 
 __all__ = ["before_after_figure"]

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.errors import DataError
+from cleanpairs.core.errors import DataError
 
 __all__ = ["KINDS", "Outcome", "PlanLike", "ScoresLike", "outcome_of"]
 

@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.audit import AuditSample, SheetFragment, sheet_fragment
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import DataError
 from cleanpairs.report.figures import flagged_figure, histogram_figure, learning_figure, precision_recall_figure
 from cleanpairs.report.gallery import galleries
-from cleanpairs.report.given import compare_scores, given_scores
 from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
 from cleanpairs.report.outcome import Outcome, PlanLike, ScoresLike, outcome_of
 from cleanpairs.report.pictures import Pictures
+from cleanpairs.report.precomputed import compare_scores, precomputed_scores
 from cleanpairs.report.slices import caption_lengths, slice_tables
 from cleanpairs.report.story import flattened, story
 from cleanpairs.report.summary import count_rows, detection_tiles, number, reason_rows, share
@@ -69,7 +69,7 @@ def write_report(
         Of the page.
     scores : Table or object with ``correspondence`` (N,)
         The scores table; low = bad, null or NaN where quarantined. Other columns of floats are scores to compare with,
-        as ``pairs.given_scores`` is.
+        as ``pairs.precomputed_scores`` is.
     threshold : float
         In [0, 1]; pairs below it are flagged.
     info : mapping
@@ -77,7 +77,7 @@ def write_report(
     settings : mapping
         The estimator's parameters.
     metrics : sequence of mappings
-        One an epoch, with ``loss`` and, where there was validation, ``val_rsum``; ``piece`` tells pieces apart.
+        One an epoch, with ``loss`` and, where there was validation, ``val_rsum``; ``stage`` tells stages apart.
     pairs : Pairs, optional
         The N pairs; without them no picture and no caption is shown.
     plan : RepairPlan, optional
@@ -130,7 +130,7 @@ def write_report(
         "audited": audit_result,
     }
     pictures = None if pairs is None else Pictures(pairs)
-    given = given_scores(pairs, scores)
+    given = precomputed_scores(pairs, scores)
     page = ""
     while True:
         page = _render(**fixed, **_samples(pairs, outcome, pictures, given, count))

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import numpy as np
 from PIL import Image
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import DataError
 
 __all__ = ["THUMBNAIL", "Pictures"]
 

@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.parameters import check_choice
 from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import ConfigError, DataError
-from cleanpairs.parameters import check_choice
 
 __all__ = ["CHOICES", "COLOURS", "choose_pairs", "plot_pairs", "plot_scores", "plot_training"]
 
@@ -100,12 +100,12 @@ def plot_scores(
 
 
 def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
-    """Loss by epoch and, where validated, rSum on an axis of its own; pieces, which start afresh, apart.
+    """Loss by epoch and, where validated, rSum on an axis of its own; stages, which start afresh, apart.
 
     Parameters
     ----------
     metrics : sequence of mappings
-        One an epoch, with ``loss``, ``val_rsum`` and ``piece``; ``history_`` of an estimator.
+        One an epoch, with ``loss``, ``val_rsum`` and ``stage``; ``history_`` of an estimator.
     ax : Axes, optional
         To draw on; new ones by default.
 
@@ -127,7 +127,7 @@ def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = Non
         if name != "loss":
             axis = ax.twinx()
             axis.spines["right"].set_visible(True)
-        lines.append(_by_piece(axis, metrics, values, label, colour, marker))
+        lines.append(_by_stage(axis, metrics, values, label, colour, marker))
         axis.set_ylabel(label, color=colour)
     _epochs(ax, metrics)
     if lines:
@@ -142,7 +142,7 @@ def plot_flagged(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = None
     labelled = [m for m in metrics if m.get("mean_probability") is not None]
     metrics = [m if m in labelled or not labelled else {**m, "flagged": None} for m in metrics]
     lines = [
-        _by_piece(ax, metrics, values, label, colour, marker)
+        _by_stage(ax, metrics, values, label, colour, marker)
         for name, label, colour, marker in (
             ("flagged", "share flagged", COLOURS["dropped"], "o"),
             ("mean_probability", "mean matching probability", COLOURS["kept"], "s"),
@@ -250,17 +250,17 @@ def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
 
 
 def _spans(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """First epoch of each piece, and the one behind its last."""
-    pieces = [m.get("piece", 1) for m in metrics]
-    starts = [0] + [i for i in range(1, len(pieces)) if pieces[i] != pieces[i - 1]]
-    return list(zip(starts, [*starts[1:], len(pieces)], strict=True))
+    """First epoch of each stage, and the one behind its last."""
+    stages = [m.get("stage", 1) for m in metrics]
+    starts = [0] + [i for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
+    return list(zip(starts, [*starts[1:], len(stages)], strict=True))
 
 
-def _by_piece(
+def _by_stage(
     ax: Axes, metrics: Sequence[Mapping[str, Any]], values: np.ndarray, label: str, colour: str, marker: str
 ) -> Any:
     x = np.arange(1, len(values) + 1)
-    for a, b in _spans(metrics):  # each piece starts from fresh weights: no line across
+    for a, b in _spans(metrics):  # each stage starts from fresh weights: no line across
         (line,) = ax.plot(x[a:b], values[a:b], color=colour, marker=marker, markersize=3, linewidth=1.4)
     line.set_label(label)
     return line
@@ -270,7 +270,7 @@ def _epochs(ax: Axes, metrics: Sequence[Mapping[str, Any]]) -> None:
     spans = _spans(metrics)
     for start, _ in spans[1:]:
         ax.axvline(start + 0.5, color="#c9cdd3", linewidth=0.8)
-    ax.set_xlabel("epoch" + (f" (a line starts each of {len(spans)} pieces)" if len(spans) > 1 else ""))
+    ax.set_xlabel("epoch" + (f" (a line starts each of {len(spans)} stages)" if len(spans) > 1 else ""))
     ax.set_xlim(0.5, max(len(metrics), 1) + 0.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 

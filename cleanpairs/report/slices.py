@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.registry import nearest
 from cleanpairs.data import iter_tables
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import ConfigError
-from cleanpairs.registry import nearest
 from cleanpairs.report.outcome import Outcome
 
 __all__ = ["SliceRow", "SliceTable", "caption_lengths", "slice_tables"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.registry import BACKBONES, METHODS
+from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.report.outcome import Outcome, PlanLike
 
 __all__ = ["flattened", "story"]
@@ -106,7 +106,7 @@ def _threshold(info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Ou
         return ""
     asked = settings["threshold"]
     if asked == "auto":
-        return f"{value}, chosen from the scores (auto): in the valley between the two heaps, as likely right as wrong."
+        return f"{value}, chosen from the scores (auto): the density minimum between their two modes."
     if asked is None:
         return f"{value}, the method's default; --set threshold=auto chooses it from the scores."
     return f"{value}, as the settings say."

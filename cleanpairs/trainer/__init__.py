@@ -1,24 +1,24 @@
 """The training loop, and what a method does in it."""
 
+from cleanpairs.trainer.context import BatchOutput, EpochContext, Network
 from cleanpairs.trainer.loop import Trainer
-from cleanpairs.trainer.procedure import Correspondence, Plain, Procedure
 from cleanpairs.trainer.step import MAX_NON_FINITE
-from cleanpairs.trainer.types import EpochRecord, Piece, Trained, TrainingData, TrainingSettings, step_seed
-from cleanpairs.trainer.view import Forward, Network, View
+from cleanpairs.trainer.strategy import Correspondence, SingleNetwork, TrainingStrategy
+from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
 __all__ = [
     "MAX_NON_FINITE",
+    "BatchOutput",
     "Correspondence",
+    "EpochContext",
     "EpochRecord",
-    "Forward",
     "Network",
-    "Piece",
-    "Plain",
-    "Procedure",
+    "SingleNetwork",
     "Trained",
     "Trainer",
     "TrainingData",
     "TrainingSettings",
-    "View",
+    "TrainingStage",
+    "TrainingStrategy",
     "step_seed",
 ]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cleanpairs import distributed
+from cleanpairs.core import distributed
 
 __all__ = ["SharedBatchNorm", "share_batch_norm"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from cleanpairs import distributed
+from cleanpairs.core import distributed
 
 __all__ = ["forget_gradients", "sum_gradients", "weights_of_first"]
 

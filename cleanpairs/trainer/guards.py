@@ -4,8 +4,8 @@ Divergence is one of two things, both far from what a training that works was ev
 figures of all recipes):
 
     collapse    all images, or all captions, have become one point: the mean cosine of any two of a sample is above
-                COLLAPSED, and was below APART when the piece began (a fresh network may have them all near each
-                other); after the first epoch of a piece, which some objectives spend there
+                COLLAPSED, and was below APART when the stage began (a fresh network may have them all near each
+                other); after the first epoch of a stage, which some objectives spend there
     explosion   the mean loss of the epoch is EXPLODED times as large as any before it, and as 1
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cleanpairs.trainer.view import View
+from cleanpairs.trainer.context import EpochContext
 
 __all__ = ["APART", "COLLAPSED", "EXPLODED", "LEAST_PART", "Diverged", "collapse", "explosion", "halves"]
 
@@ -29,7 +29,7 @@ class Diverged(Exception):  # noqa: N818 - a finding within the training, and no
     """The training has diverged; the message says how."""
 
 
-def collapse(view: View, network: int) -> tuple[float, float]:
+def collapse(view: EpochContext, network: int) -> tuple[float, float]:
     """Mean cosine of any two images, and of any two captions, of a sample of the pairs, under one network.
 
     0 where the data itself has only one image, or one text, to show.

@@ -19,23 +19,23 @@ from cleanpairs.scoring import as_input
 from cleanpairs.trainer.shares import Shares, take_packed
 from cleanpairs.trainer.types import TrainingData
 
-__all__ = ["Ahead", "Inputs", "PieceInputs"]
+__all__ = ["Inputs", "Prefetch", "StageInputs"]
 
 
 @dataclass(frozen=True)
-class PieceInputs:
+class StageInputs:
     """b pairs on the CPU: images (b, R, D) or (b, 3, H, W), ``keep`` (b, R) bool or None, packed captions."""
 
     images: Tensor
     keep: Tensor | None
     tokens: PackedTokens
 
-    def pinned(self) -> PieceInputs:
+    def pinned(self) -> StageInputs:
         """In memory that a GPU reads by itself."""
         ids, sizes, lengths, sentences = self.tokens
         keep, sentences = (None if x is None else x.pin_memory() for x in (self.keep, sentences))
         tokens = PackedTokens(ids.pin_memory(), sizes, lengths.pin_memory(), sentences)
-        return PieceInputs(self.images.pin_memory(), keep, tokens)
+        return StageInputs(self.images.pin_memory(), keep, tokens)
 
     def to(self, device: torch.device) -> tuple[Tensor, Tensor | None, PackedTokens]:
         """A network's arguments."""
@@ -45,13 +45,13 @@ class PieceInputs:
 
 @dataclass(frozen=True)
 class Inputs:
-    """B pairs in packed order: ``rows`` and ``source`` (B,), the pieces of this process by their first position,
+    """B pairs in packed order: ``rows`` and ``source`` (B,), the stages of this process by their first position,
     ``excluded`` (B, B) bool or None, and the words of the longest caption.
     """
 
     rows: np.ndarray
     source: np.ndarray
-    pieces: dict[int, PieceInputs]
+    stages: dict[int, StageInputs]
     excluded: Tensor | None
     width: int
 
@@ -72,24 +72,24 @@ class Inputs:
             u = rng.random((len(rows), data.images.shape[1]), dtype=np.float32)
             kept = u >= image_drop
             kept[np.arange(len(rows)), u.argmax(axis=1)] = True
-        pieces = {}
-        for at in Shares.of(len(rows), micro_batch).pieces:
-            piece = PieceInputs(
+        stages = {}
+        for at in Shares.of(len(rows), micro_batch).stages:
+            stage = StageInputs(
                 as_input(np.asarray(data.images[data.image_index[rows[at]]]), "cpu"),
                 None if kept is None else torch.from_numpy(kept[at]),
                 tokens if len(at) == len(rows) else take_packed(tokens, at),
             )
-            pieces[int(at[0])] = piece.pinned() if pin else piece
+            stages[int(at[0])] = stage.pinned() if pin else stage
         excluded = None
         if exclude_duplicates:
             excluded = duplicate_mask(
                 torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts])
             )
             excluded = excluded.pin_memory() if pin and excluded is not None else excluded
-        return cls(rows, source, pieces, excluded, len(tokens.batch_sizes))
+        return cls(rows, source, stages, excluded, len(tokens.batch_sizes))
 
 
-class Ahead:
+class Prefetch:
     """The inputs of the batches that come next, made in a thread.
 
     Parameters

@@ -1,7 +1,7 @@
 """The training loop: the only caller of ``optimizer.step``.
 
-A training is a list of pieces; each piece starts from fresh weights and a fresh optimiser, and the labels carry over
-(CRCL's self-refining). A method trains one network, or two in turn. All randomness is derived from (seed, piece, epoch,
+A training is a list of stages; each stage starts from fresh weights and a fresh optimiser, and the labels carry over
+(CRCL's self-refining). A method trains one network, or two in turn. All randomness is derived from (seed, stage, epoch,
 step), so a checkpoint needs no state of a random generator, and a resumed run on the same CPU is the same to the bit.
 """
 
@@ -16,20 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs import distributed
+from cleanpairs.core import distributed
+from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.core.interrupt import Interrupts
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble
-from cleanpairs.errors import ConfigError, RefusedError
-from cleanpairs.interrupt import Interrupts
 from cleanpairs.trainer.batch_norm import share_batch_norm
+from cleanpairs.trainer.checkpoints import Checkpoint, Position, Restored
 from cleanpairs.trainer.compiled import Compiled
+from cleanpairs.trainer.context import EpochContext, Network
 from cleanpairs.trainer.gradients import weights_of_first
 from cleanpairs.trainer.guards import APART, COLLAPSED, Diverged, collapse, explosion
-from cleanpairs.trainer.procedure import Procedure
 from cleanpairs.trainer.step import Steps
-from cleanpairs.trainer.types import EpochRecord, Piece, Trained, TrainingData, TrainingSettings, step_seed
-from cleanpairs.trainer.view import Network, View
-from cleanpairs.training_state import Checkpoint, Position, Restored
+from cleanpairs.trainer.strategy import TrainingStrategy
+from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
 __all__ = ["Trainer"]
 
@@ -62,22 +62,22 @@ class Trainer:
     def fit(
         self,
         data: TrainingData,
-        pieces: Sequence[Piece],
-        procedure: Procedure,
+        stages: Sequence[TrainingStage],
+        procedure: TrainingStrategy,
         build: Callable[[], DualEncoder],
         validate: Callable[[DualEncoder], float] | None = None,
         resume: bool = False,
     ) -> Trained:
-        """Train all pieces.
+        """Train all stages.
 
         Parameters
         ----------
-        procedure : Procedure
+        procedure : TrainingStrategy
             What the method does; it holds the labels.
         build : callable
-            A freshly initialised model; called once a piece and network, with torch's seed set.
+            A freshly initialised model; called once a stage and network, with torch's seed set.
         validate : callable, optional
-            Validation rSum of a model; the best epoch of the last piece is then kept instead of the last one.
+            Validation rSum of a model; the best epoch of the last stage is then kept instead of the last one.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class Trainer:
             )
         with torch.random.fork_rng(devices=[]), Interrupts(enabled=self.checkpoint is not None) as interrupts:
             run = _Run(self, data, procedure, build, validate, interrupts)
-            return run.train(pieces, run.load() if resume else None)
+            return run.train(stages, run.load() if resume else None)
 
 
 class _Run:
@@ -112,7 +112,7 @@ class _Run:
         self,
         trainer: Trainer,
         data: TrainingData,
-        procedure: Procedure,
+        procedure: TrainingStrategy,
         build: Callable[[], DualEncoder],
         validate: Callable[[DualEncoder], float] | None,
         interrupts: Interrupts,
@@ -129,7 +129,7 @@ class _Run:
             devices=[int(number)] if number else 1,
             precision=self.settings.precision,  # type: ignore[arg-type]
         )
-        self.view: View
+        self.view: EpochContext
         self.optimizers: list[Any] = []
         self.best: dict[str, Tensor] | None = None
         self.best_rsum: float | None = None
@@ -143,18 +143,18 @@ class _Run:
         self.saved = False
         self.beginning = copy.deepcopy(procedure.state())
 
-    # -- pieces and epochs ------------------------------------------------------------------------------------------
+    # -- stages and epochs ------------------------------------------------------------------------------------------
 
     def load(self) -> Restored | None:
         """The state that was saved, if one was; every process reads it."""
         distributed.together()
         return self.trainer.checkpoint.load() if self.trainer.checkpoint is not None else None
 
-    def train(self, pieces: Sequence[Piece], restored: Restored | None) -> Trained:
-        """All pieces; where they diverge, once more from the last good state, which is never a diverged one."""
+    def train(self, stages: Sequence[TrainingStage], restored: Restored | None) -> Trained:
+        """All stages; where they diverge, once more from the last good state, which is never a diverged one."""
         while True:
             try:
-                return self.pieces(pieces, restored)
+                return self.stages(stages, restored)
             except Diverged as found:
                 if self.fallbacks:
                     raise RefusedError(
@@ -164,7 +164,7 @@ class _Run:
                 restored = self.load() if distributed.any_of(self.saved) else None
                 self.fallbacks = 1
 
-    def pieces(self, pieces: Sequence[Piece], restored: Restored | None) -> Trained:
+    def stages(self, stages: Sequence[TrainingStage], restored: Restored | None) -> Trained:
         at = Position(1, 1, 0)
         if restored is not None:
             at = restored.position
@@ -178,27 +178,27 @@ class _Run:
             self.procedure.load_state(copy.deepcopy(self.beginning))
             self.best, self.best_rsum, self.history = None, None, []
             self.steps.restore({})
-        epochs = sum(p.epochs for p in pieces)
-        for number, piece in enumerate(pieces, start=1):
-            if number < at.piece:
+        epochs = sum(p.epochs for p in stages)
+        for number, stage in enumerate(stages, start=1):
+            if number < at.stage:
                 continue
-            self.start_piece(number)
+            self.start_stage(number)
             if restored is not None:
                 self.restore(restored)
-            for epoch in range(at.epoch if number == at.piece else 1, piece.epochs + 1):
-                before = sum(p.epochs for p in pieces[: number - 1]) + epoch - 1
+            for epoch in range(at.epoch if number == at.stage else 1, stage.epochs + 1):
+                before = sum(p.epochs for p in stages[: number - 1]) + epoch - 1
                 first = at.step if restored is not None else 0
                 partial = restored.partial if restored is not None else None
                 restored = None
-                last = number == len(pieces)
-                self.set_lr(piece, epoch, last)
-                self.view.piece, self.view.epoch, self.view.last = number, epoch, last and epoch == piece.epochs
+                last = number == len(stages)
+                self.set_lr(stage, epoch, last)
+                self.view.stage, self.view.epoch, self.view.last = number, epoch, last and epoch == stage.epochs
                 self.epoch(first, partial, before, epochs, last)
-                done = last and epoch == piece.epochs
+                done = last and epoch == stage.epochs
                 stop = distributed.any_of(
                     self.interrupts.received is not None
                 )  # while labels were made: no step noticed it
-                self.save(Position(number, epoch + 1, 0), force=done or stop or epoch == piece.epochs)
+                self.save(Position(number, epoch + 1, 0), force=done or stop or epoch == stage.epochs)
                 if stop:
                     self.interrupts.raise_received()
             restored = None
@@ -209,7 +209,7 @@ class _Run:
         heads = [network.head for network in self.view.networks]
         return Trained(model, self.procedure.value(), self.history, self.best_rsum, heads)
 
-    def start_piece(self, number: int) -> None:
+    def start_stage(self, number: int) -> None:
         s = self.settings
         networks, wrapped, self.optimizers = [], [], []
         for k in range(self.procedure.networks):
@@ -233,7 +233,7 @@ class _Run:
             networks.append(network)
             wrapped.append(module)
             self.optimizers.append(optimizer)
-        self.view = View(self.data, s, networks, wrapped, self.fabric)
+        self.view = EpochContext(self.data, s, networks, wrapped, self.fabric)
         self.began = [collapse(self.view, k) for k in range(len(networks))]
 
     def restore(self, restored: Restored) -> None:
@@ -241,8 +241,8 @@ class _Run:
             network.load_state_dict(_part(restored.model, f"{k}."))
             restored.load_optimizer(optimizer, k)
 
-    def set_lr(self, piece: Piece, epoch: int, last: bool) -> None:
-        decay = piece.decay(epoch) if last else 1.0
+    def set_lr(self, stage: TrainingStage, epoch: int, last: bool) -> None:
+        decay = stage.decay(epoch) if last else 1.0
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * decay * 0.5**self.fallbacks
@@ -265,8 +265,8 @@ class _Run:
             if step < first:
                 continue
             if view.ahead is not None and step + 1 < len(steps):
-                view.ahead.expect(*steps[step + 1], step_seed(s.seed, view.piece, view.epoch, step + 1))
-            seed = step_seed(s.seed, view.piece, view.epoch, step)
+                view.ahead.expect(*steps[step + 1], step_seed(s.seed, view.stage, view.epoch, step + 1))
+            seed = step_seed(s.seed, view.stage, view.epoch, step)
             counts.take(k, batch, seed, self.interrupts.received is not None)
             if self.trainer.on_step is not None and distributed.is_first():
                 self.trainer.on_step(before * pairs + counts.done, epochs * pairs, counts.last_loss)
@@ -274,7 +274,7 @@ class _Run:
             if self.interrupts.received if alone else counts.stop:
                 counts.read()
                 state = {**counts.partial(), "fallbacks": self.fallbacks}
-                self.save(Position(view.piece, view.epoch, step + 1), force=True, partial=state)
+                self.save(Position(view.stage, view.epoch, step + 1), force=True, partial=state)
                 self.interrupts.raise_received()
         counts.read()
         trained = time.perf_counter() - started
@@ -290,7 +290,7 @@ class _Run:
                 self.best_rsum = rsum
                 self.best = _states(view.networks, copy=True)
         record = EpochRecord(
-            piece=view.piece, epoch=view.epoch, loss=counts.loss_sum / max(counts.counted, 1),
+            stage=view.stage, epoch=view.epoch, loss=counts.loss_sum / max(counts.counted, 1),
             pairs_per_second=(counts.done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
             lr=float(self.optimizers[0].param_groups[0]["lr"]), mean_probability=procedure.mean_probability,
             flagged=float((procedure.labels() == 0).mean()), val_rsum=rsum, skipped_steps=counts.skipped,
@@ -315,12 +315,12 @@ class _Run:
         """Notice a training that has diverged, before its labels and its weights are kept."""
         view = self.view
         if explosion(loss, [float(line["loss"]) for line in self.history]):
-            raise Diverged(f"the mean loss of epoch {view.epoch} of piece {view.piece} is {loss:.4g}")
+            raise Diverged(f"the mean loss of epoch {view.epoch} of stage {view.stage} is {loss:.4g}")
         for k in range(len(view.networks) if view.epoch > 1 else 0):
             for cosine, began, what in zip(collapse(view, k), self.began[k], ("images", "captions"), strict=True):
                 if cosine > COLLAPSED and began < APART:
                     raise Diverged(
-                        f"after epoch {view.epoch} of piece {view.piece} all {what} are one point "
+                        f"after epoch {view.epoch} of stage {view.stage} all {what} are one point "
                         f"(mean cosine {cosine:.4f})"
                     )
 

@@ -1,4 +1,4 @@
-"""Which pairs of a batch a process, and a piece of its work, computes; and the inputs of those alone."""
+"""Which pairs of a batch a process, and a stage of its work, computes; and the inputs of those alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs import distributed
+from cleanpairs.core import distributed
 from cleanpairs.encoders.base import Local, State
 from cleanpairs.encoders.tokenizer import PackedTokens
 
@@ -18,24 +18,24 @@ __all__ = ["Shares", "join", "take_packed"]
 
 @dataclass(frozen=True)
 class Shares:
-    """How B pairs are divided: every ``world``-th one is a process's, and every n-th of those is in a piece.
+    """How B pairs are divided: every ``world``-th one is a process's, and every n-th of those is in a stage.
 
-    Packed captions stand longest first, so shares and pieces have about as many words each. Where there are fewer pairs
+    Packed captions stand longest first, so shares and stages have about as many words each. Where there are fewer pairs
     than processes every process computes all of them (``divided`` is False), and the first one's gradient counts.
     """
 
     size: int
     world: int
     rank: int
-    pieces: tuple[np.ndarray, ...]  # positions in the batch, ascending, of this process
+    stages: tuple[np.ndarray, ...]  # positions in the batch, ascending, of this process
 
     @classmethod
     def of(cls, size: int, micro_batch: int | None) -> Shares:
-        """The shares of this process; a piece holds about ``micro_batch`` pairs at most, or all."""
+        """The shares of this process; a stage holds about ``micro_batch`` pairs at most, or all."""
         world, rank = distributed.world_size(), distributed.rank()
         divided = size >= world
         own = np.arange(rank, size, world) if divided else np.arange(size)
-        least = size // world if divided else size  # in the smallest share: all processes have as many pieces
+        least = size // world if divided else size  # in the smallest share: all processes have as many stages
         most = -(-size // world) if divided else size
         n = 1 if micro_batch is None else max(1, min(least, -(-most // micro_batch)))
         return cls(size, world, rank, tuple(own[k::n] for k in range(n)))
@@ -48,35 +48,35 @@ class Shares:
     @property
     def plain(self) -> bool:
         """Whether one process computes all at once."""
-        return self.world == 1 and len(self.pieces) == 1
+        return self.world == 1 and len(self.stages) == 1
 
-    def whole(self, pieces: Sequence[State], width: int | None = None) -> State:
-        """The state of all B pairs, in the batch's order, without gradient, of those of the pieces.
+    def whole(self, stages: Sequence[State], width: int | None = None) -> State:
+        """The state of all B pairs, in the batch's order, without gradient, of those of the stages.
 
         ``width``: parts of the widest text of the batch, where states are :class:`Local`.
         """
-        if isinstance(pieces[0], Local):
-            width = max([width or 0, *(s.parts.shape[1] for s in pieces if isinstance(s, Local))])
-            parts = [_padded(s.parts, width) for s in pieces if isinstance(s, Local)]
-            return Local(self._rows(parts), self._rows([s.lengths for s in pieces if isinstance(s, Local)]))
-        return self._rows([s for s in pieces if isinstance(s, Tensor)])
+        if isinstance(stages[0], Local):
+            width = max([width or 0, *(s.parts.shape[1] for s in stages if isinstance(s, Local))])
+            parts = [_padded(s.parts, width) for s in stages if isinstance(s, Local)]
+            return Local(self._rows(parts), self._rows([s.lengths for s in stages if isinstance(s, Local)]))
+        return self._rows([s for s in stages if isinstance(s, Tensor)])
 
-    def _rows(self, pieces: Sequence[Tensor]) -> Tensor:
-        """(B, ...) of the pieces' rows."""
-        own = join(pieces, [p // self.world if self.divided else p for p in self.pieces])
+    def _rows(self, stages: Sequence[Tensor]) -> Tensor:
+        """(B, ...) of the stages' rows."""
+        own = join(stages, [p // self.world if self.divided else p for p in self.stages])
         if not self.divided:
             return own
         gathered = distributed.gather_rows(own, -(-self.size // self.world))  # (world, most, ...)
         return gathered.transpose(0, 1).flatten(0, 1)[: self.size].contiguous()
 
 
-def join(pieces: Sequence[Tensor], positions: Sequence[np.ndarray]) -> Tensor:
-    """(n, ...) whose rows ``positions[k]`` are ``pieces[k]``; without gradient."""
-    if len(pieces) == 1:
-        return pieces[0].detach()
-    out = pieces[0].new_empty(sum(map(len, pieces)), *pieces[0].shape[1:])
-    for piece, at in zip(pieces, positions, strict=True):
-        out[torch.from_numpy(at).to(out.device)] = piece.detach()
+def join(stages: Sequence[Tensor], positions: Sequence[np.ndarray]) -> Tensor:
+    """(n, ...) whose rows ``positions[k]`` are ``stages[k]``; without gradient."""
+    if len(stages) == 1:
+        return stages[0].detach()
+    out = stages[0].new_empty(sum(map(len, stages)), *stages[0].shape[1:])
+    for stage, at in zip(stages, positions, strict=True):
+        out[torch.from_numpy(at).to(out.device)] = stage.detach()
     return out
 
 

@@ -4,16 +4,16 @@ The loss of a contrastive method needs the embeddings of the whole batch, its gr
 
     dL/dw = sum_i dL/dz_i dz_i/dw
 
-so dL/dz is computed once, from embeddings alone, and the sum runs in pieces, or on several processes:
+so dL/dz is computed once, from embeddings alone, and the sum runs in stages, or on several processes:
 
 - **gradient cache** (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"): the
-  embeddings are computed in pieces without a graph, and each piece once more with one, when dL/dz is known. The memory
-  of the towers is that of a piece, for one more forward pass;
+  embeddings are computed in stages without a graph, and each stage once more with one, when dL/dz is known. The memory
+  of the towers is that of a stage, for one more forward pass;
 - **several processes**: each embeds its share, all get all embeddings and compute the same loss of the global batch,
   each takes the gradient of its own share into the towers, and the weights' gradients are summed. What a gather with
   gradients and a reduce-scatter would give, with one collective less, since the gradient is known everywhere.
 
-Both forward passes of a piece draw the same dropout: the generator is seeded for each. The running statistics of batch
+Both forward passes of a stage draw the same dropout: the generator is seeded for each. The running statistics of batch
 norm move with the second pass only.
 """
 
@@ -43,7 +43,7 @@ class _Half:
     run: Run
     seed: int
     leaves: tuple[Tensor, Tensor]  # of the images and the texts of the whole batch
-    kept: tuple[State, State] | None  # of the own share with its graph, where there is one piece
+    kept: tuple[State, State] | None  # of the own share with its graph, where there is one stage
 
 
 @dataclass
@@ -74,25 +74,25 @@ class Staged:
         run : callable
             States of the pairs at the given positions of the batch, (b,) int64, ascending.
         seed : int
-            Of dropout, which every process and piece draws for itself.
+            Of dropout, which every process and stage draws for itself.
         width : int, optional
             Words of the longest caption of the batch.
         """
         shares = Shares.of(size, self.micro_batch)
         if shares.plain:
-            return run(shares.pieces[0])
+            return run(shares.stages[0])
         kept = None
-        if len(shares.pieces) == 1:
+        if len(shares.stages) == 1:
             torch.manual_seed(step_seed(seed, shares.rank, 0))
-            kept = run(shares.pieces[0])
+            kept = run(shares.stages[0])
             found = [kept]
         else:
             before = [b.clone() for b in self.module.buffers()]
             found = []
             with torch.no_grad():
-                for k, piece in enumerate(shares.pieces):
+                for k, stage in enumerate(shares.stages):
                     torch.manual_seed(step_seed(seed, shares.rank, k))
-                    found.append(run(piece))
+                    found.append(run(stage))
                 for buffer, old in zip(self.module.buffers(), before, strict=True):
                     buffer.copy_(old)
         torch.manual_seed(seed)  # what follows is the same on all processes, and as after a plain step without dropout
@@ -106,24 +106,24 @@ class Staged:
     def finish(self, backward: Callable[[Tensor], None]) -> None:
         """Take the gradient of the embeddings, which a backward pass has left there, into the weights."""
         for half in self.halves:
-            for k, piece in enumerate(half.shares.pieces):
+            for k, stage in enumerate(half.shares.stages):
                 states = half.kept
                 if states is None:
                     torch.manual_seed(step_seed(half.seed, half.shares.rank, k))
-                    states = half.run(piece)
-                stand_in = self._inner(half, piece, states)
+                    states = half.run(stage)
+                stand_in = self._inner(half, stage, states)
                 if stand_in is not None:
                     backward(stand_in)
         self.halves.clear()
 
-    def _inner(self, half: _Half, piece: np.ndarray, states: Sequence[State]) -> Tensor | None:
-        """<z, dL/dz> of a piece: its gradient is the loss's."""
+    def _inner(self, half: _Half, stage: np.ndarray, states: Sequence[State]) -> Tensor | None:
+        """<z, dL/dz> of a stage: its gradient is the loss's."""
         total = None
         for leaf, state in zip(half.leaves, states, strict=True):
             z = _tensor(state)
             if leaf.grad is None or not z.requires_grad:
                 continue
-            g = leaf.grad[torch.from_numpy(piece).to(leaf.device)]
+            g = leaf.grad[torch.from_numpy(stage).to(leaf.device)]
             if isinstance(state, Local):
                 g = g[:, : z.shape[1]]
             if half.shares.world > 1 and not half.shares.divided and half.shares.rank > 0:

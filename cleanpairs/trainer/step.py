@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs import distributed
-from cleanpairs.errors import RefusedError, ResourceError
+from cleanpairs.core import distributed
+from cleanpairs.core.errors import RefusedError, ResourceError
+from cleanpairs.trainer.context import EpochContext
 from cleanpairs.trainer.gradients import forget_gradients, sum_gradients
 from cleanpairs.trainer.guards import halves
-from cleanpairs.trainer.procedure import Procedure
+from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
-from cleanpairs.trainer.view import View
 
 __all__ = ["MAX_NON_FINITE", "Steps"]
 
@@ -46,7 +46,9 @@ class Steps:
         Whether a process was told to stop.
     """
 
-    def __init__(self, settings: TrainingSettings, data: TrainingData, procedure: Procedure, fabric: Any) -> None:
+    def __init__(
+        self, settings: TrainingSettings, data: TrainingData, procedure: TrainingStrategy, fabric: Any
+    ) -> None:
         self.settings, self.data, self.procedure, self.fabric = settings, data, procedure, fabric
         self.loss_sum, self.counted, self.done = 0.0, 0, 0
         self.last_loss = float("nan")
@@ -54,10 +56,10 @@ class Steps:
         self.parts = 1
         self.stop = False
         self.unread: list[tuple[Batch, bool, Tensor]] = []
-        self.view: View
+        self.view: EpochContext
         self.optimizers: list[Any]
 
-    def begin(self, view: View, optimizers: list[Any], partial: dict[str, Any] | None) -> None:
+    def begin(self, view: EpochContext, optimizers: list[Any], partial: dict[str, Any] | None) -> None:
         """An epoch, gone on with from :meth:`partial` where it is given."""
         self.view, self.optimizers = view, optimizers
         self.unread.clear()
@@ -151,7 +153,7 @@ class Steps:
         if distributed.world_size() > 1:
             raise ResourceError(
                 f"the memory of the device does not hold the share of process {distributed.rank()} of a batch "
-                f"({shortage}): compute it in pieces, --micro-batch N, or take a smaller --batch-size"
+                f"({shortage}): compute it in stages, --micro-batch N, or take a smaller --batch-size"
             )
         if len(halves(batch, 2 * len(parts))) == len(parts):
             raise ResourceError(

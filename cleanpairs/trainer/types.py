@@ -10,14 +10,14 @@ import numpy as np
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.tokenizer import TokenTable
 
-__all__ = ["EpochRecord", "Piece", "Trained", "TrainingData", "TrainingSettings", "step_seed"]
+__all__ = ["EpochRecord", "Trained", "TrainingData", "TrainingSettings", "TrainingStage", "step_seed"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class TrainingStage:
     """``epochs`` epochs from fresh weights.
 
-    In the last piece the learning rate falls to a tenth after every ``lr_update`` epochs behind the first ``warmup``.
+    In the last stage the learning rate falls to a tenth after every ``lr_update`` epochs behind the first ``warmup``.
     """
 
     epochs: int
@@ -53,7 +53,7 @@ class TrainingSettings:
     weight_decay: float = 1e-4
     grad_clip: float = 2.0
     exclude_duplicates: bool = True
-    label_group: int = 64
+    eval_group_size: int = 64
     label_rounds: int = 4
     bucket: int = 8
     device: str = "cpu"
@@ -66,13 +66,13 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One line of the metrics log. ``epoch`` counts within ``piece``; both from 1.
+    """One line of the metrics log. ``epoch`` counts within ``stage``; both from 1.
 
     ``batch_parts``: in how many a batch was computed, as the device had no memory for it whole. ``fallbacks``: times
     that the training went back to a good state, each with half the learning rate.
     """
 
-    piece: int
+    stage: int
     epoch: int
     loss: float
     pairs_per_second: float

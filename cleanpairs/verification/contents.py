@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import Source, fingerprint_of, iter_tables
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.formats.arrow_io import iter_arrow
 from cleanpairs.data.parquet_io import common_schema, iter_batches, read_table
-from cleanpairs.errors import DataError
 from cleanpairs.export.datasets_format import stored_files
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, WRITTEN
 from cleanpairs.export.ledger import RESTORABLE, LedgerNote
@@ -131,7 +131,7 @@ class _Contents:
         self.first = np.flatnonzero(self.written)[np.unique(self.out_row[self.written], return_index=True)[1]]
         self.note = LedgerNote.read(self.ledger)
         self.new_text = np.isin(self.action, ("rematch_text", "recaption"))
-        self.lent_row = np.where(self.lender >= 0, self.row[np.clip(self.lender, 0, None)], -1)
+        self.donor_row = np.where(self.lender >= 0, self.row[np.clip(self.lender, 0, None)], -1)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -210,15 +210,17 @@ class _Contents:
         self._same(path, "position", self.position, np.arange(len(row)) - np.searchsorted(row, row))
         self._same(path, "key", self._line("key"), keys)
         self._same(path, "original_caption", self._line("original_caption"), self._captions())
-        lent = self.lender >= 0
+        donor_values = self.lender >= 0
         at = np.clip(self.lender, 0, None)
-        self._same(path, "source_pair_id", lent, np.isin(self.action, ("rematch_text", "rematch_image")), "its actions")
-        self._same(path, "source_key", self._line("source_key"), np.where(lent, keys[at], NULL))
+        self._same(
+            path, "source_pair_id", donor_values, np.isin(self.action, ("rematch_text", "rematch_image")), "its actions"
+        )
+        self._same(path, "source_key", self._line("source_key"), np.where(donor_values, keys[at], NULL))
         new = self._line("new_caption")
         wanted = np.where(self.action == "rematch_text", self._line("original_caption")[at], NULL)
         self._same(path, "new_caption", new, np.where(self.action == "recaption", new, wanted))
         self._same(path, "new_caption", new != NULL, self.new_text, "its actions")
-        for name, some in (("reason", self.action != "keep"), ("repair_score", lent)):
+        for name, some in (("reason", self.action != "keep"), ("repair_score", donor_values)):
             has = self._line(name) != NULL
             self._same(path, name, has & ~some, np.zeros(len(some), bool), "its actions")
 
@@ -268,9 +270,9 @@ class _Contents:
             if text:
                 new = np.where(self.new_text, self._line("new_caption"), own)
             elif name in images:
-                new = np.where(self.action == "rematch_image", plain[self.lent_row], own)
+                new = np.where(self.action == "rematch_image", plain[self.donor_row], own)
             elif name in vectors:
-                new = np.where(self.new_text, np.where(self.lender >= 0, plain[self.lent_row], NULL), own)
+                new = np.where(self.new_text, np.where(self.lender >= 0, plain[self.donor_row], NULL), own)
             elif score:
                 new = np.where(self.action == "keep", own, NULL)
             wanted = self._together(new, own, plain, text, along, score) if together else new[self.first]
@@ -357,7 +359,7 @@ class _Contents:
         columns, at = self.source.columns, 0
         image = self._input(columns["image"], _image_codes)
         pair = self.first
-        wanted = np.where(self.action[pair] == "rematch_image", image[self.lent_row[pair]], image[self.row[pair]])
+        wanted = np.where(self.action[pair] == "rematch_image", image[self.donor_row[pair]], image[self.row[pair]])
         for file in self._files:
             tar = Path(file).with_suffix(".tar")
             table = read_table(file)

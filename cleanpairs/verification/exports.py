@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.recorded import check_inside
-from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of, sha256_of
 from cleanpairs.export.formats import FORMATS, make_format
 from cleanpairs.export.layout import WRITTEN
 from cleanpairs.export.ledger import LEDGER_SCHEMA
-from cleanpairs.plan import ACTIONS
+from cleanpairs.repair.plan import ACTIONS
 from cleanpairs.verification.contents import compare_contents, noted_source
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_schema, counts_by, read_pages

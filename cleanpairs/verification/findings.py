@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.errors import CleanpairsError
+from cleanpairs.core.errors import CleanpairsError
 
 __all__ = ["Findings", "Problem", "Verification"]
 

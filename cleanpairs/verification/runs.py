@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.commands.run import Run, mistyped
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.regular import check_regular, read_text
 from cleanpairs.export.files import sha256_of
-from cleanpairs.regular import check_regular, read_text
-from cleanpairs.run import Run, mistyped
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_scores, read_pages
 
@@ -49,7 +49,7 @@ def verify_run(path: Path, findings: Findings) -> None:
     plan = path / "plan.parquet"
     if plan.is_file():
         with findings.section("plan.parquet: pages, a repair plan", plan):
-            from cleanpairs.plan import RepairPlan
+            from cleanpairs.repair.plan import RepairPlan
 
             if read_pages(plan, findings) is not None:
                 RepairPlan.load(plan)
@@ -98,7 +98,7 @@ def _check_hashes(path: Path, noted: Any, findings: Findings) -> None:
 
 
 def _check_text(path: Path, done: bool, findings: Findings) -> None:
-    from cleanpairs.recipe import Recipe
+    from cleanpairs.core.recipe import Recipe
 
     recipe = path / "recipe.yaml"
     if recipe.is_file():
@@ -147,7 +147,7 @@ def verify_model(folder: Path, findings: Findings) -> None:
             _read_tensors(file, findings, finite=True)
     if findings.problems:
         return
-    from cleanpairs.persistence import load_estimator
+    from cleanpairs.estimators.persistence import load_estimator
 
     try:
         load_estimator(folder)

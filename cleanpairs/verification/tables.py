@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cleanpairs.commands.run import SCORES_SCHEMA
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_json
 from cleanpairs.data.parquet_io import open_parquet, read_table
-from cleanpairs.errors import DataError
-from cleanpairs.regular import read_json
-from cleanpairs.run import SCORES_SCHEMA
 from cleanpairs.verification.findings import Findings
 
 __all__ = ["check_json", "check_schema", "check_scores", "read_pages"]

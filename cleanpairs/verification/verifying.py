@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cleanpairs.commands.run import SCORES_SCHEMA
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular
 from cleanpairs.data.parquet_io import open_parquet, parquet_files
-from cleanpairs.errors import DataError
 from cleanpairs.export.files import manifest_of
-from cleanpairs.regular import open_regular
-from cleanpairs.run import SCORES_SCHEMA
 from cleanpairs.verification.exports import verify_export
 from cleanpairs.verification.findings import Findings, Verification
 from cleanpairs.verification.runs import verify_model, verify_run

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from cleanpairs.audit import draw_sample
 from cleanpairs.audit.calibration import calibrate, calibration_error, fit_isotonic, fit_logistic
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 
 
 def labels(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import pytest
 
 from cleanpairs.audit import draw_sample, evaluate_audit
 from cleanpairs.audit.estimate import at_threshold, noise_estimate
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 
 
 def truth(y: np.ndarray, wrong: np.ndarray, t: float) -> tuple[float, float]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cleanpairs.audit import expected_quality
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
-from cleanpairs.errors import ConfigError, DataError, RefusedError
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ import pytest
 from PIL import Image
 
 from cleanpairs.audit import AuditSample, draw_sample, read_labels, write_forms
+from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import DataError, OutputExistsError
 
 EVIL = (
     '</script><script>alert("x")</script> <img src=x onerror=alert(1)> {{ 7 * 7 }} \u202eoof\x1b[31m\nline two \ud800'

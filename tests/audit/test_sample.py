@@ -10,7 +10,7 @@ import pytest
 
 from cleanpairs.audit import draw_sample
 from cleanpairs.audit.sample import stratum_of
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 60, 100, 500])

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
-from cleanpairs.run import Run, write_scores
 
 Command = Callable[..., tuple[int, str, str]]
 N = 400

@@ -16,7 +16,7 @@ from cleanpairs.data import load_pairs
 from cleanpairs.data.noise import inject_noise, noise_of
 
 Command = Callable[..., tuple[int, str, str]]
-SMALL = "--set epochs=2 --set dim=8 --set dim_word=8 --set batch_size=8 --set label_group=8 --set lr=0.01".split()
+SMALL = "--set epochs=2 --set dim=8 --set dim_word=8 --set batch_size=8 --set eval_group_size=8 --set lr=0.01".split()
 CRCL = "--set refine_epochs=[1] --set freeze=1".split()
 
 
@@ -145,12 +145,12 @@ def test_corrupt_in_other_ways(command: Command, data: Path, argv: list[str], ki
     pq.write_table(table.append_column("half", pa.array([i % 2 == 0 for i in range(32)])), "d.parquet")
     code, out, err = command("corrupt", "d.parquet", "--noise", "0.5", *argv, "--out", "n.parquet", "--seed", "7")
     assert code == 0, err
-    wronged = pq.read_table("n.parquet")
-    share = np.mean(wronged["true_mismatch"].to_pylist())
+    corrupted = pq.read_table("n.parquet")
+    share = np.mean(corrupted["true_mismatch"].to_pylist())
     assert out == f"32 pairs, {32 * share:.0f} of them now mismatched ({share:.1%} of the 50.0% asked for, {kind}) -> "\
         "n.parquet\n"  # fmt: skip
     truth = inject_noise(load_pairs("d.parquet"), 0.5, kind=kind, seed=7).mismatched
-    assert wronged["true_mismatch"].to_pylist() == truth.tolist() and 0.4 < share <= 0.5
+    assert corrupted["true_mismatch"].to_pylist() == truth.tolist() and 0.4 < share <= 0.5
     code, out, _ = command("corrupt", "d.parquet", "--noise", "0.5", *argv, "--out", "m.parquet", "--json")
     assert code == 0 and json.loads(out)["kind"] == kind
 
@@ -242,7 +242,7 @@ def test_a_resumed_fit_keeps_its_noise_file(
 ) -> None:
     argv = ("--device", "cpu", "--quiet", *SMALL, *CRCL)
     assert command("fit", data, "--method", "crcl", "--noise-file", noise_file, "--out", "whole", *argv)[0] == 0
-    from cleanpairs.fitting import Run
+    from cleanpairs.commands.fit import Run
 
     real = Run.write_metrics
 

@@ -23,7 +23,8 @@ WORDS = [f"word{k}" for k in range(24)]
 N, WRONG = 150, 30
 SMALL = (
     "--method crcl --batch-size 16 --device cpu --seed 1 --set epochs=8 --set dim=16 --set dim_word=8 "
-    "--set refine_epochs=[3] --set freeze=1 --set horizon=auto --set label_group=16 --set lr=0.01 --set tau=0.1 "
+    "--set refine_epochs=[3] --set freeze=1 --set label_epochs=auto --set eval_group_size=16 "
+    "--set lr=0.01 --set tau=0.1 "
     "--set threshold=0.2"
 ).split()
 
@@ -142,7 +143,7 @@ def test_input_that_is_not_parquet_is_named(command: Command) -> None:
 def test_an_error_of_ours_has_no_traceback_unless_asked(
     command: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cleanpairs.fitting.load_pairs", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("cleanpairs.commands.fit.load_pairs", lambda *a, **k: 1 / 0)
     done = command("fit", "data.parquet")
     assert done.code == 1 and "bug" in done.err and "division by zero" in done.err
     monkeypatch.setattr(sys, "argv", ["cleanpairs", "--debug", "fit", "data.parquet"])
@@ -176,7 +177,7 @@ def test_end_to_end(command: Command, data: Path) -> None:
     info = json.loads((run / "run.json").read_text())
     assert info["status"] == "complete" and info["seed"] == 1 and info["result"]["pairs"] == N
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [(m["piece"], m["epoch"]) for m in metrics] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 9)]
+    assert [(m["stage"], m["epoch"]) for m in metrics] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 9)]
     table = pq.read_table(run / "scores.parquet")
     assert table["pair_id"].to_pylist() == list(range(N)) and table["key"].to_pylist()[3] == "k3"
     y = table["correspondence"].to_numpy()
@@ -331,7 +332,7 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Pat
     for file in ("model.safetensors", "bank.safetensors"):
         assert (run / "model" / file).read_bytes() == (tmp_path / "whole" / "model" / file).read_bytes()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [(m["piece"], m["epoch"]) for m in lines] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 41)]
+    assert [(m["stage"], m["epoch"]) for m in lines] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 41)]
 
 
 def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(

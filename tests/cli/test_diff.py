@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cleanpairs.cli import cli
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.data import load_pairs
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.export import diff_export, export_pairs, iter_changes
-from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 CAPTIONS = [
     "a dog on grass",

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 
-from cleanpairs import diagnosis
 from cleanpairs.cli import cli
-from cleanpairs.diagnosis import Check, Diagnosis, diagnose
+from cleanpairs.commands import doctor as diagnosis
+from cleanpairs.commands.doctor import Check, Diagnosis, diagnose
 
 
 @pytest.fixture(scope="module")

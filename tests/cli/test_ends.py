@@ -21,7 +21,7 @@ import pytest
 
 import cleanpairs.cli
 from cleanpairs.cli.terminal import safe, steady_streams
-from cleanpairs.errors import OutputError
+from cleanpairs.core.errors import OutputError
 
 from .conftest import Command
 

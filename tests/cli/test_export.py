@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from cleanpairs.cli import cli
+from cleanpairs.core.errors import ConfigError, OutputError
 from cleanpairs.data import load_pairs
-from cleanpairs.errors import ConfigError, OutputError
-from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 
 def png(number: int) -> bytes:

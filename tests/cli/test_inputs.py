@@ -21,13 +21,13 @@ import pytest
 import webdataset
 
 from cleanpairs.cli import main
+from cleanpairs.core.registry import READERS
 from cleanpairs.datasets import clipart_path
-from cleanpairs.registry import READERS
 
 N = 40
 FIT = (
     "--backbone mlp --image-size 16 --epochs 1 --batch-size 16 --device cpu --seed 1 --quiet --set dim=16 "
-    "--method crcl --set dim_word=8 --set refine_epochs=[1] --set freeze=1 --set label_group=8 --set threshold=0.5"
+    "--method crcl --set dim_word=8 --set refine_epochs=[1] --set freeze=1 --set eval_group_size=8 --set threshold=0.3"
 ).split()
 
 

@@ -59,13 +59,13 @@ def test_json_has_all_of_it(command: Command, data: Path) -> None:
     assert seen["reader"] == "parquet" and seen["files"] == [str(data)] and seen["bytes"] == data.stat().st_size
     roles = {column["name"]: column["role"] for column in seen["columns"]}
     assert roles == {
-        "uid": "key", "jpg": "image", "text": "text", "clip_l14_similarity_score": "given score",
+        "uid": "key", "jpg": "image", "text": "text", "clip_l14_similarity_score": "precomputed score",
         "true_mismatch": "truth", "extra": None,
     }  # fmt: skip
     assert seen["columns"][1]["type"] == "binary"
-    assert [seen[k] for k in ("rows", "pairs", "images", "duplicate_pairs", "wronged")] == [10, 10, 10, 1, 1]
+    assert [seen[k] for k in ("rows", "pairs", "images", "duplicate_pairs", "corrupted")] == [10, 10, 10, 1, 1]
     assert seen["distinct_images"] == 9 and seen["distinct_captions"] == 8  # 6 and 7 alike; " " and none are one text
-    score = seen["given_scores"]["clip_l14_similarity_score"]
+    score = seen["precomputed_scores"]["clip_l14_similarity_score"]
     assert score["known"] == 9 and score["quantiles"]["0.5"] == pytest.approx(0.5)
     assert score["quantiles"]["0.0"] == pytest.approx(0.1) and score["quantiles"]["1.0"] == pytest.approx(0.9)
     assert [row["key"] for row in seen["first"]] == ["k0", "k1"] and seen["first"][0]["image"].startswith("PNG 8x6, ")
@@ -89,7 +89,7 @@ def test_for_a_person(command: Command, data: Path) -> None:
         "pairs        10  (3 quarantined, 1 repeat another)",
         "images       10  (9 distinct)",
         "truth        1 pair wrong",
-        "given score  clip_l14_similarity_score  (9 known)",
+        "precomputed score  clip_l14_similarity_score  (9 known)",
         "median 0.500",
         "quarantined  3 of 10 pairs",
         "there is no image",

@@ -17,9 +17,9 @@ import pytest
 
 from cleanpairs.cli import COMMANDS, cli
 from cleanpairs.cli.paths import PathsCommand, Writes, reads_a_path, written_and_read
+from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.data.guard import refuse_inputs
-from cleanpairs.errors import OutputExistsError
-from cleanpairs.plan import METADATA_KEY, PLAN_SCHEMA
+from cleanpairs.repair.plan import METADATA_KEY, PLAN_SCHEMA
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -15,7 +15,7 @@ import pytest
 
 from cleanpairs import CRCL, Pairs
 from cleanpairs.cli import main
-from cleanpairs.plan import RepairPlan
+from cleanpairs.repair.plan import RepairPlan
 
 PLAUSIBLE = ("rematch", "--repairs", "plausible")
 WORDS = [f"w{k}" for k in range(24)]
@@ -51,7 +51,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "fit", "data.parquet", "--backbone", "mlp", "--out", "run", "--epochs", "12", "--batch-size", "16",
             "--quiet", "--method", "crcl", "--device", "cpu",
             "--set", "dim=32", "--set", "refine_epochs=[4]", "--set", "lr=0.005", "--set",
-            "label_group=32", "--set", "tau=0.1",
+            "eval_group_size=32", "--set", "tau=0.1",
         ]  # fmt: skip
         patch.setattr(sys, "argv", ["cleanpairs", *argv])
         main()
@@ -169,7 +169,9 @@ def test_what_cannot_be(command: Callable[..., Any], tmp_path: Path) -> None:
 def test_a_plan_made_in_python_says_that_it_names_no_data(command: Callable[..., Any], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pairs = Pairs.from_arrays([f"w{i % 7} w{i % 5}" for i in range(30)], features=rng.normal(size=(30, 8)))
-    model = CRCL(backbone="mlp", dim=8, epochs=1, refine_epochs=(1,), freeze=1, batch_size=8, label_group=8).fit(pairs)
+    model = CRCL(backbone="mlp", dim=8, epochs=1, refine_epochs=(1,), freeze=1, batch_size=8, eval_group_size=8).fit(
+        pairs
+    )
     model.rematch(pairs).save(tmp_path / "plan.parquet")
     code, _, err = command("export", "--plan", tmp_path / "plan.parquet", "--repaired", tmp_path / "o.parquet")
     assert code == 3 and "does not name its data" in err
@@ -198,10 +200,10 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Callable[..., Any], fitt
 
 
 def test_auto_says_what_to_expect(command: Callable[..., Any], fitted: Path, tmp_path: Path) -> None:
-    """With scores in two clear heaps; with one heap it refuses."""
+    """With scores in two clear modes; with one mode it refuses."""
     import shutil
 
-    from cleanpairs.run import Run, write_scores
+    from cleanpairs.commands.run import Run, write_scores
 
     rng = np.random.default_rng(0)
     two = np.concatenate([rng.beta(2, 60, 30), rng.beta(30, 4, 90)]).astype(np.float32)

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
-from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
-from cleanpairs.run import Run, write_scores
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 Command = Callable[..., tuple[int, str, str]]
 N = 120
@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> Run:
     given = {"data": str(data), "options": {}, "fingerprint": pairs.source.fingerprint, "rows": N, "pairs": N}
     run.write_info({"method": "crcl", "seed": 3, "input": given, "result": {"threshold": 0.3, "noise_rate": 0.31}})
     run.write_text("recipe.yaml", "method: {name: crcl, threshold: auto}\nbackbone: {name: mlp}\ntrain: {epochs: 5}\n")
-    run.write_metrics([{"piece": 1, "loss": 2.0 - e} for e in range(2)])
+    run.write_metrics([{"stage": 1, "loss": 2.0 - e} for e in range(2)])
     write_scores(run.path / "scores.parquet", pairs.keys, y, 0.3, {})
     rows = {name: [None] * N for name in PLAN_SCHEMA.names} | {
         "pair_id": list(range(N)),

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cleanpairs.cli import cli
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import load_pairs
-from cleanpairs.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.export import export_pairs
-from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 
 def export(data: str) -> None:

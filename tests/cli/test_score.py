@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import InfoNCE
-from cleanpairs import streaming as streaming_module
 from cleanpairs.cli import main
+from cleanpairs.commands import score as streaming_module
 
 KILLED = """
 import os, signal, sys
-from cleanpairs import streaming
+from cleanpairs.commands import score as streaming
 from cleanpairs.cli import main
 streaming.PARTITION = 20
 inner = streaming.ScoreWork.open

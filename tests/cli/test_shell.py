@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from cleanpairs import errors
 from cleanpairs.cli import COMMANDS, SECTIONS, cli
 from cleanpairs.cli.completion import COMPLETE_VARIABLE
 from cleanpairs.cli.printing import plain, print_json
 from cleanpairs.cli.progress import Progress
-from cleanpairs.recipe import find_recipes
-from cleanpairs.registry import BACKBONES, METHODS
+from cleanpairs.core import errors
+from cleanpairs.core.recipe import find_recipes
+from cleanpairs.core.registry import BACKBONES, METHODS
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -52,7 +52,7 @@ def test_help_fits_a_screen_and_groups_the_commands(command: Command, monkeypatc
 
 
 def test_help_takes_no_scikit_learn() -> None:
-    code = "import sys, cleanpairs.cli, cleanpairs.cli.fit, cleanpairs.recipe\nprint(*sys.modules)"
+    code = "import sys, cleanpairs.cli, cleanpairs.cli.fit, cleanpairs.core.recipe\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"sklearn", "numpy", "torch", "pyarrow"} & {name.split(".")[0] for name in done.stdout.split()}
 
@@ -156,7 +156,7 @@ def test_an_error_says_its_kind(
     def fail() -> None:
         raise error("f.parquet: no column 'caption'; name it by --text-column")
 
-    monkeypatch.setattr("cleanpairs.recipe.find_recipes", fail)
+    monkeypatch.setattr("cleanpairs.core.recipe.find_recipes", fail)
     assert command("recipes") == (
         code, "", f"Error [{kind}]: f.parquet: no column 'caption'; name it by --text-column\n",
     )  # fmt: skip
@@ -177,7 +177,7 @@ def test_an_error_of_the_system_names_the_file_and_the_remedy(
     def fail() -> None:
         raise OSError(number, os.strerror(number), "out.parquet")
 
-    monkeypatch.setattr("cleanpairs.recipe.find_recipes", fail)
+    monkeypatch.setattr("cleanpairs.core.recipe.find_recipes", fail)
     code, out, err = command("recipes")
     assert (code, out) == (4, "") and err.startswith("Error [output]: out.parquet: ")
     assert all(word in err for word in words)

@@ -15,8 +15,8 @@ from cleanpairs.correspondence.agreement import (
     _answers,
     _Question,
     neighbours_agreement,
-    neighbours_likeness,
     posterior,
+    similarity_to_neighbours,
     wrong_share,
 )  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_where_all_are_wrong_pairs_agree_like_random_ones(tau: float) -> None:
     rng = np.random.default_rng(0)
     images, texts = unit(rng.normal(size=(1500, 20))), unit(rng.normal(size=(1500, 20)) + 1)
     found = neighbours_agreement(images, texts, np.arange(1500), np.arange(1500), tau=tau, rounds=1)
-    assert kstest(found.own, found.control).statistic < 0.04
+    assert kstest(found.observed, found.null).statistic < 0.04
 
 
 def test_null_pairs_agree_like_wrong_ones_and_change_nothing() -> None:
@@ -109,10 +109,10 @@ def test_null_pairs_agree_like_wrong_ones_and_change_nothing() -> None:
     found = neighbours_agreement(
         images, texts, np.arange(3000), np.arange(3000), planted=np.stack([order, np.roll(order, 1)])
     )
-    assert kstest(found.planted, found.own[wrong]).statistic < 0.06
+    assert kstest(found.planted, found.observed[wrong]).statistic < 0.06
     assert abs(found.planted_right.mean() - found.right[wrong].mean()) < 0.02
     without = ask(images, texts)
-    assert np.corrcoef(found.own, without.own)[0, 1] > 0.9999
+    assert np.corrcoef(found.observed, without.observed)[0, 1] > 0.9999
     assert abs(found.wrong - without.wrong) < 0.01
 
 
@@ -123,7 +123,7 @@ def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> No
     assert abs(found.wrong - wrong.mean()) < 0.05
     assert abs(found.right.mean() - (1 - wrong.mean())) < 0.06
     if rate:
-        assert roc_auc_score(~wrong, found.own) > 0.9
+        assert roc_auc_score(~wrong, found.observed) > 0.9
     else:
         assert (found.right < 0.5).mean() < 0.02
 
@@ -150,7 +150,7 @@ def test_right_pairs_with_little_agreement_do_not_count_as_wrong() -> None:
     assert abs(wrong_share(own, rng.normal(size=40_000)) - 0.3) < 0.05
 
 
-def test_likeness_is_that_of_a_loop() -> None:
+def test_neighbour_similarity_is_that_of_a_loop() -> None:
     rng = np.random.default_rng(2)
     n = 60
     x, t = unit(rng.normal(size=(n, 5))), unit(rng.normal(size=(n, 5)))
@@ -169,7 +169,7 @@ def test_likeness_is_that_of_a_loop() -> None:
             nearer[i] += np.log1p(sum(S[i, j] > S[i, i] for j in range(n)))
             nearer[i] += np.log1p(sum(S[j, i] > S[i, i] for j in range(n)))
     expected = (rankdata(above) + rankdata(-nearer) - 1) / (2 * n)
-    found = neighbours_likeness(x, t, group, group, right)
+    found = similarity_to_neighbours(x, t, group, group, right)
     assert found.min() > 0 and found.max() < 1
     np.testing.assert_allclose(found, expected, atol=2 / n)  # nearly equal cosines may change places
     assert np.abs(found - expected).mean() < 0.002
@@ -178,7 +178,7 @@ def test_likeness_is_that_of_a_loop() -> None:
 def test_a_bank_of_some_says_nearly_the_same() -> None:
     images, texts, wrong = corpus(3000, 0.4)
     few = ask(images, texts, bank=800)
-    assert roc_auc_score(~wrong, few.own) > 0.9 and abs(few.wrong - 0.4) < 0.05
+    assert roc_auc_score(~wrong, few.observed) > 0.9 and abs(few.wrong - 0.4) < 0.05
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 79])
@@ -189,7 +189,7 @@ def test_too_few_pairs_are_all_right(n: int) -> None:
 
 def test_rows_all_alike_are_finite() -> None:
     found = neighbours_agreement(np.ones((200, 3)), np.ones((200, 3)), np.zeros(200), np.zeros(200))
-    assert np.isfinite(found.own).all() and np.isfinite(found.right).all()
+    assert np.isfinite(found.observed).all() and np.isfinite(found.right).all()
 
 
 def test_share_and_posterior_of_a_known_mixture() -> None:

@@ -1,4 +1,4 @@
-"""Ten million scores: the mixture is scikit-learn's to 1e-3, the valley that of a sample, both in seconds."""
+"""Ten million scores: the mixture is scikit-learn's to 1e-3, the density minimum that of a sample, both in seconds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
 
+from cleanpairs.correspondence.density_minimum import find_density_minimum
 from cleanpairs.correspondence.mixture import REG_COVAR, gaussian_split
-from cleanpairs.correspondence.valley import find_valley
 
 N = 10_000_000
 
@@ -17,8 +17,8 @@ N = 10_000_000
 @pytest.fixture(scope="module")
 def losses() -> np.ndarray:
     rng = np.random.default_rng(0)
-    heaps = rng.normal(0.25, 0.08, N), rng.normal(0.7, 0.1, N)
-    return np.clip(np.where(rng.random(N) < 0.3, heaps[1], heaps[0]), 0, 1)
+    modes = rng.normal(0.25, 0.08, N), rng.normal(0.7, 0.1, N)
+    return np.clip(np.where(rng.random(N) < 0.3, modes[1], modes[0]), 0, 1)
 
 
 @pytest.mark.slow
@@ -43,12 +43,14 @@ def test_a_mixture_of_ten_million(losses: np.ndarray) -> None:
 
 
 @pytest.mark.slow
-def test_a_valley_of_ten_million(losses: np.ndarray) -> None:
+def test_a_density_minimum_of_ten_million(losses: np.ndarray) -> None:
     scores = 1 - losses
     began = time.process_time()
-    valley = find_valley(scores)
+    density_minimum = find_density_minimum(scores)
     seconds = time.process_time() - began
     assert seconds < 10, seconds
-    sample = find_valley(scores[::100])
-    assert valley.separated and valley.threshold == pytest.approx(sample.threshold, abs=0.011)  # a bin
-    assert valley.noise_rate == pytest.approx(sample.noise_rate, abs=0.01)
+    sample = find_density_minimum(scores[::100])
+    assert density_minimum.separated and density_minimum.threshold == pytest.approx(
+        sample.threshold, abs=0.011
+    )  # a bin
+    assert density_minimum.noise_rate == pytest.approx(sample.noise_rate, abs=0.01)

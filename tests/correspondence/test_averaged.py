@@ -21,11 +21,11 @@ P = np.random.default_rng(0).random((7, 5)).astype(np.float32)
 
 
 @pytest.mark.parametrize("start", [1, 2, 3])
-@pytest.mark.parametrize("horizon", [3, 5, None])
-def test_the_mean_over_start_to_horizon(start: int, horizon: int | None) -> None:
-    values = run(Averaged(5, start=start, horizon=horizon), P)
+@pytest.mark.parametrize("label_epochs", [3, 5, None])
+def test_the_mean_over_start_to_horizon(start: int, label_epochs: int | None) -> None:
+    values = run(Averaged(5, start=start, label_epochs=label_epochs), P)
     for epoch, value in enumerate(values, start=1):
-        last = min(epoch, horizon or epoch)
+        last = min(epoch, label_epochs or epoch)
         counted = P[start - 1 : last] if epoch >= start else P[epoch - 1 : epoch]
         assert value == pytest.approx(counted.astype(np.float64).mean(axis=0).tolist(), rel=1e-6)
 
@@ -36,7 +36,7 @@ def test_an_epoch_before_the_start_stands_only_until_the_next() -> None:
 
 
 def test_what_is_behind_the_horizon_is_not_asked_for() -> None:
-    labels = Averaged(2, start=2, horizon=4)
+    labels = Averaged(2, start=2, label_epochs=4)
     assert [labels.wants(1, epoch) for epoch in range(1, 7)] == [True] * 4 + [False] * 2
     assert all(Averaged(2).wants(1, epoch) for epoch in (1, 50))
 
@@ -64,7 +64,7 @@ def test_figures_are_copied() -> None:
 
 
 def test_the_state_goes_on() -> None:
-    whole, cut, resumed = (Averaged(5, start=2, horizon=5) for _ in range(3))
+    whole, cut, resumed = (Averaged(5, start=2, label_epochs=5) for _ in range(3))
     expected = run(whole, P)[-1]
     run(cut, P[:3])
     resumed.load_state(cut.state())

@@ -20,7 +20,7 @@ def dependent(n: int, seed: int = 0, topics: int = 12) -> tuple[np.ndarray, np.n
     return images, texts
 
 
-def wronged(texts: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
+def corrupted(texts: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(texts))[: int(share * len(texts))]
     out = texts.copy()
@@ -42,14 +42,14 @@ def test_the_agreement_is_the_double_sum_without_the_diagonal() -> None:
 
 def test_dependence_is_seen_and_fades_with_the_wrong_pairs() -> None:
     images, texts = dependent(600)
-    found = [evidence(images, wronged(texts, share)) for share in (0, 0.3, 0.6, 1.0)]
+    found = [evidence(images, corrupted(texts, share)) for share in (0, 0.3, 0.6, 1.0)]
     assert [f.enough for f in found] == [True, True, True, False]
     assert found[0].z > found[1].z > found[2].z > module.LEAST_Z
     assert {f.n for f in found} == {600}
 
 
 def test_permuted_pairs_are_not_taken_for_dependent() -> None:
-    z = [evidence(i, wronged(t, 1.0, seed), seed=seed).z for seed in range(40) for i, t in [dependent(120, seed)]]
+    z = [evidence(i, corrupted(t, 1.0, seed), seed=seed).z for seed in range(40) for i, t in [dependent(120, seed)]]
     assert np.mean(z) == pytest.approx(0, abs=0.6)
     assert np.std(z) == pytest.approx(1, abs=0.4)
     assert np.mean(np.array(z) >= module.LEAST_Z) <= 0.05

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.correspondence.mixture import guarded_split
-from cleanpairs.errors import DataError
 
 BOTH = pytest.mark.parametrize("kind", ["gaussian", "beta"])
 
 
-def heaps(n: int, clean: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """n losses in two heaps, and which of them are low."""
+def modes(n: int, clean: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """n losses in two modes, and which of them are low."""
     rng = np.random.default_rng(seed)
     low = rng.permutation(n) < clean * n
     return np.where(low, rng.beta(4, 36, n), rng.beta(30, 10, n)), low
@@ -20,8 +20,8 @@ def heaps(n: int, clean: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @BOTH
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
-def test_two_heaps_are_told_apart(kind: str, share: float) -> None:
-    losses, low = heaps(2000, share)
+def test_two_modes_are_told_apart(kind: str, share: float) -> None:
+    losses, low = modes(2000, share)
     split = guarded_split(losses, kind)
     assert split.refused is None
     assert split.clean.shape == (2000,) and split.clean.dtype == np.float32
@@ -42,10 +42,10 @@ def test_the_probability_falls_with_the_loss(kind: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("previous", [None, np.linspace(0, 1, 500)])
-def test_one_heap_leaves_the_previous_one_or_all_clean(kind: str, previous: np.ndarray | None) -> None:
+def test_one_mode_leaves_the_previous_one_or_all_clean(kind: str, previous: np.ndarray | None) -> None:
     losses = np.random.default_rng(2).beta(20, 80, 500)
     split = guarded_split(losses, kind, previous)
-    assert split.refused == "losses do not separate into two heaps"
+    assert split.refused == "losses do not separate into two modes"
     expected = np.ones(500) if previous is None else previous
     np.testing.assert_allclose(split.clean, expected, rtol=1e-6)
     assert split.clean.dtype == np.float32
@@ -53,7 +53,7 @@ def test_one_heap_leaves_the_previous_one_or_all_clean(kind: str, previous: np.n
 
 @BOTH
 def test_a_share_that_jumps_is_refused(kind: str) -> None:
-    losses, low = heaps(1000, 0.3)
+    losses, low = modes(1000, 0.3)
     before = np.arange(1000) < 800
     split = guarded_split(losses, kind, before.astype(np.float32))
     assert split.refused is not None
@@ -68,7 +68,7 @@ def test_a_share_that_jumps_is_refused(kind: str) -> None:
 @BOTH
 def test_nearly_nothing_on_one_side_is_refused(kind: str) -> None:
     for share in (0.005, 0.999):
-        losses, _ = heaps(4000, share)
+        losses, _ = modes(4000, share)
         split = guarded_split(losses, kind)
         assert split.refused is not None and (split.clean == 1).all()
 
@@ -92,7 +92,7 @@ def test_losses_all_alike(kind: str, value: float) -> None:
 @BOTH
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_losses_that_are_not_finite(kind: str, bad: float) -> None:
-    losses, _ = heaps(100, 0.5)
+    losses, _ = modes(100, 0.5)
     losses[3] = bad
     with pytest.raises(DataError, match="finite"):
         guarded_split(losses, kind)

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import beta as beta_distribution
 from sklearn.mixture import GaussianMixture
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.correspondence.mixture import EDGE, Split, beta_split, gaussian_split, guarded_split
-from cleanpairs.errors import ConfigError, DataError
 
 BOTH = pytest.mark.parametrize("split", [beta_split, gaussian_split])
 Splitter = Callable[[np.ndarray], Split]
@@ -53,7 +53,7 @@ def test_all_alike(split: Splitter, value: float) -> None:
 
 @BOTH
 @pytest.mark.parametrize(("a", "b"), [(30, 2), (2, 30)], ids=["all clean", "all noisy"])
-def test_one_heap_is_no_split(split: Splitter, a: int, b: int) -> None:
+def test_one_mode_is_no_split(split: Splitter, a: int, b: int) -> None:
     found = split(np.random.default_rng(1).beta(a, b, 3000))
     check(found, 3000)
     assert not found.separated
@@ -111,7 +111,7 @@ def test_what_is_not_scaled_is_refused(split: Splitter, bad: float) -> None:
         split(np.array([0.1, 0.2, bad, 0.5, 0.9]))
 
 
-ONE_HEAP: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+ONE_MODE: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "lognormal, 0.3": lambda rng, n: rng.lognormal(0, 0.3, n),
     "lognormal, 0.6": lambda rng, n: rng.lognormal(0, 0.6, n),
     "lognormal, 1": lambda rng, n: rng.lognormal(0, 1, n),
@@ -128,10 +128,10 @@ ONE_HEAP: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 
 @BOTH
 @pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("heap", ONE_HEAP)
-def test_a_heap_with_a_tail_is_no_split(split: Splitter, heap: str, mirrored: bool) -> None:
+@pytest.mark.parametrize("heap", ONE_MODE)
+def test_a_mode_with_a_tail_is_no_split(split: Splitter, mode: str, mirrored: bool) -> None:
     for n, seed in ((1000, 0), (5000, 1), (40_000, 2)):
-        x = scaled(ONE_HEAP[heap](np.random.default_rng(seed), n))
+        x = scaled(ONE_MODE[mode](np.random.default_rng(seed), n))
         found = split(1 - x if mirrored else x)
         check(found, n)
         assert not found.separated, n
@@ -140,7 +140,7 @@ def test_a_heap_with_a_tail_is_no_split(split: Splitter, heap: str, mirrored: bo
 @BOTH
 @pytest.mark.parametrize("n", [3000, 40_000])
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.8, 0.95])
-def test_two_clear_heaps(split: Splitter, share: float, n: int) -> None:
+def test_two_clear_modes(split: Splitter, share: float, n: int) -> None:
     rng = np.random.default_rng(3)
     noisy = rng.random(n) < share
     found = split(scaled(np.where(noisy, rng.normal(0.7, 0.1, n), rng.normal(0.2, 0.08, n))))
@@ -153,7 +153,7 @@ def test_two_clear_heaps(split: Splitter, share: float, n: int) -> None:
 @BOTH
 @pytest.mark.parametrize("n", [5000, 40_000])
 @pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.8])
-def test_two_heaps_that_overlap(split: Splitter, share: float, n: int) -> None:
+def test_two_modes_that_overlap(split: Splitter, share: float, n: int) -> None:
     rng = np.random.default_rng(1)
     noisy = rng.random(n) < share
     x = scaled(np.where(noisy, rng.normal(0.55, 0.15, n), rng.normal(0.2, 0.1, n)))
@@ -248,7 +248,7 @@ KINDS = pytest.mark.parametrize("kind", ["gaussian", "beta"])
 
 
 def losses(share: float, n: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Two heaps, the upper one wide; and which values are of it."""
+    """Two modes, the upper one wide; and which values are of it."""
     rng = np.random.default_rng(seed)
     noisy = rng.random(n) < share
     return np.clip(np.where(noisy, rng.normal(0.65, 0.12, n), rng.normal(0.2, 0.05, n)), 0, 1), noisy
@@ -269,7 +269,7 @@ def test_a_plausible_split_is_taken(kind: str) -> None:
 @KINDS
 @pytest.mark.parametrize("n", [4000, 30_000])
 def test_the_probability_falls_with_the_loss(kind: str, n: int) -> None:
-    """The wide upper heap of an unguarded Gaussian mixture takes the lowest losses too."""
+    """The wide upper mode of an unguarded Gaussian mixture takes the lowest losses too."""
     rng = np.random.default_rng(0)
     x = np.clip(np.where(rng.random(n) < 0.4, rng.normal(0.6, 0.2, n), rng.normal(0.2, 0.03, n)), 0, 1)
     found = guarded_split(x, kind)
@@ -285,7 +285,7 @@ def test_the_probability_falls_with_the_loss(kind: str, n: int) -> None:
 def test_no_split_keeps_the_previous_or_takes_all_for_clean(kind: str) -> None:
     x = scaled(np.random.default_rng(0).lognormal(0, 0.6, 3000))
     found = guarded_split(x, kind)
-    assert found.refused == "losses do not separate into two heaps"
+    assert found.refused == "losses do not separate into two modes"
     assert (found.clean == 1).all() and found.share == 1.0
     previous = np.random.default_rng(1).random(3000)
     assert np.array_equal(guarded_split(x, kind, previous).clean, previous.astype(np.float32))

@@ -1,25 +1,26 @@
-"""The label recursion of CRCL, eq. 10-12, by hand; guard, horizon, state."""
+"""The label recursion of CRCL, eq. 10-12, by hand; guard, label_epochs, state."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.constant import Trusting
 from cleanpairs.correspondence.momentum import MomentumCorrection
-from cleanpairs.errors import ConfigError
 
 
 def test_two_pieces_by_hand() -> None:
     """Freeze 2, beta 0.8, two pieces of 4 epochs, one pair; p(piece, epoch) made up.
 
-    Piece 1: y(1) = y(2) = 1;  y(3) = p(2) = 0.5;  y(4) = 0.8 * 0.5 + 0.2 * p(3) = 0.8 * 0.5 + 0.2 * 0.9 = 0.58
+    TrainingStage 1: y(1) = y(2) = 1;  y(3) = p(2) = 0.5;  y(4) = 0.8 * 0.5 + 0.2 * p(3) = 0.8 * 0.5 + 0.2 * 0.9 = 0.58
     Then the last probability of the piece, p(4) = 0.1, makes 0.8 * 0.58 + 0.2 * 0.1 = 0.484: the last value of piece 1.
-    Piece 2: y(1) = y(2) = 0.484;  y(3) = 0.8 * 0.484 + 0.2 * 0.3 = 0.4472;  y(4) = 0.8 * 0.4472 + 0.2 * 1 = 0.55776
+    TrainingStage 2: y(1) = y(2) = 0.484;  y(3) = 0.8 * 0.484 + 0.2 * 0.3 = 0.4472;  y(4) = 0.8 * 0.4472 + 0.2 * 1 =
+    0.55776
     """
     p = {1: [0.2, 0.5, 0.9, 0.1], 2: [0.7, 0.3, 1.0, 0.0]}
     used = {1: [1.0, 1.0, 0.5, 0.58], 2: [0.484, 0.484, 0.4472, 0.55776]}
-    labels = MomentumCorrection(1, beta=0.8, epsilon=0.0, freeze=2, guard=False, horizon=None)
+    labels = MomentumCorrection(1, beta=0.8, epsilon=0.0, freeze=2, guard=False, label_epochs=None)
     for piece in (1, 2):
         for epoch in (1, 2, 3, 4):
             assert labels.labels()[0] == pytest.approx(used[piece][epoch - 1], abs=1e-6), (piece, epoch)
@@ -61,7 +62,7 @@ def test_guard_holds_until_the_probabilities_separate() -> None:
 
 
 def test_horizon_ends_what_a_piece_tells() -> None:
-    labels = MomentumCorrection(1, beta=0.5, freeze=1, guard=False, horizon=2)
+    labels = MomentumCorrection(1, beta=0.5, freeze=1, guard=False, label_epochs=2)
     assert [labels.wants(1, t) for t in (1, 2, 3)] == [True, True, True]  # nothing taken over yet: still wanted
     for epoch in (1, 2, 3, 4):
         labels.update(1, epoch, np.array([1 / 2**epoch]))
@@ -107,7 +108,7 @@ def test_few_pairs(n: int) -> None:
         ({"beta": float("nan")}, "beta"),
         ({"epsilon": -0.1}, "epsilon"),
         ({"freeze": 0}, "freeze"),
-        ({"freeze": 3, "horizon": 2}, "horizon"),
+        ({"freeze": 3, "label_epochs": 2}, "label_epochs"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, float], name: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from cleanpairs.audit.calibration import calibration_error
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
-from cleanpairs.ops.repairs import Chance, _as_pure
+from cleanpairs.repair.decisions import Chance, _as_pure
 
 
 def unit(x: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ def test_rate_and_probabilities_without_a_training(wrong: float) -> None:
     if not wrong:
         assert flagged.mean() <= 0.005
         return
-    assert roc_auc_score(~truth, found.own) > 0.98
+    assert roc_auc_score(~truth, found.observed) > 0.98
     assert 2 * (flagged & truth).sum() / (flagged.sum() + truth.sum()) > 0.9
 
 
@@ -45,7 +45,7 @@ def test_what_hubs_have_spoiled_is_mended_by_the_pairs() -> None:
     found = similarity_evidence(images, texts, np.arange(800), at)
     assert found is not None
     plain = 1 - roc_auc_score(~truth, normalised_similarity(images, texts))
-    assert 1 - roc_auc_score(~truth, found.own) < 0.5 * plain
+    assert 1 - roc_auc_score(~truth, found.observed) < 0.5 * plain
 
 
 @pytest.mark.parametrize("n", [200, 600])

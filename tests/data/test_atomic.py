@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
 from cleanpairs.data import atomic
 from cleanpairs.data.atomic import ScratchDirectory, staged_directory, staged_file, staged_set
-from cleanpairs.errors import CleanpairsError, OutputError, OutputExistsError
 
 
 def _write_and_raise(path: Path, error: BaseException) -> None:
@@ -271,7 +271,7 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(tmp_path: Path, kind: str, 
 _RACE = """
 import sys
 from cleanpairs.data import staged_directory, staged_file
-from cleanpairs.errors import OutputExistsError
+from cleanpairs.core.errors import OutputExistsError
 
 stage = staged_directory if sys.argv[2] == "directory" else staged_file
 try:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-from cleanpairs.errors import DataError
 
 
 def picture(number: int) -> bytes:

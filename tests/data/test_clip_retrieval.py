@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-from cleanpairs.errors import DataError
 
 D = 8
 
@@ -53,7 +53,7 @@ def test_one_part_stays_memory_mapped(tmp_path: Path) -> None:
         base = base.base
     assert pairs.text_vectors is not None
     np.testing.assert_array_equal(pairs.text_vectors, vectors * 2)
-    np.testing.assert_allclose(pairs.given_scores["similarity"], np.arange(7, dtype=np.float32) / 100)
+    np.testing.assert_allclose(pairs.precomputed_scores["similarity"], np.arange(7, dtype=np.float32) / 100)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", ">f4"])

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from cleanpairs import load_pairs
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import resolve_path
-from cleanpairs.errors import DataError
 
 URLS = [
     "http://127.0.0.1/x.png", "http://localhost:8000/x.png", "http://169.254.169.254/latest/meta-data/",

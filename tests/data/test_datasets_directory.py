@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
 from cleanpairs.data.formats.datasets_directory import _cached_files
-from cleanpairs.errors import DataError
 
 
 @pytest.fixture(autouse=True)

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cleanpairs.core.errors import ResourceError
 from cleanpairs.data import decoding
 from cleanpairs.data.decoding import RGB, SQUARE, DecodedBatch, Decoder, Preparation, workers_for
 from cleanpairs.data.duplicates import SIGNATURE
 from cleanpairs.encoders.image_transform import ImageTransform
-from cleanpairs.errors import ResourceError
 
 HERE = __name__  # the workers import this module by its name, from the parent's sys.path
 

@@ -17,8 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-from cleanpairs.errors import DataError
 
 
 def picture(number: int) -> bytes:
@@ -51,7 +51,7 @@ def test_a_csv_of_pandas(folder: Path) -> None:
         pairs = load_pairs(data)
         assert pairs.source.kind == "folder" and pairs.reasons == {}
         assert pairs.captions == captions
-        np.testing.assert_allclose(pairs.given_scores["similarity"], np.arange(6, dtype=np.float32) / 10)
+        np.testing.assert_allclose(pairs.precomputed_scores["similarity"], np.arange(6, dtype=np.float32) / 10)
     assert pairs.images.read([5, 0]) == [picture(5), picture(0)]
     assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == [picture(i) for i in range(6)]
     table = table_of(pairs)
@@ -112,7 +112,7 @@ def test_json_lines_keep_their_types(folder: Path) -> None:
     pairs = load_pairs(folder)
     assert pairs.source.explicit_lists and pairs.row.tolist() == [0, 0, 1, 2]
     assert pairs.captions == ["a", "b", "", "c?"] and list(pairs.reasons) == [2]
-    np.testing.assert_array_equal(pairs.given_scores["clip_score"], np.array([0.5, 0.5, np.nan, 1], np.float32))
+    np.testing.assert_array_equal(pairs.precomputed_scores["clip_score"], np.array([0.5, 0.5, np.nan, 1], np.float32))
     table = table_of(pairs)
     assert table["n"].to_pylist() == [1, 2, None] and table["mixed"].to_pylist() == ["1", "x", "[1, 2]"]
     assert table["new"].to_pylist() == [None, {"deep": [1]}, None]

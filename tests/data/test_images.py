@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import read_image
 from cleanpairs.data.images import vector_groups
-from cleanpairs.errors import DataError
 
 
 def encode(image: Image.Image, form: str, **options: Any) -> bytes:

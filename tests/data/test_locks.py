@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cleanpairs.core.errors import OutputError, OutputExistsError
 from cleanpairs.data.locks import hold, lock_of
-from cleanpairs.errors import OutputError, OutputExistsError
 
 HOLDER = "import sys\nfrom cleanpairs.data.locks import hold\nwith hold(sys.argv[1:]):\n print(flush=True); input()"
 
@@ -74,7 +74,8 @@ def test_whatever_a_lock_says_is_read_with_care(tmp_path: Path) -> None:
 
 def test_one_of_many_gets_it(tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom cleanpairs.data.locks import hold\nfrom cleanpairs.errors import OutputExistsError\n"
+        "import sys, time\nfrom cleanpairs.data.locks import hold\n"
+        "from cleanpairs.core.errors import OutputExistsError\n"
         "for i in range(40):\n"
         " try:\n"
         "  with hold([sys.argv[1]]):\n"

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import apply_noise, corrupt, inject_noise, load_noise_file
-from cleanpairs.errors import ConfigError, DataError, OutputExistsError
 
 
 def png(number: int) -> bytes:
@@ -81,10 +81,10 @@ def test_the_truth_is_what_a_plain_recount_finds(pairs: Pairs, rate: float, per:
     for i in range(n):
         own = {text[j] for j in range(n) if image[j] == image[i]}
         assert bool(noise.mismatched[i]) == (text[order[i]] not in own)
-    wronged = apply_noise(pairs, noise)
-    assert sorted(wronged.captions) == sorted(pairs.captions)
-    fresh = Pairs.from_arrays(wronged.captions, features=pairs.images.array(), image_index=pairs.image_index)
-    assert wronged.reasons == fresh.reasons
+    corrupted = apply_noise(pairs, noise)
+    assert sorted(corrupted.captions) == sorted(pairs.captions)
+    fresh = Pairs.from_arrays(corrupted.captions, features=pairs.images.array(), image_index=pairs.image_index)
+    assert corrupted.reasons == fresh.reasons
     if per == "caption":
         assert sum(i != j for i, j in enumerate(order)) <= round(rate * n)
         return
@@ -165,10 +165,10 @@ def test_noise_files(tmp_path: Path) -> None:
 def test_apply_noise_shows_the_captions_and_their_keys() -> None:
     pairs = corpus(10)
     noise = inject_noise(pairs, 0.8, seed=2)
-    wronged = apply_noise(pairs, noise)
-    assert wronged.captions == [pairs.captions[i] for i in noise.permutation]
-    assert wronged.true_key == [pairs.keys[i] for i in noise.permutation]
-    np.testing.assert_array_equal(wronged.true_mismatch_mask(), noise.mismatched)
+    corrupted = apply_noise(pairs, noise)
+    assert corrupted.captions == [pairs.captions[i] for i in noise.permutation]
+    assert corrupted.true_key == [pairs.keys[i] for i in noise.permutation]
+    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
     assert pairs.true_mismatch is None and pairs.captions[0] == "text 0"
 
 
@@ -186,13 +186,13 @@ def test_a_corrupted_parquet_file(tmp_path: Path, lists: bool, per: str) -> None
     noise = corrupt(path, 0.4, per=per, seed=5, out=out)
     assert path.read_bytes() == before
 
-    wronged, table = load_pairs(out), pq.read_table(out)
+    corrupted, table = load_pairs(out), pq.read_table(out)
     for name in ("key", "site", "image", "label"):
         assert table[name].to_pylist() == columns[name]
     assert table.schema.names == [*columns, "true_mismatch", "true_key"]
-    assert wronged.captions == [pairs.captions[i] for i in noise.permutation]
-    assert wronged.keys == pairs.keys and wronged.true_key == [pairs.keys[i] for i in noise.permutation]
-    np.testing.assert_array_equal(wronged.true_mismatch_mask(), noise.mismatched)
+    assert corrupted.captions == [pairs.captions[i] for i in noise.permutation]
+    assert corrupted.keys == pairs.keys and corrupted.true_key == [pairs.keys[i] for i in noise.permutation]
+    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
     np.testing.assert_array_equal(noise.mismatched, inject_noise(pairs, 0.4, per=per, seed=5).mismatched)
     assert 0.2 < noise.mismatched.mean() <= 0.4
     for target in (out, path):
@@ -227,8 +227,8 @@ def test_lists_that_noise_does_not_touch_stay_as_they_are(tmp_path: Path) -> Non
     pq.write_table(pa.table({"image": [png(i) for i in range(6)], "captions": captions}), tmp_path / "in.parquet")
     corrupt(tmp_path / "in.parquet", 0.0, out=tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet")["captions"].to_pylist() == captions
-    clean, wronged = load_pairs(tmp_path / "in.parquet"), load_pairs(tmp_path / "out.parquet")
-    assert clean.reasons == wronged.reasons and not wronged.true_mismatch_mask().any()
+    clean, corrupted = load_pairs(tmp_path / "in.parquet"), load_pairs(tmp_path / "out.parquet")
+    assert clean.reasons == corrupted.reasons and not corrupted.true_mismatch_mask().any()
 
 
 def test_text_that_is_not_utf8_is_not_made_good_by_noise(tmp_path: Path) -> None:
@@ -253,17 +253,17 @@ def test_a_corrupted_research_directory(tmp_path: Path) -> None:
     )
     for name in ("train_ims.npy", "dev_ims.npy", "dev_caps.txt"):
         assert (out / name).read_bytes() == (data / name).read_bytes()
-    clean, wronged = load_pairs(data), load_pairs(out)
-    assert wronged.captions == [clean.captions[i] for i in order] and wronged.source.kind == "precomp"
-    np.testing.assert_array_equal(wronged.true_mismatch_mask(), np.arange(150) // 5 != order // 5)
-    np.testing.assert_array_equal(wronged.true_mismatch_mask(), noise.mismatched)
+    clean, corrupted = load_pairs(data), load_pairs(out)
+    assert corrupted.captions == [clean.captions[i] for i in order] and corrupted.source.kind == "precomp"
+    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), np.arange(150) // 5 != order // 5)
+    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
     np.testing.assert_array_equal(clean.true_mismatch_mask(data / "noise.npy"), noise.mismatched)
-    assert wronged.true_key == [f"train-{i // 5}" for i in order]
+    assert corrupted.true_key == [f"train-{i // 5}" for i in order]
     assert load_pairs(out, split="dev").true_mismatch is None
 
     corrupt(data, None, out=tmp_path / "out.parquet", noise_file=data / "noise.npy")
     flat = load_pairs(tmp_path / "out.parquet")
-    assert flat.captions == wronged.captions and flat.true_key == wronged.true_key
+    assert flat.captions == corrupted.captions and flat.true_key == corrupted.true_key
     np.testing.assert_array_equal(flat.true_mismatch_mask(), noise.mismatched)
     with pytest.raises(OutputExistsError, match="input"):
         corrupt(data, 0.4, out=data, overwrite=True)

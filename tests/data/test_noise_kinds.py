@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise
-from cleanpairs.errors import ConfigError, DataError
-from cleanpairs.plan import truth_after
+from cleanpairs.repair.plan import truth_after
 
 ALL = ("within:c", "shift", "shift:3", "collapse", "collapse:4", "partial", "partial:0.2", "partial:1")
 
@@ -32,18 +32,18 @@ def noise_of_kind(pairs: Pairs, rate: float, kind: str, seed: int = 0) -> Noise:
 
 def assert_truth(pairs: Pairs, noise: Noise) -> None:
     """A plain recount: a caption is right where its text is one of the image's own."""
-    wronged = apply_noise(pairs, noise)
+    corrupted = apply_noise(pairs, noise)
     image, text = pairs.pair_image_group.tolist(), [normalise_text(c) for c in pairs.captions]
     own: dict[int, set[str]] = {}
     for m, t in zip(image, text, strict=True):
         own.setdefault(m, set()).add(t)
-    found = [normalise_text(c) not in own[m] for m, c in zip(image, wronged.captions, strict=True)]
+    found = [normalise_text(c) not in own[m] for m, c in zip(image, corrupted.captions, strict=True)]
     np.testing.assert_array_equal(noise.mismatched, np.array(found, dtype=bool))
-    np.testing.assert_array_equal(wronged.true_mismatch_mask(), noise.mismatched)
-    assert wronged.true_key == [pairs.keys[i] for i in noise.permutation]
+    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
+    assert corrupted.true_key == [pairs.keys[i] for i in noise.permutation]
     still = ~noise.moved
     assert not noise.mismatched[still].any()
-    assert [c for c, s in zip(wronged.captions, still, strict=True) if s] == [
+    assert [c for c, s in zip(corrupted.captions, still, strict=True) if s] == [
         c for c, s in zip(pairs.captions, still, strict=True) if s
     ]
 
@@ -300,11 +300,11 @@ def write(path: Path, n: int = 60, lists: bool = False) -> Path:
 def test_a_copy_holds_the_captions_and_the_truth(tmp_path: Path, kind: str, lists: bool) -> None:
     data, out = write(tmp_path / "in.parquet", lists=lists), tmp_path / "out.parquet"
     noise = corrupt(data, 0.5, kind=kind, seed=3, out=out)
-    clean, wronged, table = load_pairs(data), load_pairs(out), pq.read_table(out)
+    clean, corrupted, table = load_pairs(data), load_pairs(out), pq.read_table(out)
     assert_truth(clean, noise)
-    assert wronged.captions == apply_noise(clean, noise).captions
-    assert wronged.true_key == [clean.keys[i] for i in noise.permutation]
-    np.testing.assert_array_equal(wronged.true_mismatch_mask(), noise.mismatched)
+    assert corrupted.captions == apply_noise(clean, noise).captions
+    assert corrupted.true_key == [clean.keys[i] for i in noise.permutation]
+    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
     assert 0.4 < noise.mismatched.mean() <= 0.55
     assert table["category"].to_pylist() == pq.read_table(data)["category"].to_pylist()
     if kind.startswith("within"):
@@ -330,9 +330,9 @@ def test_a_research_directory(tmp_path: Path) -> None:
     (data / "train_caps.txt").write_text("".join(f"w{i} v{i} u{i}\n" for i in range(100)))
     for kind in ("shift:2", "collapse", "partial"):
         noise = corrupt(data, 0.5, kind=kind, out=tmp_path / kind)
-        wronged = load_pairs(tmp_path / kind)
-        assert wronged.captions == apply_noise(load_pairs(data), noise).captions
-        np.testing.assert_array_equal(wronged.true_mismatch_mask(), noise.mismatched)
+        corrupted = load_pairs(tmp_path / kind)
+        assert corrupted.captions == apply_noise(load_pairs(data), noise).captions
+        np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
 
 
 def test_columns_that_are_no_category(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.npy import read_npy
-from cleanpairs.errors import DataError
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, normalise_text
-from cleanpairs.errors import DataError
 
 
 def some() -> Pairs:
@@ -185,32 +185,32 @@ def given() -> Pairs:
         list("abcdef"),
         features=np.eye(6, 4, dtype=np.float32) + 1,
         text_vectors=np.arange(12, dtype=np.float32).reshape(6, 2),
-        given_scores={"similarity": [0.1, 0.2, np.nan, 0.4, 0.5, 0.6]},
+        precomputed_scores={"similarity": [0.1, 0.2, np.nan, 0.4, 0.5, 0.6]},
     )
 
 
 @pytest.mark.parametrize("way", ["select", "take"])
 def test_what_the_input_knows_of_the_captions_goes_with_them(way: str) -> None:
     pairs = getattr(given(), way)(np.array([4, 2]))
-    np.testing.assert_array_equal(pairs.given_scores["similarity"], np.array([0.5, np.nan], np.float32))
+    np.testing.assert_array_equal(pairs.precomputed_scores["similarity"], np.array([0.5, np.nan], np.float32))
     np.testing.assert_array_equal(pairs.text_vectors, [[8, 9], [4, 5]])
     none = getattr(given(), way)(np.array([], np.int64))
-    assert none.given_scores["similarity"].shape == (0,)
+    assert none.precomputed_scores["similarity"].shape == (0,)
     assert none.text_vectors is not None and none.text_vectors.shape == (0, 2)
 
 
 def test_other_captions_have_no_given_score_and_the_vectors_of_their_text() -> None:
     pairs = given()
     swapped = pairs.with_captions(list("bacdef"))
-    np.testing.assert_array_equal(np.isnan(swapped.given_scores["similarity"]), [1, 1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(np.isnan(swapped.precomputed_scores["similarity"]), [1, 1, 1, 0, 0, 0])
     np.testing.assert_array_equal(swapped.text_vectors, np.asarray(pairs.text_vectors)[[1, 0, 2, 3, 4, 5]])
     assert pairs.with_captions(list("bacdeX")).text_vectors is None
     assert pairs.with_captions(list("abcdef")).text_vectors is pairs.text_vectors
-    assert not np.isnan(pairs.given_scores["similarity"][[0, 1]]).any()
+    assert not np.isnan(pairs.precomputed_scores["similarity"][[0, 1]]).any()
 
 
 def test_what_is_given_must_fit() -> None:
     with pytest.raises(DataError, match="2 scores 'similarity'"):
-        Pairs.from_arrays(["a", "b"], images=[b"1", b"2"], given_scores={"similarity": [0.1]})
+        Pairs.from_arrays(["a", "b"], images=[b"1", b"2"], precomputed_scores={"similarity": [0.1]})
     with pytest.raises(DataError, match="text vectors"):
         Pairs.from_arrays(["a", "b"], images=[b"1", b"2"], text_vectors=np.zeros((3, 4), np.float32))

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs, table_reader
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.errors import DataError
 
 
 def png(number: int, size: int = 4) -> bytes:
@@ -321,9 +321,9 @@ def test_similarities_that_the_data_brings_are_recognised(tmp_path: Path, name: 
         "clip_model": pa.array(["b32", "b32"]),
     }
     pairs = load_pairs(write(tmp_path / "in.parquet", columns))
-    assert pairs.source.columns[f"score:{name}"] == name and list(pairs.given_scores) == [name]
-    np.testing.assert_array_equal(pairs.given_scores[name], np.array([0.25, 0.25, np.nan], np.float32))
-    assert pairs.given_scores[name].dtype == np.float32
+    assert pairs.source.columns[f"score:{name}"] == name and list(pairs.precomputed_scores) == [name]
+    np.testing.assert_array_equal(pairs.precomputed_scores[name], np.array([0.25, 0.25, np.nan], np.float32))
+    assert pairs.precomputed_scores[name].dtype == np.float32
 
 
 def test_a_given_score_may_run_along_the_captions(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_given_score_may_run_along_the_captions(tmp_path: Path) -> None:
         "similarity": pa.array([[0.5, 1e300], [0.125], None]),
     }
     pairs = load_pairs(write(tmp_path / "in.parquet", columns))
-    found = pairs.given_scores["similarity"]
+    found = pairs.precomputed_scores["similarity"]
     np.testing.assert_array_equal(found, np.array([0.5, np.inf, 0.125, np.nan, np.nan], np.float32))
 
 
@@ -343,4 +343,4 @@ def test_given_scores_of_no_rows(tmp_path: Path) -> None:
         "caption": pa.array([], pa.string()),
         "similarity": pa.array([], pa.float32()),
     }
-    assert load_pairs(write(tmp_path / "in.parquet", table)).given_scores["similarity"].shape == (0,)
+    assert load_pairs(write(tmp_path / "in.parquet", table)).precomputed_scores["similarity"].shape == (0,)

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import ParquetSink, fingerprint_of, iter_tables, load_pairs
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.errors import ConfigError, DataError
 
 
 def png(number: int) -> bytes:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs
 from cleanpairs.data.noise import corrupt
-from cleanpairs.errors import ConfigError, DataError
 
 
 def research(folder: Path, images: np.ndarray, per_image: int = 1, split: str = "train") -> Path:
@@ -179,7 +179,7 @@ def test_tokenised_captions_are_words(tmp_path: Path) -> None:
         load_pairs(folder, text_column="words")
 
 
-def test_a_wronged_copy_of_tokenised_captions_is_plain(tmp_path: Path) -> None:
+def test_a_mismatched_copy_of_tokenised_captions_is_plain(tmp_path: Path) -> None:
     folder = now(tmp_path / "now")
     corrupt(folder, 1.0, out=tmp_path / "out", text_column="bpe")
     assert sorted(load_pairs(tmp_path / "out").captions) == ["1 2", "3", "4"]

@@ -19,14 +19,14 @@ import pytest
 from PIL import Image
 
 from cleanpairs import PairCleaner, load_pairs
+from cleanpairs.commands.export import export_plan, push_run
+from cleanpairs.commands.run import Run
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import note_named
 from cleanpairs.data.recorded import TRUST
-from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.export import push_export
 from cleanpairs.export.opening import open_export
-from cleanpairs.exporting import export_plan, push_run
-from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
-from cleanpairs.run import Run
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.verification import verify_path
 
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.formats import remote
 from cleanpairs.data.formats.remote import fetch, is_public, is_url
-from cleanpairs.errors import ConfigError, DataError
 
 
 def parquet(*captions: str) -> bytes:

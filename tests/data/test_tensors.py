@@ -12,9 +12,9 @@ import safetensors.numpy
 import torch
 from safetensors import SafetensorError, safe_open
 
+from cleanpairs.core.errors import OutputError
 from cleanpairs.data import staged_file
 from cleanpairs.data.tensors import write_tensors
-from cleanpairs.errors import OutputError
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.tensor])

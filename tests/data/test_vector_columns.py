@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.errors import DataError
 
 KINDS = {"float16": pa.float16(), "float32": pa.float32(), "float64": pa.float64()}
 LISTS: dict[str, Callable[[pa.DataType, int], pa.DataType]] = {

@@ -15,9 +15,9 @@ import pytest
 import webdataset
 from PIL import Image
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
 from cleanpairs.data.formats.file_names import expand_braces
-from cleanpairs.errors import DataError
 
 
 def picture(number: int, kind: str = "JPEG") -> bytes:
@@ -74,7 +74,7 @@ def test_what_img2dataset_writes(tmp_path: Path) -> None:
     assert pairs.source.kind == "webdataset" and pairs.reasons == {}
     assert pairs.captions == [f"caption {n}" for n in done]
     assert pairs.keys == ["000000000", "000000002", "000000003", "000010000", "000010002", "000010003"]
-    np.testing.assert_allclose(pairs.given_scores["similarity"], np.array(done, np.float32) / 100)
+    np.testing.assert_allclose(pairs.precomputed_scores["similarity"], np.array(done, np.float32) / 100)
     assert pairs.images.read([5, 0, 5]) == [picture(7), picture(0), picture(7)]
     assert [x for _, chunk in pairs.images.iter_encoded(4) for x in chunk] == [picture(n) for n in done]
     table = pa.Table.from_batches(iter_tables(pairs.source, 2))
@@ -86,7 +86,7 @@ def test_what_img2dataset_writes(tmp_path: Path) -> None:
 def test_without_the_sidecar_the_json_tells(tmp_path: Path) -> None:
     folder = write_img2dataset(tmp_path / "shards", sidecar=False)
     pairs = load_pairs(folder)
-    np.testing.assert_allclose(pairs.given_scores["similarity"], np.array([0, 2, 3, 4, 6, 7], np.float32) / 100)
+    np.testing.assert_allclose(pairs.precomputed_scores["similarity"], np.array([0, 2, 3, 4, 6, 7], np.float32) / 100)
     table = pa.Table.from_batches(iter_tables(pairs.source))
     assert table["url"][1].as_py() == "https://example.org/2.jpg"
     assert json.loads(table["json"][1].as_py())["key"] == "000000002"
@@ -109,7 +109,7 @@ def test_what_shard_writer_writes_is_read_by_braces_and_by_glob(tmp_path: Path) 
     expected = [f"caption {i}" for i in range(5)]
     for data in (tmp_path, tmp_path / "{00000..00002}.tar", tmp_path / "*.tar", tmp_path / "{00000,00001,00002}.tar"):
         pairs = load_pairs(data)
-        assert pairs.captions == expected and pairs.given_scores["clip_score"].tolist() == [0, 1, 2, 3, 4]
+        assert pairs.captions == expected and pairs.precomputed_scores["clip_score"].tolist() == [0, 1, 2, 3, 4]
     assert load_pairs(tmp_path / "{00001..00002}.tar").captions == expected[2:]
     assert load_pairs(tmp_path, limit=3).captions == expected[:3]
     with pytest.raises(DataError, match=r"00003\.tar \(of .*00000\.\.00003"):

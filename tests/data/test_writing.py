@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.data import ParquetSink, staged_file, writing
-from cleanpairs.errors import DataError, OutputError
 
 FLAT = pa.schema([("a", pa.int64()), ("text", pa.string())], metadata={"note": "kept"})
 

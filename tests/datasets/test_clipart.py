@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.datasets import CLIPART_SPLITS, clipart_path, load_clipart
-from cleanpairs.errors import ConfigError
 
 ROWS = {"train": (1800, 2100), "val": (190, 210), "test": (490, 510)}
 BOILERPLATE = r"""clip\s?arts? openclipart inkscape sodipodi svg png eps unsorted https? www hash vectori[sz]ed aiga

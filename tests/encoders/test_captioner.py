@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.captioner import Captioner
-from cleanpairs.errors import ConfigError, DataError
 
 WORDS = "a photo of the red cat dog and boat".split()
 

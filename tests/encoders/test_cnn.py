@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.cnn import SmallCNN
-from cleanpairs.errors import ConfigError
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2, 5])

@@ -13,9 +13,9 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from torch import nn
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders import efficientnet_lite
 from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0, SameConv2d, weights_path
-from cleanpairs.errors import ConfigError, DataError
 
 
 @pytest.fixture(scope="module", autouse=True)

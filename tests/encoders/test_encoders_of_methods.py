@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from cleanpairs import CRCL, Pairs, load_pairs
 from cleanpairs.cli import cli
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.features import rows as rows_module
 from cleanpairs.methods.clip_score import ClipScore
-from cleanpairs.registry import METHODS
 
 TINY = {
     "epochs": 1,
@@ -27,7 +27,7 @@ TINY = {
     "freeze": 1,
     "warmup": 1,
     "batch_size": 16,
-    "label_group": 16,
+    "eval_group_size": 16,
     "device": "cpu",
 }
 CORE = ("crcl", "repair", "pc2", "l2rm", "infonce")
@@ -479,7 +479,7 @@ def test_fit_score_evaluate_and_export(
     tune: str, tiny_clip: Path, colored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = "epochs=1 refine_epochs=[] batch_size=16 label_group=16".split()
+    settings = "epochs=1 refine_epochs=[] batch_size=16 eval_group_size=16".split()
     options = [part for setting in settings for part in ("--set", setting)]
     commands = [
         [

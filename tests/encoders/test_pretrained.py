@@ -15,9 +15,9 @@ import pytest
 import torch
 from PIL import Image
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.image_transform import MAX_ASPECT, ImageTransform
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from cleanpairs.errors import ConfigError, DataError
 
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")

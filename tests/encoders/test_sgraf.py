@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders import local_similarity, squared_difference
 from cleanpairs.encoders.base import Local, input_dim
 from cleanpairs.encoders.sgraf import SAF, SGR, SGRAF
 from cleanpairs.encoders.squared_difference import similarity_vectors
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
-from cleanpairs.errors import ConfigError
 
 WORDS = [f"w{k}" for k in range(12)]
 

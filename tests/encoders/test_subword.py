@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.encoders.subword import START, SubwordTokenizer, pieces_of
 from cleanpairs.encoders.tokenizer import Tokenizer, runs
-from cleanpairs.errors import DataError
 
 CAPTIONS = [
     "a red cat on a mat", "two red cats", "a tomcat and a cat", "the cat sat on the mat",

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from cleanpairs import Auto, Pairs
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders import sentences
 from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder, shipped
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
-from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.estimators.languages import knows
 
 SENTENCES = True  # see conftest.py
@@ -44,7 +44,7 @@ def corpus(captions: list[str], seed: int = 0) -> Pairs:
 
 
 def small(**settings: Any) -> Auto:
-    return Auto(backbone="mlp", dim=16, epochs=2, horizon=2, batch_size=32, label_group=16, **settings)
+    return Auto(backbone="mlp", dim=16, epochs=2, label_epochs=2, batch_size=32, eval_group_size=16, **settings)
 
 
 def test_like_captions_are_near_and_others_are_not(encoder: SentenceEncoder) -> None:

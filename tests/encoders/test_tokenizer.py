@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, TokenTable, pack, words
-from cleanpairs.errors import DataError
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 from dataclasses import dataclass
 
-from cleanpairs.errors import DataError
+from cleanpairs.core.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, ResourceError
 from cleanpairs.engine import Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.engine.job import LOCK, MANIFEST
 from cleanpairs.engine.work import share_of_threads
-from cleanpairs.errors import ConfigError, DataError, OutputError, OutputExistsError, ResourceError
 
 
 @dataclass

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.engine import Partition, make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.engine.work import carry_out
-from cleanpairs.errors import DataError
 from cleanpairs.ops import inverted_lists, search
 from cleanpairs.ops.search import top_k
 

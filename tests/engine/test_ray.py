@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from cleanpairs import InfoNCE
-from cleanpairs import streaming as streaming_module
+from cleanpairs.commands import score as streaming_module
+from cleanpairs.commands.score import score_stream
+from cleanpairs.core.errors import DataError, ResourceError
 from cleanpairs.engine import make_engine, plan_partitions, run_partitions
-from cleanpairs.errors import DataError, ResourceError
-from cleanpairs.streaming import score_stream
 
 pytestmark = [
     pytest.mark.slow,
@@ -85,7 +85,7 @@ def test_scores_are_those_of_the_local_engine_bit_for_bit(
     captions = [" ".join(f"w{k}" for k in row) for row in rng.integers(0, 9, (90, 3))]
     data = tmp_path / "data.parquet"
     pq.write_table(pa.table({"caption": captions, "image_features": flat}), data, row_group_size=20)
-    model = InfoNCE(dim=8, dim_word=4, epochs=1, batch_size=8, label_group=8, device="cpu").fit(data)
+    model = InfoNCE(dim=8, dim_word=4, epochs=1, batch_size=8, eval_group_size=8, device="cpu").fit(data)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the last bit of a sum depends on the threads that add it up
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

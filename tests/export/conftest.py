@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 
 def encoded(number: int, kind: str = "PNG") -> bytes:

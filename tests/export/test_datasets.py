@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.data import load_pairs, read_image
-from cleanpairs.errors import ConfigError, DataError, OutputError
 from cleanpairs.export import datasets_format, diff_export, export_pairs, restore_export
 from cleanpairs.export.datasets_format import iter_stored
 from cleanpairs.export.features import features_of

@@ -17,7 +17,7 @@ import pytest
 
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import export_pairs, restore_export
-from cleanpairs.plan import RepairPlan
+from cleanpairs.repair.plan import RepairPlan
 
 ACTIONS = ["keep", "rematch_text", "rematch_image", "recaption", "drop", "keep", "rematch_text", "keep"]
 REPAIRED = ("rematch_text", "rematch_image", "recaption")
@@ -121,7 +121,7 @@ def test_a_reader_sets_aside_what_has_no_vector(
         assert again.reasons == {3: "there is no text vector"}
         assert again.text_vectors is not None
         np.testing.assert_array_equal(again.text_vectors[[0, 1, 2]], np.array([numbers(n)[i] for i in (0, 2, 2)]))
-        given = again.given_scores["similarity"]
+        given = again.precomputed_scores["similarity"]
         np.testing.assert_array_equal(np.isnan(given), [a in REPAIRED for a in ACTIONS if a != "drop"])
 
 
@@ -170,14 +170,16 @@ def test_scores_along_lists_of_captions(
     assert restored(out).equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
     again = load_pairs(out)
     nan = np.nan
-    np.testing.assert_array_equal(again.given_scores["similarity"], np.float32([nan, 0.5, nan, nan, 2.5, 4, nan]))
+    np.testing.assert_array_equal(again.precomputed_scores["similarity"], np.float32([nan, 0.5, nan, nan, 2.5, 4, nan]))
 
     export_pairs(pairs, plan, out, explode=True, overwrite=True)
     table = pq.read_table(out)
     assert table["similarity"].to_pylist() == [None, 0.5, None, None, 2.5, 4.0, None]
     assert table["clip_score"].to_pylist() == [None, 0, 1, 1, 2, 4, None]
     assert restored(out).equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
-    np.testing.assert_array_equal(load_pairs(out).given_scores["similarity"], again.given_scores["similarity"])
+    np.testing.assert_array_equal(
+        load_pairs(out).precomputed_scores["similarity"], again.precomputed_scores["similarity"]
+    )
 
 
 def test_scores_whose_lists_are_too_short(

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.core.errors import ConfigError, OutputExistsError
 from cleanpairs.data import load_pairs
-from cleanpairs.errors import ConfigError, OutputExistsError
 from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.export.formats import FORMATS, choose_format, make_format
 
@@ -147,9 +147,9 @@ def test_our_readers_read_it_and_it_exports_again(
 FULL = """
 import resource, sys
 from cleanpairs.data import load_pairs
-from cleanpairs.errors import OutputError
+from cleanpairs.core.errors import OutputError
 from cleanpairs.export import export_pairs
-from cleanpairs.plan import RepairPlan
+from cleanpairs.repair.plan import RepairPlan
 
 pairs, plan = load_pairs(sys.argv[1]), RepairPlan.load(sys.argv[2])
 for limit in (300, 2000, 6000):  # bytes that a file may have: real errors of real writes

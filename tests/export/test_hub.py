@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from cleanpairs.errors import ConfigError, DataError, OutputError
+from cleanpairs.commands.export import push_run
+from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.export import CardFacts, export_pairs, push_export
 from cleanpairs.export.hub import check_push, push_files
 from cleanpairs.export.pushing import model_card, push_model
-from cleanpairs.exporting import push_run
 
 
 class Hub(ThreadingHTTPServer):

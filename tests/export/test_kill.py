@@ -18,7 +18,7 @@ CODE = """
 import os, signal, sys
 from cleanpairs.data import load_pairs
 from cleanpairs.export import export_pairs, {module} as module
-from cleanpairs.plan import RepairPlan
+from cleanpairs.repair.plan import RepairPlan
 
 whole, calls = module.{name}, []
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.export import diff_export, export_pairs, restore_export
 from cleanpairs.export.uids_format import uid_array
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.core.errors import OutputError
 from cleanpairs.data import load_pairs
-from cleanpairs.errors import OutputError
 from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.export.donors import StoredRows
-from cleanpairs.plan import RepairPlan
+from cleanpairs.repair.plan import RepairPlan
 
 
 def regions(n: int) -> pa.Array:

@@ -15,8 +15,8 @@ import pytest
 import webdataset
 from PIL import Image
 
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.data import load_pairs
-from cleanpairs.errors import CleanpairsError, ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.export import diff_export, export_pairs, restore_export, webdataset_format
 from cleanpairs.export.formats import make_format
 from cleanpairs.export.webdataset_format import image_suffix, sample_key

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faults import mutation
 
-from cleanpairs.errors import DataError
+from cleanpairs.core.errors import DataError
 
 DATA = bytes(range(256)) * 8
 

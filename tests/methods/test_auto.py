@@ -9,13 +9,13 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Auto, Pairs
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.agreement import Agreement, nothing_known
 from cleanpairs.data.noise import apply_noise, inject_noise
-from cleanpairs.errors import ConfigError
 from cleanpairs.methods import auto
 from cleanpairs.methods.auto import _Weighing, agreement_of, reduced
 from cleanpairs.trainer import TrainingData
-from cleanpairs.trainer.view import View
+from cleanpairs.trainer.context import EpochContext
 
 WORDS = [f"word{k}" for k in range(24)]
 
@@ -31,7 +31,9 @@ def corpus(n: int, seed: int = 0) -> Pairs:
 
 
 def small(**changes: Any) -> Auto:
-    return Auto(**{"backbone": "mlp", "dim": 32, "epochs": 7, "horizon": 4, "lr": 2e-3, "batch_size": 32, **changes})
+    return Auto(
+        **{"backbone": "mlp", "dim": 32, "epochs": 7, "label_epochs": 4, "lr": 2e-3, "batch_size": 32, **changes}
+    )
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.6])
@@ -54,7 +56,7 @@ def test_clean_pairs_are_left_alone() -> None:
     assert model.noise_rate_ < 0.05 and (model.correspondence_ < model.threshold_).mean() < 0.02
 
 
-def test_the_label_beats_each_of_its_witnesses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_label_beats_each_of_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     clean = corpus(1500, seed=3)
     noise = inject_noise(clean, 0.5, seed=2)
     seen: list[_Weighing] = []
@@ -62,15 +64,15 @@ def test_the_label_beats_each_of_its_witnesses(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Auto, "_procedure", lambda self, data: seen.append(make(self, data)) or seen[-1])
     model = small().fit(apply_noise(clean, noise))
     truth = ~noise.mismatched
-    witness, network = seen[0].right, seen[0].scores[: len(truth)]
+    untrained_evidence, network = seen[0].right, seen[0].scores[: len(truth)]
     network[seen[0].planted] = np.nan  # they had another's caption then
     asked = np.isfinite(network)
-    truth, witness, network = truth[asked], witness[asked], network[asked]
+    truth, untrained_evidence, network = truth[asked], untrained_evidence[asked], network[asked]
     joint = roc_auc_score(truth, model.correspondence_[asked])
-    assert joint > roc_auc_score(truth, witness) and joint > roc_auc_score(truth, network) - 0.002
+    assert joint > roc_auc_score(truth, untrained_evidence) and joint > roc_auc_score(truth, network) - 0.002
 
 
-def test_repair_gives_wronged_images_captions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repair_gives_mismatched_images_captions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clean = corpus(800, seed=5)
     noise = inject_noise(clean, 0.4, seed=4)
     seen: list[_Weighing] = []
@@ -104,7 +106,7 @@ def test_batches_take_the_captions_they_are_given(monkeypatch: pytest.MonkeyPatc
     order = np.arange(60)
     order[[3, 9]] = [9, 3]
 
-    def loss(self: _Weighing, view: View, network: int, batch: Any, seed: int) -> Any:
+    def loss(self: _Weighing, view: EpochContext, network: int, batch: Any, seed: int) -> Any:
         view.networks[network].model.text_drop = view.networks[network].model.image_drop = 0.0
         rows = np.arange(60)
         view.networks[network].eval()
@@ -118,7 +120,7 @@ def test_batches_take_the_captions_they_are_given(monkeypatch: pytest.MonkeyPatc
         return plain.similarity().mean()
 
     monkeypatch.setattr(_Weighing, "loss", loss)
-    small(epochs=2, horizon=2, repaired=0.0).fit(clean)
+    small(epochs=2, label_epochs=2, repaired=0.0).fit(clean)
     assert found and max(found) < 1e-5
 
 
@@ -156,7 +158,9 @@ def test_captions_that_are_vectors_are_asked_too() -> None:
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
 
 
-@pytest.mark.parametrize("change", [{"networks": 1}, {"likeness": False}, {"witness": False}, {"repaired": 0.0}])
+@pytest.mark.parametrize(
+    "change", [{"networks": 1}, {"neighbour_similarity": False}, {"untrained_evidence": False}, {"repaired": 0.0}]
+)
 def test_every_part_can_be_left_out(change: dict[str, Any]) -> None:
     clean = corpus(700, seed=9)
     noise = inject_noise(clean, 0.5, seed=3)
@@ -208,6 +212,6 @@ def test_planted_pairs_get_their_own_captions_back_and_are_judged_like_all_other
 
 
 def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined() -> None:
-    model = small(epochs=4, horizon=3).fit(corpus(100))
+    model = small(epochs=4, label_epochs=3).fit(corpus(100))
     assert np.isnan(model.noise_rate_) and model.calibration_ is None
     assert np.isfinite(model.correspondence_).all()

@@ -13,11 +13,11 @@ from cleanpairs import BiCro, Pairs
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.methods.bicro import consistency
-from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
     "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -32,7 +32,7 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
     return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
 
 
-def view_of(procedure: Any, n: int, **settings: Any) -> View:
+def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the procedure's networks, which know nothing, on n pairs."""
     from lightning_fabric import Fabric
 
@@ -47,8 +47,8 @@ def view_of(procedure: Any, n: int, **settings: Any) -> View:
         networks.append(Network(model, procedure.head(model)))
     fabric = Fabric(accelerator="cpu", devices=1)
     wrapped = [fabric.setup_module(network) for network in networks]
-    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
-    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+    known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
+    return EpochContext(data, TrainingSettings(**known), networks, wrapped, fabric)
 
 
 def unit(n: int, seed: int, dim: int = 6) -> np.ndarray:
@@ -162,7 +162,7 @@ def test_clean_pairs_keep_1_and_the_value_joins_split_and_consistency() -> None:
     np.testing.assert_allclose(value, np.mean(each, axis=0), rtol=1e-5)
 
 
-def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+def test_mismatched_pairs_get_lower_correspondence_and_are_rematched() -> None:
     pairs = corpus()
     model = BiCro(**SMALL).fit(pairs)
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85

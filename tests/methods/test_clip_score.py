@@ -14,8 +14,8 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Pairs
+from cleanpairs.core.errors import ConfigError, DataError, NotFittedError, RefusedError
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from cleanpairs.errors import ConfigError, DataError, NotFittedError, RefusedError
 from cleanpairs.methods.clip_score import ClipScore
 
 pytest.importorskip("transformers")
@@ -80,7 +80,7 @@ def pictures(n: int) -> list[bytes | None]:
 
 
 def clip(folder: Path, **settings: Any) -> ClipScore:
-    return ClipScore(**{"model": folder, "device": "cpu", "label_group": 16, **settings})
+    return ClipScore(**{"model": folder, "device": "cpu", "eval_group_size": 16, **settings})
 
 
 # -- what it computes -----------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_another_model_under_the_name_is_refused(folder: Path, encoder: Pretrain
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("model", ""), ("model", 3), ("quantile", 1), ("quantile", -0.1), ("quantile", "a"),
-     ("revision", 2), ("image_encoder", "cnn"), ("threshold", 2), ("label_group", 1)],
+     ("revision", 2), ("image_encoder", "cnn"), ("threshold", 2), ("eval_group_size", 1)],
 )  # fmt: skip
 def test_a_bad_setting_is_named(folder: Path, setting: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=setting):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import Pairs, load_pairs
-from cleanpairs.errors import ConfigError, DataError, RefusedError
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.methods import normalised
 from cleanpairs.methods.clip_score import ClipScore
 
@@ -116,7 +116,7 @@ def test_a_column_of_scores_needs_nothing_else(tmp_path: Path) -> None:
 
 
 def test_scores_and_vectors_together_repair() -> None:
-    pairs = both(given_scores={"similarity": np.where(np.arange(60) < 12, 0.1, 0.3)})
+    pairs = both(precomputed_scores={"similarity": np.where(np.arange(60) < 12, 0.1, 0.3)})
     model = ClipScore(score_column="similarity", quantile=0.2).fit(pairs)
     assert np.unique(model.correspondence_).tolist() == pytest.approx([0.55, 0.65])
     assert (model.rematch(pairs, repairs="plausible").to_pandas()["action"] == "rematch_text").sum() >= 10
@@ -128,7 +128,7 @@ def test_what_the_data_must_bring() -> None:
         ClipScore(text_encoder="features").fit(plain)
     with pytest.raises(DataError, match=r"no scores 'similarity' \(found: none\)"):
         ClipScore(score_column="similarity").fit(plain)
-    percent = both(given_scores={"clip_score": np.full(60, 28.0)})
+    percent = both(precomputed_scores={"clip_score": np.full(60, 28.0)})
     with pytest.raises(DataError, match=r"must hold cosines.*'clip_score' holds 28 at pair 0"):
         ClipScore(score_column="clip_score").fit(percent)
 
@@ -151,7 +151,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, object], message: 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 def test_few_pairs(n: int) -> None:
-    pairs = both(n, 0, given_scores={"similarity": np.full(n, 0.3)})
+    pairs = both(n, 0, precomputed_scores={"similarity": np.full(n, 0.3)})
     for model in (ClipScore(text_encoder="features"), ClipScore(score_column="similarity")):
         if n < 2:
             with pytest.raises((DataError, RefusedError)):

@@ -1,4 +1,4 @@
-"""CRCL as an estimator: its pieces, its presets, its precisions."""
+"""CRCL as an estimator: its stages, its presets, its precisions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cleanpairs import CRCL, Pairs
-from cleanpairs.trainer import Piece
+from cleanpairs.trainer import TrainingStage
 
 
 def corpus(n: int = 48, seed: int = 0) -> Pairs:
@@ -29,22 +29,22 @@ def test_trains_in_every_precision(precision: str) -> None:
 
 
 def test_pieces_are_the_refining_ones_and_the_last_one_which_alone_decays() -> None:
-    assert CRCL(refine_epochs=(3, 4), epochs=9)._pieces() == [Piece(3), Piece(4), Piece(9, 6)]
-    assert CRCL(refine_epochs=(), epochs=9, lr_update=2)._pieces() == [Piece(9, 2)]
+    assert CRCL(refine_epochs=(3, 4), epochs=9)._stages() == [TrainingStage(3), TrainingStage(4), TrainingStage(9, 6)]
+    assert CRCL(refine_epochs=(), epochs=9, lr_update=2)._stages() == [TrainingStage(9, 2)]
 
 
 def test_the_papers_settings_are_those_of_its_table() -> None:
     paper = CRCL.paper(random_state=7)
-    assert paper._pieces() == [Piece(7), Piece(7), Piece(7), Piece(32, 15)]
+    assert paper._stages() == [TrainingStage(7), TrainingStage(7), TrainingStage(7), TrainingStage(32, 15)]
     assert (paper.tau, paper.lam, paper.beta, paper.epsilon, paper.freeze) == (0.05, 5.0, 0.8, 0.1, 2)
     assert (paper.dim, paper.dim_word, paper.batch_size, paper.lr, paper.weight_decay) == (1024, 300, 128, 5e-4, 0.01)
-    assert (paper.label_pass, paper.horizon, paper.exclude_duplicates) == ("batch", None, False)
+    assert (paper.label_pass, paper.label_epochs, paper.exclude_duplicates) == ("batch", None, False)
     assert paper.random_state == 7
     labels = paper._procedure(range(3)).correspondence  # type: ignore[arg-type]
     assert labels.wants(1, 7) and labels.wants(4, 32) and not labels.wants(1, 1)
 
 
-def test_wronged_pairs_get_lower_labels() -> None:
+def test_mismatched_pairs_get_lower_labels() -> None:
     pairs = corpus(160)
     rng = np.random.default_rng(1)
     order = np.arange(160)

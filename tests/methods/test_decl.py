@@ -11,17 +11,17 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import DECL, Pairs
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.errors import ConfigError
 from cleanpairs.methods.decl import expected_probability
 from cleanpairs.methods.splitting import scaled
 from cleanpairs.objectives.evidential import EvidentialLoss
-from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
     "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -36,7 +36,7 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
     return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
 
 
-def view_of(procedure: Any, n: int, **settings: Any) -> View:
+def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the procedure's networks, which know nothing, on n pairs."""
     from lightning_fabric import Fabric
 
@@ -51,8 +51,8 @@ def view_of(procedure: Any, n: int, **settings: Any) -> View:
         networks.append(Network(model, procedure.head(model)))
     fabric = Fabric(accelerator="cpu", devices=1)
     wrapped = [fabric.setup_module(network) for network in networks]
-    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
-    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+    known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
+    return EpochContext(data, TrainingSettings(**known), networks, wrapped, fabric)
 
 
 @pytest.mark.parametrize("excluding", [False, True])
@@ -104,7 +104,7 @@ def test_every_pair_once_an_epoch_weighed_by_its_posterior() -> None:
     assert float(procedure.loss(view, 0, (np.arange(9),), 1).detach()) == 0
 
 
-def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+def test_mismatched_pairs_get_lower_correspondence_and_are_rematched() -> None:
     pairs = corpus()
     model = DECL(**SMALL).fit(pairs)
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85

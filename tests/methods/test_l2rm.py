@@ -20,11 +20,11 @@ from cleanpairs.methods.l2rm import CostNet
 from cleanpairs.objectives.rematching import RematchingLoss
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.scoring import Embeddings
-from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
     "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -39,7 +39,7 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
     return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
 
 
-def view_of(procedure: Any, n: int, **settings: Any) -> View:
+def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the procedure's networks, which know nothing, on n pairs."""
     from lightning_fabric import Fabric
 
@@ -54,15 +54,15 @@ def view_of(procedure: Any, n: int, **settings: Any) -> View:
         networks.append(Network(model, procedure.head(model)))
     fabric = Fabric(accelerator="cpu", devices=1)
     wrapped = [fabric.setup_module(network) for network in networks]
-    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
-    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+    known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
+    return EpochContext(data, TrainingSettings(**known), networks, wrapped, fabric)
 
 
 def procedure_of(n: int, **settings: Any) -> Any:
     return L2RM(**{"batch_size": 8, "transport_reg": 0.05, **settings})._procedure(range(n))  # type: ignore[arg-type]
 
 
-def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, View]:
+def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, EpochContext]:
     procedure = procedure_of(n, **settings)
     view = view_of(procedure, n)
     procedure.w[0] = np.where(np.arange(n) < clean, 0.9, 0.1)
@@ -90,7 +90,7 @@ def test_columns_behind_the_net_keep_the_plain_cost() -> None:
     torch.testing.assert_close(net(S)[:, :3], (0.25 - S[:, :3]).relu())
 
 
-def parts(view: View, clean: np.ndarray, noisy: np.ndarray) -> tuple[Any, Any]:
+def parts(view: EpochContext, clean: np.ndarray, noisy: np.ndarray) -> tuple[Any, Any]:
     f = view.forward(0, clean, noisy, seed=1)
     return f.select(f.source == 0), f.select(f.source == 1)
 
@@ -231,7 +231,7 @@ def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path
 
 
 @pytest.mark.parametrize("search", ["batch", "corpus"])
-def test_wronged_pairs_get_lower_correspondence_and_are_rematched(search: str) -> None:
+def test_mismatched_pairs_get_lower_correspondence_and_are_rematched(search: str) -> None:
     pairs = corpus()
     model = L2RM(**SMALL, search=search).fit(pairs)
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85

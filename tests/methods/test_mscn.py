@@ -15,15 +15,15 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from cleanpairs import MSCN, Pairs
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.errors import ConfigError, DataError
 from cleanpairs.methods.mscn import CorrectionNet, meta_gradient_weights
-from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
     "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -38,7 +38,7 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
     return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
 
 
-def view_of(procedure: Any, n: int, **settings: Any) -> View:
+def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the procedure's networks, which know nothing, on n pairs."""
     from lightning_fabric import Fabric
 
@@ -53,8 +53,8 @@ def view_of(procedure: Any, n: int, **settings: Any) -> View:
         networks.append(Network(model, procedure.head(model)))
     fabric = Fabric(accelerator="cpu", devices=1)
     wrapped = [fabric.setup_module(network) for network in networks]
-    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
-    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+    known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
+    return EpochContext(data, TrainingSettings(**known), networks, wrapped, fabric)
 
 
 # -- the meta gradient ----------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_the_meta_gradient_is_the_mixed_second_derivative() -> None:
 # -- in the loop ----------------------------------------------------------------------------------------------------
 
 
-def started(n: int = 40, odd: bool = False, **settings: Any) -> tuple[Any, View]:
+def started(n: int = 40, odd: bool = False, **settings: Any) -> tuple[Any, EpochContext]:
     """``odd``: every third caption is a word longer, every fourth one shorter."""
     method = MSCN(meta=corpus(24, 0, 11), backbone="mlp", **{"meta_every": 1, **settings})
     pairs, ids = corpus(n, 0), np.arange(n)
@@ -155,7 +155,7 @@ def started(n: int = 40, odd: bool = False, **settings: Any) -> tuple[Any, View]
     return procedure, view
 
 
-def parts(view: View) -> tuple[Any, Any]:
+def parts(view: EpochContext) -> tuple[Any, Any]:
     f = view.forward(0, np.arange(10), np.arange(24, 36), seed=1)
     return f.select(f.source == 0), f.select(f.source == 1)
 
@@ -329,7 +329,7 @@ def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path
             assert torch.equal(resumed.model_.state_dict()[name], value), (at, name)
 
 
-def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+def test_mismatched_pairs_get_lower_correspondence_and_are_rematched() -> None:
     pairs = corpus()
     model = MSCN(**SMALL, meta=corpus(40, 0, 11)).fit(pairs)
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85

@@ -10,15 +10,15 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import NCR, Pairs
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.errors import ConfigError
 from cleanpairs.objectives.triplet import TripletLoss, prediction
-from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
     "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -33,7 +33,7 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
     return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
 
 
-def view_of(procedure: Any, n: int, **settings: Any) -> View:
+def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the procedure's networks, which know nothing, on n pairs."""
     from lightning_fabric import Fabric
 
@@ -48,8 +48,8 @@ def view_of(procedure: Any, n: int, **settings: Any) -> View:
         networks.append(Network(model, procedure.head(model)))
     fabric = Fabric(accelerator="cpu", devices=1)
     wrapped = [fabric.setup_module(network) for network in networks]
-    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
-    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+    known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
+    return EpochContext(data, TrainingSettings(**known), networks, wrapped, fabric)
 
 
 def test_labels_are_rectified_by_the_other_networks_split() -> None:
@@ -88,7 +88,7 @@ def test_the_loss_is_that_of_clean_pairs_and_the_weighted_one_of_noisy_pairs(wei
     torch.testing.assert_close(procedure.split_loss(view, 1, clean, None), mean(clean))
 
 
-def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+def test_mismatched_pairs_get_lower_correspondence_and_are_rematched() -> None:
     pairs = corpus()
     model = NCR(**SMALL).fit(pairs)
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
@@ -110,7 +110,12 @@ def test_the_papers_settings() -> None:
     paper = NCR.paper(random_state=7)
     assert (paper.backbone, paper.epochs, paper.warmup, paper.lr, paper.lr_update) == ("sgr", 40, 5, 2e-4, 30)
     assert (paper.margin, paper.curve, paper.clean_above, paper.noisy_weight) == (0.2, 10.0, 0.5, 1.0)
-    assert (paper.split_by, paper.warm_loss, paper.clean_loss, paper.horizon) == ("triplet", "mean", "triplet", None)
+    assert (paper.split_by, paper.warm_loss, paper.clean_loss, paper.label_epochs) == (
+        "triplet",
+        "mean",
+        "triplet",
+        None,
+    )
     procedure = paper._procedure(range(4))  # type: ignore[arg-type]
     assert (procedure.networks, procedure.mixture) == (2, "gaussian") and paper.random_state == 7
 

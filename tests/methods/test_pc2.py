@@ -19,11 +19,11 @@ from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.methods.pc2 import PseudoClassifier
 from cleanpairs.objectives.triplet import TripletLoss
-from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
     "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -38,7 +38,7 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
     return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
 
 
-def view_of(procedure: Any, n: int, **settings: Any) -> View:
+def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the procedure's networks, which know nothing, on n pairs."""
     from lightning_fabric import Fabric
 
@@ -53,15 +53,15 @@ def view_of(procedure: Any, n: int, **settings: Any) -> View:
         networks.append(Network(model, procedure.head(model)))
     fabric = Fabric(accelerator="cpu", devices=1)
     wrapped = [fabric.setup_module(network) for network in networks]
-    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
-    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+    known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
+    return EpochContext(data, TrainingSettings(**known), networks, wrapped, fabric)
 
 
 def procedure_of(n: int, **settings: Any) -> Any:
     return PC2(**{"classes": 6, "class_tau": 0.3, **settings})._procedure(range(n))  # type: ignore[arg-type]
 
 
-def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, View]:
+def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, EpochContext]:
     """The first ``clean`` pairs are clean for both networks."""
     procedure = procedure_of(n, **settings)
     view = view_of(procedure, n)
@@ -103,7 +103,7 @@ def test_the_classes_loss_by_hand() -> None:
 # -- pseudo-captions ------------------------------------------------------------------------------------------------
 
 
-def captioned_by_hand(view: View, noisy: Any, lenders: Any, s: list[float]) -> Tensor:
+def captioned_by_hand(view: EpochContext, noisy: Any, lenders: Any, s: list[float]) -> Tensor:
     """Eq. 5 and 6: noisy image i with the i-th lender's caption, margins by s; equal captions are no negatives."""
     n, rows = len(noisy.rows), lenders.rows.tolist()
     S = noisy.images @ lenders.texts.T
@@ -277,7 +277,7 @@ def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path
 
 
 @pytest.mark.parametrize("search", ["batch", "corpus"])
-def test_wronged_pairs_get_lower_correspondence_and_are_rematched(search: str) -> None:
+def test_mismatched_pairs_get_lower_correspondence_and_are_rematched(search: str) -> None:
     pairs = corpus()
     model = PC2(**SMALL, classes=8, search=search).fit(pairs)
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
@@ -288,7 +288,7 @@ def test_wronged_pairs_get_lower_correspondence_and_are_rematched(search: str) -
 def test_rematching_looks_among_pairs_of_like_classes() -> None:
     pairs = corpus(60, 10)
     model = PC2(**{**SMALL, "epochs": 2, "warmup": 1}, classes=8).fit(pairs)
-    _, images, texts, _ = model._embed(pairs)
+    _, images, texts, *_ = model._embed(pairs)
     search = model._search(pairs, images, texts)
     asking, showing = np.array([3, 8]), np.arange(20, 60)
     probabilities = []

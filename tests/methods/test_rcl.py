@@ -13,7 +13,7 @@ from cleanpairs.objectives.complementary import KINDS, ComplementaryLoss
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
     "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -35,16 +35,16 @@ def fitted(**changes: Any) -> np.ndarray:
 
 def test_the_correspondence_is_the_mean_over_start_to_horizon() -> None:
     """The labels are not looked at, so that all these trainings are one."""
-    p = [fitted(start=k, horizon=k) for k in (1, 2, 3)]
+    p = [fitted(start=k, label_epochs=k) for k in (1, 2, 3)]
     assert not np.allclose(p[0], p[2])
-    np.testing.assert_allclose(fitted(start=1, horizon=3), np.mean(p, axis=0), rtol=1e-5)
-    np.testing.assert_allclose(fitted(start=2, horizon=None), np.mean(p[1:], axis=0), rtol=1e-5)
-    np.testing.assert_array_equal(fitted(start=1, horizon=1), p[0])
-    np.testing.assert_array_equal(fitted(start=9, horizon=None), p[2])  # a training that ends before the start
+    np.testing.assert_allclose(fitted(start=1, label_epochs=3), np.mean(p, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(fitted(start=2, label_epochs=None), np.mean(p[1:], axis=0), rtol=1e-5)
+    np.testing.assert_array_equal(fitted(start=1, label_epochs=1), p[0])
+    np.testing.assert_array_equal(fitted(start=9, label_epochs=None), p[2])  # a training that ends before the start
 
 
 @pytest.mark.parametrize("kind", ["log", "tan", "gce"])
-def test_wronged_pairs_get_lower_correspondence_and_are_rematched(kind: str) -> None:
+def test_mismatched_pairs_get_lower_correspondence_and_are_rematched(kind: str) -> None:
     pairs = corpus()
     model = RCL(**SMALL, kind=kind).fit(pairs)
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
@@ -66,4 +66,4 @@ def test_every_kind_of_the_objective_can_be_asked_for(kind: str) -> None:
 def test_the_papers_settings() -> None:
     paper = RCL.paper(kind="tan")
     assert (paper.backbone, paper.epochs, paper.lr_update, paper.tau) == ("sgr", 40, 30, 0.05)
-    assert (paper.horizon, paper.exclude_duplicates, paper.kind) == (None, False, "tan")
+    assert (paper.label_epochs, paper.exclude_duplicates, paper.kind) == (None, False, "tan")

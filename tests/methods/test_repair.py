@@ -19,11 +19,11 @@ from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.methods.repair import correspondence_of_ranks, ends_of_ranks
 from cleanpairs.scoring import Embeddings
-from cleanpairs.trainer import Network, TrainingData, TrainingSettings, View
+from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
     "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -38,7 +38,7 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0) -> Pairs:
     return Pairs.from_arrays(captions, features=np.array([vectors[row].sum(0) for row in chosen], np.float32))
 
 
-def view_of(procedure: Any, n: int, **settings: Any) -> View:
+def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the procedure's networks, which know nothing, on n pairs."""
     from lightning_fabric import Fabric
 
@@ -53,8 +53,8 @@ def view_of(procedure: Any, n: int, **settings: Any) -> View:
         networks.append(Network(model, procedure.head(model)))
     fabric = Fabric(accelerator="cpu", devices=1)
     wrapped = [fabric.setup_module(network) for network in networks]
-    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
-    return View(data, TrainingSettings(**known), networks, wrapped, fabric)
+    known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
+    return EpochContext(data, TrainingSettings(**known), networks, wrapped, fabric)
 
 
 def vectors(n: int, seed: int) -> Tensor:
@@ -151,7 +151,7 @@ def test_labels_of_one_network_train_the_other() -> None:
 # -- half-replacing -------------------------------------------------------------------------------------------------
 
 
-def replaced_by_hand(procedure: Any, view: View, f: Any, *, image: bool) -> Tensor:
+def replaced_by_hand(procedure: Any, view: EpochContext, f: Any, *, image: bool) -> Tensor:
     """Eq. 10 to 13, pair by pair."""
     bank = procedure.memories[0].arrays()
     images, texts = bank.images.numpy(), bank.texts.numpy()
@@ -174,7 +174,7 @@ def replaced_by_hand(procedure: Any, view: View, f: Any, *, image: bool) -> Tens
     return procedure.pair_objective(S, labels, excluded).mean()
 
 
-def with_memory(n: int, **settings: Any) -> tuple[Any, View]:
+def with_memory(n: int, **settings: Any) -> tuple[Any, EpochContext]:
     procedure = procedure_of(n, **settings)
     view = view_of(procedure, n)
     procedure.memories[0].push(vectors(20, 1), vectors(20, 2), np.arange(20))
@@ -305,7 +305,7 @@ def test_fewer_are_shown_than_asked_for() -> None:
     assert found is not None and found.indices[:, 0].tolist() == [0, 0] and (found.indices[:, 1:] == -1).all()
 
 
-def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+def test_mismatched_pairs_get_lower_correspondence_and_are_rematched() -> None:
     pairs = corpus()
     model = REPAIR(**SMALL, memory=64, neighbours=4).fit(pairs)
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
@@ -317,4 +317,4 @@ def test_the_papers_settings() -> None:
     paper = REPAIR.paper()
     assert (paper.memory, paper.neighbours, paper.eta, paper.noisy_weight) == (4096, 32, 0.25, 0.15)
     assert (paper.backbone, paper.epochs, paper.lr_update, paper.warm_loss) == ("sgr", 40, 30, "mean")
-    assert (paper.replace_after, paper._pieces()[0].decay(35), paper._pieces()[0].decay(36)) == (20, 1.0, 0.1)
+    assert (paper.replace_after, paper._stages()[0].decay(35), paper._stages()[0].decay(36)) == (20, 1.0, 0.1)

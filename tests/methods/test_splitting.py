@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 from cleanpairs import NCR, Pairs
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.errors import ConfigError
 from cleanpairs.methods.splitting import UNSPLIT, Splitting, scaled
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.ops.matching import matching_probability
-from cleanpairs.trainer import Forward, Network, TrainingData, TrainingSettings, View
+from cleanpairs.trainer import BatchOutput, EpochContext, Network, TrainingData, TrainingSettings
 
 WORDS = [f"w{k}" for k in range(12)]
 
 
-def view_of(n: int = 40, networks: int = 2, **settings: Any) -> View:
+def view_of(n: int = 40, networks: int = 2, **settings: Any) -> EpochContext:
     """The first epoch of networks that know nothing, on n pairs."""
     from lightning_fabric import Fabric
 
@@ -38,8 +38,8 @@ def view_of(n: int = 40, networks: int = 2, **settings: Any) -> View:
     made = [Network(MLP(len(WORDS) + 1, 6, dim=8, dim_word=4, text_drop=0.0, dropout=0.0)) for _ in range(networks)]
     fabric = Fabric(accelerator="cpu", devices=1)
     wrapped = [fabric.setup_module(network) for network in made]
-    known = {"batch_size": 8, "label_group": n, "label_rounds": 1, "bucket": 1, **settings}
-    return View(data, TrainingSettings(**known), made, wrapped, fabric)
+    known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
+    return EpochContext(data, TrainingSettings(**known), made, wrapped, fabric)
 
 
 class Scripted(Splitting):
@@ -48,28 +48,28 @@ class Scripted(Splitting):
     def __init__(self, n: int, script: list[list[np.ndarray]] | None = None, **settings: Any) -> None:
         super().__init__(n, warm_objective=InfoNCEWithRCE(), **settings)
         self.script = script or []
-        self.seen: list[tuple[Forward, Forward | None]] = []
+        self.seen: list[tuple[BatchOutput, BatchOutput | None]] = []
 
-    def losses(self, view: View, network: int) -> np.ndarray:
+    def losses(self, view: EpochContext, network: int) -> np.ndarray:
         return self.script[view.epoch - 1][network] if self.script else super().losses(view, network)
 
-    def split_loss(self, view: View, network: int, clean: Forward, noisy: Forward | None) -> Tensor:
+    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         self.seen.append((clean, noisy))
         return clean.similarity().sum()
 
 
-def heaps(low: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Losses in [0, 1] with a heap of low ones where ``low`` is."""
+def modes(low: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Losses in [0, 1] with a mode of low ones where ``low`` is."""
     rng = np.random.default_rng(seed)
     return np.clip(np.where(low, 0.1, 0.9) + 0.02 * rng.normal(size=len(low)), 0, 1)
 
 
-FLAT = np.linspace(0.5, 0.500001, 40)  # in rising order, but of one heap
+FLAT = np.linspace(0.5, 0.500001, 40)  # in rising order, but of one mode
 FIRST = np.arange(40) < 24
 SECOND = np.arange(40) >= 12
 
 
-def run(procedure: Splitting, view: View, epochs: int, first: int = 1, of: int = 99) -> list[np.ndarray]:
+def run(procedure: Splitting, view: EpochContext, epochs: int, first: int = 1, of: int = 99) -> list[np.ndarray]:
     values = []
     for view.epoch in range(first, epochs + 1):
         view.last = view.epoch == of
@@ -190,7 +190,7 @@ def test_a_step_hands_clean_and_noisy_pairs_over_apart() -> None:
 
 
 def test_the_split_comes_behind_the_warm_up() -> None:
-    procedure, view = Scripted(40, [[heaps(FIRST), heaps(SECOND)]] * 4, warmup=3), view_of()
+    procedure, view = Scripted(40, [[modes(FIRST), modes(SECOND)]] * 4, warmup=3), view_of()
     for epoch, known in ((1, False), (2, False), (3, True)):
         run(procedure, view, epoch, epoch)
         assert procedure.split_known is known
@@ -201,20 +201,20 @@ def test_the_split_comes_behind_the_warm_up() -> None:
 
 
 def test_a_training_that_ends_in_its_warm_up_is_split_at_its_end() -> None:
-    procedure, view = Scripted(40, [[heaps(FIRST), heaps(FIRST)]] * 2, warmup=5), view_of()
+    procedure, view = Scripted(40, [[modes(FIRST), modes(FIRST)]] * 2, warmup=5), view_of()
     values = run(procedure, view, 2, of=2)
     assert values[0].tolist() == [1.0] * 40
     assert ((values[1] > 0.5) == FIRST).all()
 
 
 def test_a_refused_split_keeps_the_previous_one_and_says_so() -> None:
-    script = [[heaps(FIRST), heaps(SECOND)], [FLAT, heaps(SECOND)], [heaps(FIRST), heaps(np.arange(40) < 8)]]
+    script = [[modes(FIRST), modes(SECOND)], [FLAT, modes(SECOND)], [modes(FIRST), modes(np.arange(40) < 8)]]
     procedure, view = Scripted(40, script, warmup=1), view_of()
     run(procedure, view, 1)
     before = procedure.w.copy()
     run(procedure, view, 2, 2)
     np.testing.assert_array_equal(procedure.w, before)
-    assert procedure.note == "network 1: losses do not separate into two heaps"
+    assert procedure.note == "network 1: losses do not separate into two modes"
     run(procedure, view, 3, 3)
     np.testing.assert_array_equal(procedure.w, before)
     assert procedure.note == "network 2: the share of clean pairs jumps from 70.0% to 20.0%"
@@ -223,7 +223,7 @@ def test_a_refused_split_keeps_the_previous_one_and_says_so() -> None:
 def test_a_single_networks_note_has_no_number() -> None:
     procedure, view = Scripted(40, [[FLAT]], networks=1, warmup=1), view_of(networks=1)
     run(procedure, view, 1)
-    assert procedure.note == "losses do not separate into two heaps"
+    assert procedure.note == "losses do not separate into two modes"
 
 
 def test_where_nothing_ever_splits_all_are_clean_and_their_order_is_kept() -> None:
@@ -240,18 +240,19 @@ def test_where_nothing_ever_splits_all_are_clean_and_their_order_is_kept() -> No
 def test_a_split_after_none_is_not_held_against_all_clean() -> None:
     """The share of clean pairs falls from 100 % to 20 %: no jump, since nothing had split before."""
     few = np.arange(40) < 8
-    procedure, view = Scripted(40, [[FLAT], [heaps(few)]], networks=1, warmup=1), view_of(networks=1)
+    procedure, view = Scripted(40, [[FLAT], [modes(few)]], networks=1, warmup=1), view_of(networks=1)
     run(procedure, view, 2)
     assert procedure.note is None and ((procedure.w[0] > 0.5) == few).all()
 
 
-# -- the horizon ----------------------------------------------------------------------------------------------------
+# -- the last of these epochs
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_labels_behind_the_horizon_do_not_enter_the_value() -> None:
     shrinking = [np.arange(40) < k for k in (30, 26, 22, 18, 14)]
-    script = [[heaps(low)] for low in shrinking]
-    procedure, view = Scripted(40, script, networks=1, warmup=2, horizon=2), view_of(networks=1)
+    script = [[modes(low)] for low in shrinking]
+    procedure, view = Scripted(40, script, networks=1, warmup=2, label_epochs=2), view_of(networks=1)
     values = run(procedure, view, 5, of=6)
     assert values[0].tolist() == [1.0] * 40
     np.testing.assert_allclose(values[1] > 0.5, shrinking[1])
@@ -259,14 +260,14 @@ def test_labels_behind_the_horizon_do_not_enter_the_value() -> None:
     np.testing.assert_array_equal(values[3], values[2])
     np.testing.assert_array_equal(values[4], values[2])
     assert ((procedure.w[0] > 0.5) == shrinking[4]).all()  # while the training goes on with them
-    everything = Scripted(40, script, networks=1, warmup=2, horizon=None)
+    everything = Scripted(40, script, networks=1, warmup=2, label_epochs=None)
     np.testing.assert_allclose(
         run(everything, view, 5)[-1], np.mean([low.astype(float) for low in shrinking[1:]], axis=0), atol=0.02
     )
 
 
 def test_the_last_epoch_behind_the_horizon_is_not_looked_at() -> None:
-    procedure, view = Scripted(40, [[heaps(FIRST)]], networks=1, warmup=1, horizon=1), view_of(networks=1)
+    procedure, view = Scripted(40, [[modes(FIRST)]], networks=1, warmup=1, label_epochs=1), view_of(networks=1)
     value = run(procedure, view, 1)[0]
     np.testing.assert_array_equal(run(procedure, view, 2, 2, of=2)[0], value)  # the script ends before it
 
@@ -307,13 +308,13 @@ def test_the_loss_of_the_pairs(clean_loss: str) -> None:
 
 
 def test_the_state_goes_on_as_if_nothing_had_been() -> None:
-    script = [[heaps(np.arange(40) < k, 1), heaps(np.arange(40) < k + 2, 2)] for k in (30, 26, 22, 24)]
+    script = [[modes(np.arange(40) < k, 1), modes(np.arange(40) < k + 2, 2)] for k in (30, 26, 22, 24)]
     script[2][1] = FLAT  # refused: what was split before the cut stands
     view = view_of()
-    whole, cut = Scripted(40, script, warmup=1, horizon=3), Scripted(40, script, warmup=1, horizon=3)
+    whole, cut = Scripted(40, script, warmup=1, label_epochs=3), Scripted(40, script, warmup=1, label_epochs=3)
     expected = run(whole, view, 4)
     run(cut, view, 2)
-    resumed = Scripted(40, script, warmup=1, horizon=3)
+    resumed = Scripted(40, script, warmup=1, label_epochs=3)
     state = cut.state()
     assert all(isinstance(v, np.ndarray | int | bool | float) for v in state.values())
     resumed.load_state(state)
@@ -344,7 +345,7 @@ def corpus(n: int = 48) -> Pairs:
 
 
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 8, "label_group": 24, "epochs": 4, "warmup": 1,
+    "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 8, "eval_group_size": 24, "epochs": 4, "warmup": 1,
     "lr": 1e-2, "tau": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -388,6 +389,6 @@ def test_the_networks_of_a_pair_differ() -> None:
 
 
 def test_settings_out_of_range_are_refused_before_any_work() -> None:
-    for changes in ({"warmup": 0}, {"clean_above": 1.0}, {"horizon": 0}, {"split_by": "loss"}, {"curve": 1.0}):
+    for changes in ({"warmup": 0}, {"clean_above": 1.0}, {"label_epochs": 0}, {"split_by": "loss"}, {"curve": 1.0}):
         with pytest.raises(ConfigError, match=next(iter(changes))):
             NCR(**{**SMALL, **changes}).fit(corpus())

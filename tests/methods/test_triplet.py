@@ -9,12 +9,12 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import InfoNCE, Pairs, Triplet
-from cleanpairs.correspondence.valley import find_valley
+from cleanpairs.correspondence.density_minimum import find_density_minimum
 from cleanpairs.objectives.triplet import TripletLoss
 
 WORDS = [f"w{k}" for k in range(24)]
 SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "label_group": 32, "lr": 5e-3, "tau": 0.1,
+    "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
     "epochs": 8, "image_drop": 0.0, "text_drop": 0.1, "device": "cpu",
 }  # fmt: skip
 
@@ -55,7 +55,7 @@ def test_the_correspondence_is_the_last_epochs_probability() -> None:
     assert not np.allclose(long.correspondence_, short.correspondence_)
 
 
-def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
+def test_mismatched_pairs_get_lower_correspondence_and_are_rematched() -> None:
     pairs = corpus()
     model = Triplet(**SMALL).fit(pairs)
     assert roc_auc_score(np.arange(160) < 40, -model.correspondence_) > 0.85
@@ -64,18 +64,18 @@ def test_wronged_pairs_get_lower_correspondence_and_are_rematched() -> None:
 
 
 @pytest.mark.parametrize("method", [InfoNCE, Triplet])
-def test_nothing_is_flagged_where_no_valley_is(method: Any) -> None:
+def test_nothing_is_flagged_where_no_density_minimum_is(method: Any) -> None:
     """Neither probability means anything in absolute terms: the one is near 1, the other near 1 / group."""
     rng = np.random.default_rng(0)
-    heap = rng.beta(20, 300, 2000)
-    two = np.concatenate([heap, rng.beta(300, 20, 3000)])
-    assert not find_valley(heap).separated
-    assert method()._default_threshold(find_valley(heap)) == 0
-    assert (two < method()._default_threshold(find_valley(two))).mean() == pytest.approx(0.4, abs=0.01)
+    mode = rng.beta(20, 300, 2000)
+    two = np.concatenate([mode, rng.beta(300, 20, 3000)])
+    assert not find_density_minimum(mode).separated
+    assert method()._default_threshold(find_density_minimum(mode)) == 0
+    assert (two < method()._default_threshold(find_density_minimum(two))).mean() == pytest.approx(0.4, abs=0.01)
 
 
 @pytest.mark.parametrize("method", [InfoNCE, Triplet])
 def test_the_default_threshold_is_asked_of_the_scores(method: Any) -> None:
     model = method(**{**SMALL, "epochs": 2}).fit(corpus(60, 0))
-    valley = find_valley(model.correspondence_)
-    assert model.threshold_ == (valley.threshold if valley.separated else 0.0)
+    density_minimum = find_density_minimum(model.correspondence_)
+    assert model.threshold_ == (density_minimum.threshold if density_minimum.separated else 0.0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.objectives.complementary import ComplementaryLoss
 

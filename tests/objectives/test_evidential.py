@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.objectives.evidential import EvidentialLoss, evidence, uncertainty
 
 

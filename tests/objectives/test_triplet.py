@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.errors import ConfigError
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean, prediction, soft_margin, triplet_against
 
 S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]

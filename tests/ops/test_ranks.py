@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
-from cleanpairs.errors import DataError
+from cleanpairs.core.errors import DataError
 from cleanpairs.ops import ranks
 
 DTYPES = [np.float32, np.float64]

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cleanpairs.errors import OutputError
-from cleanpairs.ops import edge_pairs
-from cleanpairs.ops.candidates import Edges, Members
-from cleanpairs.ops.edge_pairs import bucket_bounds, pair_edges
+from cleanpairs.core.errors import OutputError
 from cleanpairs.ops.inverted_lists import build_lists, search_lists
 from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, is_mapped, release
 from cleanpairs.ops.sparse_transport import sparse_transport
+from cleanpairs.repair.candidates import Edges, Members
+from cleanpairs.repair.edge_pairs import bucket_bounds, pair_edges
+from cleanpairs.repair.planning import edge_pairs
 
 
 def resident() -> int:
@@ -87,7 +87,7 @@ def test_pairs_of_edges_are_numbered_as_unique_does(
         trusted=rng.random(E) < 0.4,
         donor_group=rng.integers(0, 50, E).astype(np.int32),
         similarity=rng.normal(size=E).astype(np.float32),
-        orphans=np.arange(30, dtype=np.int32),
+        mismatched=np.arange(30, dtype=np.int32),
         shown=rng.integers(0, n, 50).astype(np.int32),
         image_group=np.unique(rng.integers(0, 25, n), return_inverse=True)[1],
         text_group=np.unique(rng.integers(0, 25, n), return_inverse=True)[1],

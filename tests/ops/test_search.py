@@ -117,11 +117,11 @@ def test_openblas_is_told_its_kernel_before_faiss_is_imported() -> None:
     assert printed.stdout.strip() == str(search._kernel_of(flags))
 
 
-def heaps(n: int, seed: int, *, heaps: int = 20, d: int = 16) -> np.ndarray:
+def modes(n: int, seed: int, *, modes: int = 20, d: int = 16) -> np.ndarray:
     """Unit vectors around a few centres, which are the same for every seed."""
-    centres = np.random.default_rng(0).normal(size=(heaps, d))
+    centres = np.random.default_rng(0).normal(size=(modes, d))
     rng = np.random.default_rng(seed)
-    rows = centres[rng.integers(0, heaps, n)] + 0.5 * rng.normal(size=(n, d))
+    rows = centres[rng.integers(0, modes, n)] + 0.5 * rng.normal(size=(n, d))
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -132,7 +132,7 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_above_the_size_the_search_is_approximate_and_says_how_good(small_is_large: None) -> None:
-    queries, bank = heaps(600, 1), heaps(4000, 2)
+    queries, bank = modes(600, 1), modes(4000, 2)
     found, wanted = top_k(queries, bank, 12), oracle(queries, bank, 12)
     assert found.note is not None and (found.note.index, found.note.lists) == ("ivf", 64)
     assert search.LEAST_RECALL - 0.03 <= found.note.recall <= 1  # measured on other queries than those that chose
@@ -146,7 +146,7 @@ def test_above_the_size_the_search_is_approximate_and_says_how_good(small_is_lar
 
 
 def test_at_the_size_few_queries_and_on_demand_it_is_exact(small_is_large: None) -> None:
-    queries, bank = heaps(600, 1), heaps(4000, 2)
+    queries, bank = modes(600, 1), modes(4000, 2)
     for asked, held, exact in ((queries, bank[:1000], False), (queries[:5], bank, False), (queries, bank, True)):
         found = top_k(asked, held, 5, exact=exact)
         assert found.note == SearchNote("flat", len(asked), len(held))
@@ -166,7 +166,7 @@ def test_all_lists_probed_are_the_exact_search(monkeypatch: pytest.MonkeyPatch, 
     from cleanpairs.ops import inverted_lists
 
     monkeypatch.setattr(inverted_lists, "_SLOTS", 3000)  # blocks of few queries, the last one smaller
-    queries, bank = heaps(23, 1), heaps(m, 2)
+    queries, bank = modes(23, 1), modes(m, 2)
     index = build_lists(bank, lists)
     assert len(index) == min(lists, m) and index.start[-1] == m
     np.testing.assert_array_equal(np.sort(index.order), np.arange(m))
@@ -184,7 +184,7 @@ def test_the_best_of_the_probed_lists_are_found(monkeypatch: pytest.MonkeyPatch,
     from cleanpairs.ops import inverted_lists
 
     monkeypatch.setattr(inverted_lists, "_ASKED", 7)
-    queries, bank = heaps(50, 1), heaps(200, 2)
+    queries, bank = modes(50, 1), modes(200, 2)
     index = build_lists(bank, 48)
     scores, indices = search_lists(index, queries, k, probes)
     owner = np.empty(len(bank), np.int64)
@@ -215,7 +215,7 @@ def test_probes_are_refused_where_too_many_are_needed() -> None:
 
 
 def test_the_gpu_way_is_the_exact_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    queries, bank = heaps(40, 1), heaps(300, 2)
+    queries, bank = modes(40, 1), modes(300, 2)
     scores, indices = search._search_torch(queries, bank, 6, device="cpu")
     np.testing.assert_array_equal(indices, oracle(queries, bank, 6).indices)
     np.testing.assert_allclose(scores, oracle(queries, bank, 6).scores, atol=1e-5)

@@ -9,7 +9,7 @@ import ot
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.ops.sparse_transport import sparse_transport
 
 

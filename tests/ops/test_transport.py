@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cleanpairs.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.ops import transport
 from cleanpairs.ops.transport import partial_transport
 
@@ -155,7 +155,7 @@ def test_all_costs_equal_is_a_uniform_plan() -> None:
     np.testing.assert_allclose(found.plan.numpy(), 0.3 / 24, rtol=1e-8)
 
 
-def test_one_far_cheaper_entry_takes_what_it_can() -> None:
+def test_one_far_cmodeer_entry_takes_what_it_can() -> None:
     """Its row and column are full; the rest, 1e5 lambda away in the kernel, carries what is left."""
     cost = torch.ones(5, 5, dtype=torch.float64)
     cost[2, 3] = -1000.0

@@ -94,7 +94,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         threshold=0.4,
         info={"method": "crcl", "seed": 0, "input": {"data": EVIL[1], "rows": N, "pairs": N, "columns": {}}},
         settings={"threshold": None, "backbone": "mlp"},
-        metrics=[{"piece": 1, "loss": 2.0, "flagged": 0.2}, {"piece": 1, "loss": 1.0, "flagged": 0.3}],
+        metrics=[{"stage": 1, "loss": 2.0, "flagged": 0.2}, {"stage": 1, "loss": 1.0, "flagged": 0.3}],
         pairs=pairs,
         plan=type("Plan", (), {"table": plan})(),
         slice_by=["source", "width"],

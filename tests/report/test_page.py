@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 from cleanpairs.audit import draw_sample
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.report import before_after_figure, write_report
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import MAX_BYTES
@@ -84,7 +84,7 @@ def case() -> dict[str, Any]:
         "pairs": pairs,
         "plan": plan,
         "truth": pairs.true_mismatch,
-        "metrics": [{"piece": 1, "epoch": e, "loss": 1 / (1 + e), "val_rsum": 100.0 + e} for e in range(3)],
+        "metrics": [{"stage": 1, "epoch": e, "loss": 1 / (1 + e), "val_rsum": 100.0 + e} for e in range(3)],
     }
 
 
@@ -368,7 +368,7 @@ def test_a_million_pairs_are_a_page_of_ten_megabytes_at_most(tmp_path: Path) -> 
         position=np.zeros(n, np.int64),
         keys=[str(i) for i in range(n)],
         text_group=rng.integers(0, 900_000, n),
-        given_scores={"clip": rng.random(n).astype(np.float32)},
+        precomputed_scores={"clip": rng.random(n).astype(np.float32)},
         reasons={},
     )
     y = rng.beta(2, 2, n)

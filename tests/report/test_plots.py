@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from cleanpairs import CRCL
+from cleanpairs.core.errors import ConfigError, DataError, NotFittedError
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import ConfigError, DataError, NotFittedError
 from cleanpairs.report import plot_pairs, plot_scores, plot_training
 from cleanpairs.report.plots import choose_pairs, plot_flagged
 
@@ -29,7 +29,7 @@ def no_screen() -> Iterator[None]:
     plt.switch_backend(before)
 
 
-def heaps(n: int = 2_000) -> tuple[np.ndarray, np.ndarray]:
+def modes(n: int = 2_000) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     wrong = rng.random(n) < 0.4
     return np.where(wrong, rng.beta(0.5, 9, n), rng.beta(6, 2, n)), wrong
@@ -45,7 +45,7 @@ def pictures(n: int) -> Pairs:
 
 
 def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> None:
-    y, wrong = heaps()
+    y, wrong = modes()
     with_gaps = np.concatenate([y, [np.nan, np.nan]])
     ax = plot_scores(with_gaps, 0.25)
     assert sum(p.get_height() for p in ax.patches) == len(y)
@@ -70,7 +70,7 @@ def test_truth_of_other_pairs_is_refused() -> None:
 
 
 def test_pieces_of_the_training_are_not_joined() -> None:
-    metrics = [{"piece": p, "loss": float(e), "val_rsum": None, "flagged": 0.3} for p in (1, 2) for e in (3, 2, 1)]
+    metrics = [{"stage": p, "loss": float(e), "val_rsum": None, "flagged": 0.3} for p in (1, 2) for e in (3, 2, 1)]
     ax = plot_training(metrics)
     curves = [line for line in ax.lines if len(line.get_xdata()) == 3]
     assert [list(c.get_ydata()) for c in curves] == [[3, 2, 1], [3, 2, 1]]
@@ -78,7 +78,7 @@ def test_pieces_of_the_training_are_not_joined() -> None:
     validated = plot_training([{"loss": 1.0, "val_rsum": 200.0}])
     assert [a.get_ylabel() for a in validated.figure.axes] == ["loss", "validation rSum"]
     assert plot_training([]).lines[:] == []
-    assert len(plot_flagged(metrics).lines) == 3  # two pieces and the line between them
+    assert len(plot_flagged(metrics).lines) == 3  # two stages and the line between them
 
 
 @pytest.mark.parametrize(("which", "ids"), [("worst", [1, 3, 0]), ("best", [4, 2, 0]), ("borderline", [0, 2, 3])])

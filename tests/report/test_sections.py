@@ -1,4 +1,4 @@
-"""The report's sections by themselves: slices, groups, donors, given scores, the story."""
+"""The report's sections by themselves: slices, groups, donors, precomputed scores, the story."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 from PIL import Image
 from scipy.stats import spearmanr
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.errors import ConfigError, DataError
-from cleanpairs.report.given import compare_scores, given_scores
 from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
 from cleanpairs.report.outcome import Outcome, outcome_of
 from cleanpairs.report.pictures import Pictures
+from cleanpairs.report.precomputed import compare_scores, precomputed_scores
 from cleanpairs.report.slices import caption_lengths, slice_tables
 from cleanpairs.report.story import flattened, story
 
@@ -147,9 +147,9 @@ def test_given_scores_are_compared() -> None:
     pairs = Pairs.from_arrays([f"c{i}" for i in range(n)], images=[png(i) for i in range(n)])
     out = outcome(y, truth=truth)
     scores = pa.table({"correspondence": y, "similarity": given, "is_mismatch": [False] * n})
-    found = given_scores(SimpleNamespace(given_scores={"clip": given[::-1]}), scores)  # type: ignore[arg-type]
+    found = precomputed_scores(SimpleNamespace(precomputed_scores={"clip": given[::-1]}), scores)  # type: ignore[arg-type]
     assert list(found) == ["clip", "similarity"]
-    assert given_scores(None, SimpleNamespace(correspondence=y)) == {}
+    assert precomputed_scores(None, SimpleNamespace(correspondence=y)) == {}
     (c,) = compare_scores(pairs, out, {"similarity": given}, Pictures(pairs), 4)
     both = np.isfinite(y) & np.isfinite(given)
     assert c.pairs == n - 2
@@ -160,7 +160,7 @@ def test_given_scores_are_compared() -> None:
     assert compare_scores(None, outcome([0.1]), {"s": np.array([0.5])}, None, 4) == []
     (flat,) = compare_scores(None, outcome([0.1, 0.2]), {"s": np.array([0.5, 0.5])}, None, 4)
     assert np.isnan(flat.rank_correlation) and flat.galleries == []
-    with pytest.raises(DataError, match="given score 's'"):
+    with pytest.raises(DataError, match="precomputed score 's'"):
         compare_scores(None, out, {"s": np.zeros(3)}, None, 4)
 
 

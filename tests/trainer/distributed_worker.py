@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from cleanpairs import distributed
+from cleanpairs.core import distributed
+from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.sgraf import SAF, SGR
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.encoders.vse_inf import VSEInf
-from cleanpairs.registry import METHODS
 from cleanpairs.trainer import Trainer, TrainingData, TrainingSettings
-from cleanpairs.training_state import Checkpoint
+from cleanpairs.trainer.checkpoints import Checkpoint
 
 WORDS = "red blue green cat dog bird big small old new fast slow".split()
 BACKBONES = {"mlp": MLP, "vse_inf": VSEInf, "sgr": SGR, "saf": SAF}
@@ -64,10 +64,10 @@ def train(
     if method == "pc2":
         own |= {"classes": 4}
     if method == "auto":
-        own |= {"horizon": 2, "epochs": 3}
+        own |= {"label_epochs": 2, "epochs": 3}
     estimator = METHODS.load(method)(**own)
     settings = TrainingSettings(
-        batch_size=16, lr=2e-3, label_group=16, bucket=2, seed=3, micro_batch=int(micro) if micro != "0" else None,
+        batch_size=16, lr=2e-3, eval_group_size=16, bucket=2, seed=3, micro_batch=int(micro) if micro != "0" else None,
         checkpoint_seconds=0.0,
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def train(
             os.kill(os.getpid(), signal.SIGTERM)
 
     trainer = Trainer(settings, checkpoint=checkpoint, on_step=on_step)
-    return trainer.fit(data, estimator._pieces(), estimator._procedure(data), build, None, resume)
+    return trainer.fit(data, estimator._stages(), estimator._procedure(data), build, None, resume)
 
 
 def keep(trained: Any, path: Path) -> None:

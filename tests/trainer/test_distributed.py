@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import distributed
-from cleanpairs.errors import ConfigError
+from cleanpairs.core import distributed
+from cleanpairs.core.errors import ConfigError
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 CASES = ["crcl", "crcl-vse_inf", "crcl-sgr", "crcl-mlp-4", "repair", "pc2", "l2rm", "auto", "infonce"]

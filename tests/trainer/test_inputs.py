@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.constant import Trusting
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
-from cleanpairs.errors import ConfigError
 from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.trainer import Piece, Plain, Trained, Trainer, TrainingData, TrainingSettings, view
+from cleanpairs.trainer import SingleNetwork, Trained, Trainer, TrainingData, TrainingSettings, TrainingStage, view
 from cleanpairs.trainer.compiled import Compiled
-from cleanpairs.trainer.inputs import Ahead
+from cleanpairs.trainer.inputs import Prefetch
 
 
 def train(**settings: Any) -> Trained:
@@ -26,8 +26,8 @@ def train(**settings: Any) -> Trained:
     images = rng.normal(size=(22, 3, 8)).astype(np.float32)
     data = TrainingData(images, tokenizer.encode(captions), ids, ids, ids)
     known = TrainingSettings(**{"batch_size": 8, "seed": 1, "bucket": 2, **settings})
-    procedure = Plain(InfoNCELoss(tau=0.1), Trusting(22))
-    return Trainer(known).fit(data, [Piece(2)], procedure, lambda: MLP(len(tokenizer), 8, dim=8, dim_word=4))
+    procedure = SingleNetwork(InfoNCELoss(tau=0.1), Trusting(22))
+    return Trainer(known).fit(data, [TrainingStage(2)], procedure, lambda: MLP(len(tokenizer), 8, dim=8, dim_word=4))
 
 
 def assert_same(a: Trained, b: Trained) -> None:
@@ -38,15 +38,15 @@ def assert_same(a: Trained, b: Trained) -> None:
 @pytest.mark.parametrize("micro", [None, 3])
 def test_inputs_made_ahead_are_those_made_in_time(micro: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = train(micro_batch=micro)
-    seen: list[Ahead] = []
-    original = view.View.__init__
+    seen: list[Prefetch] = []
+    original = view.EpochContext.__init__
 
-    def ahead(self: view.View, *args: Any) -> None:
+    def ahead(self: view.EpochContext, *args: Any) -> None:
         original(self, *args)
-        self.ahead = Ahead(self.inputs)
+        self.ahead = Prefetch(self.inputs)
         seen.append(self.ahead)
 
-    monkeypatch.setattr(view.View, "__init__", ahead)
+    monkeypatch.setattr(view.EpochContext, "__init__", ahead)
     assert_same(train(micro_batch=micro), plain)
     assert seen[0].hits == 4  # two epochs of three batches: all but the first of each
 
@@ -58,7 +58,7 @@ def test_a_batch_that_was_not_expected_is_not_taken() -> None:
         made.append(seed)
         return seed
 
-    ahead, rows = Ahead(make), (np.arange(3),)
+    ahead, rows = Prefetch(make), (np.arange(3),)
     assert ahead.take(0, rows, 1) is None
     ahead.expect(0, rows, 1)
     ahead.expect(0, rows, 2)
@@ -88,7 +88,7 @@ def test_what_is_compiled_gives_what_it_was() -> None:
 
 @pytest.mark.parametrize("micro", [None, 4])
 def test_a_method_that_needs_the_whole_graph_is_refused_in_pieces(micro: int | None) -> None:
-    class Whole(Plain):
+    class Whole(SingleNetwork):
         needs_whole_graph = True
 
     def fit() -> Trained:
@@ -96,7 +96,7 @@ def test_a_method_that_needs_the_whole_graph_is_refused_in_pieces(micro: int | N
         data = TrainingData(np.eye(3, dtype=np.float32)[:, None], tokens, *[np.arange(3)] * 3)
         procedure = Whole(InfoNCELoss(tau=0.1), Trusting(3))
         settings = TrainingSettings(batch_size=3, micro_batch=micro)
-        return Trainer(settings).fit(data, [Piece(1)], procedure, lambda: MLP(4, 3, dim=4, dim_word=2))
+        return Trainer(settings).fit(data, [TrainingStage(1)], procedure, lambda: MLP(4, 3, dim=4, dim_word=2))
 
     if micro is None:
         assert len(fit().history) == 1

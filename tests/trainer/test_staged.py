@@ -1,4 +1,4 @@
-"""Gradient cache: the loss and the gradient of the plain step, in pieces; and the pieces themselves."""
+"""Gradient cache: the loss and the gradient of the plain step, in stages; and the stages themselves."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_running_statistics_move_once() -> None:
     module, (x, lengths) = Towers(norm=True).double(), batch(12)
     step(module, x, lengths, 4)
     assert isinstance(module.norm, nn.BatchNorm1d)
-    assert int(module.norm.num_batches_tracked or 0) == 3  # pieces, and not twice as many
+    assert int(module.norm.num_batches_tracked or 0) == 3  # stages, and not twice as many
 
 
 def test_one_piece_is_the_plain_step() -> None:
@@ -133,10 +133,10 @@ def test_one_piece_is_the_plain_step() -> None:
 
 @pytest.mark.parametrize(("size", "micro"), [(1, None), (1, 2), (7, 3), (8, 2), (9, 2), (64, 100)])
 def test_every_pair_is_in_one_piece(size: int, micro: int | None) -> None:
-    pieces = Shares.of(size, micro).pieces
-    assert sorted(np.concatenate(pieces).tolist()) == list(range(size))
-    assert all(len(p) and (np.diff(p) > 0).all() for p in pieces)
-    assert micro is None or max(map(len, pieces)) <= micro
+    stages = Shares.of(size, micro).stages
+    assert sorted(np.concatenate(stages).tolist()) == list(range(size))
+    assert all(len(p) and (np.diff(p) > 0).all() for p in stages)
+    assert micro is None or max(map(len, stages)) <= micro
 
 
 def test_packed_captions_of_a_piece_are_packed_alone() -> None:

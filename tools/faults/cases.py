@@ -194,8 +194,8 @@ def _output(path: Path, case: Case) -> str:
 
 def _plan(path: str) -> str:
     """What `export --plan` would make of a plan: its table and its note together."""
-    from cleanpairs.errors import DataError
-    from cleanpairs.plan import RepairPlan
+    from cleanpairs.core.errors import DataError
+    from cleanpairs.repair.plan import RepairPlan
 
     try:
         plan = RepairPlan.load(path)

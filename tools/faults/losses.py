@@ -126,7 +126,7 @@ def _edited(work: Path) -> None:
 def _edit(work: str) -> None:
     import pyarrow.parquet as pq
 
-    from cleanpairs.plan import RepairPlan
+    from cleanpairs.repair.plan import RepairPlan
 
     plan = Path(work) / "run" / "plan.parquet"
     RepairPlan.load(f"{work}/plan.csv").save(plan, overwrite=True)

@@ -142,7 +142,7 @@ def _failure(scratch: Path) -> str:
 
 
 def _child(kind: str, data: bytes, first: int, end: int, scratch: Path, out: int) -> None:
-    from cleanpairs.errors import CleanpairsError
+    from cleanpairs.core.errors import CleanpairsError
 
     work = scratch / f"work-{kind}"
     os.environ["CLEANPAIRS_CACHE"] = str(scratch / "cache")
@@ -249,7 +249,7 @@ def _read_arrow(data: bytes, work: Path) -> None:
 def _make_safetensors(path: Path) -> None:
     import torch
 
-    from cleanpairs.training_state import Checkpoint, Position
+    from cleanpairs.trainer.checkpoints import Checkpoint, Position
 
     layer = torch.nn.Linear(6, 5)
     optimizer = torch.optim.Adam(layer.parameters())
@@ -265,7 +265,7 @@ def _make_safetensors(path: Path) -> None:
 
 
 def _read_safetensors(data: bytes, work: Path) -> None:
-    from cleanpairs.training_state import Checkpoint
+    from cleanpairs.trainer.checkpoints import Checkpoint
 
     (work / "last.safetensors").write_bytes(data)
     Checkpoint(work, "f").load()
@@ -297,14 +297,14 @@ def _read_jpeg(data: bytes, work: Path) -> None:
 
 
 def _make_run(path: Path) -> None:
-    from cleanpairs.run import write_scores
+    from cleanpairs.commands.run import write_scores
 
     y = np.linspace(0, 1, 40, dtype=np.float32)
     write_scores(path, [f"k{i}" for i in range(40)], y, 0.5, {}, overwrite=True)
 
 
 def _read_scores(data: bytes, work: Path) -> None:
-    from cleanpairs.run import Run
+    from cleanpairs.commands.run import Run
 
     (work / "scores.parquet").write_bytes(data)
     Run(work).scores()
@@ -313,7 +313,7 @@ def _read_scores(data: bytes, work: Path) -> None:
 def _make_plan(path: Path) -> None:
     import pyarrow as pa
 
-    from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+    from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
     n = 40
     columns = {"pair_id": range(n), "key": [f"k{i}" for i in range(n)], "action": ["keep"] * n}
@@ -325,7 +325,7 @@ def _make_plan(path: Path) -> None:
 
 
 def _read_plan(data: bytes, work: Path) -> None:
-    from cleanpairs.plan import RepairPlan
+    from cleanpairs.repair.plan import RepairPlan
 
     (work / "plan.parquet").write_bytes(data)
     RepairPlan.load(work / "plan.parquet")

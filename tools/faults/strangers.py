@@ -129,7 +129,7 @@ MANIFESTS = {
 
 def _of_run(work: str, data: str | None, options: dict[str, Any]) -> None:
     """run.json and recipe.yaml that name other data, and how to read it."""
-    from cleanpairs.recipe_yaml import dump_yaml, read_yaml
+    from cleanpairs.core.recipe_yaml import dump_yaml, read_yaml
 
     run = Path(work) / "run"
     info = json.loads((run / "run.json").read_text())
@@ -144,7 +144,7 @@ def _of_run(work: str, data: str | None, options: dict[str, Any]) -> None:
 def _of_plan(work: str, data: str | None, options: dict[str, Any]) -> None:
     from dataclasses import replace
 
-    from cleanpairs.plan import RepairPlan
+    from cleanpairs.repair.plan import RepairPlan
 
     plan = RepairPlan.load(Path(work) / "plan.parquet")
     settings = {**plan.settings, "columns": options} | ({} if data is None else {"data": data})

@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanpairs.commands.export import export_plan
+from cleanpairs.core.errors import CleanpairsError, ConfigError
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.errors import CleanpairsError, ConfigError
 from cleanpairs.export import export_pairs, restore_export
-from cleanpairs.exporting import export_plan
-from cleanpairs.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.verification import verify_path
 from faults.figures import Figure
 from faults.forked import in_child, run_command
@@ -133,11 +133,11 @@ def _wrong_fitted(number: int, folder: str) -> tuple[list[str], int]:
     problems = [] if pq.read_table(path / "scores.parquet")["key"].to_pylist() == pairs.keys else ["other keys scored"]
     for line in plan.table.to_pylist():
         i, donor = line["pair_id"], line["donor_pair_id"]
-        lent = {"rematch_text": donor, "keep": i, "rematch_image": i}.get(line["action"])
+        donor_values = {"rematch_text": donor, "keep": i, "rematch_image": i}.get(line["action"])
         if (line["key"], line["original_caption"]) != (pairs.keys[i], pairs.captions[i]):
             problems.append(f"pair {i} of the plan is another")
-        if lent is not None and line["caption"] != pairs.captions[lent]:
-            problems.append(f"pair {i} of the plan has another caption than pair {lent}")
+        if donor_values is not None and line["caption"] != pairs.captions[donor_values]:
+            problems.append(f"pair {i} of the plan has another caption than pair {donor_values}")
     for name, rows in (("out", wanted["out"]), ("gone", wanted["dropped"]), ("back", table.to_pylist())):
         found = pq.read_table(path / f"{name}.parquet").to_pylist()
         problems += [f"{name}: {what}" for what in differences(found, rows, tally)]
@@ -298,14 +298,15 @@ def make_plan(pairs: Pairs, number: int) -> RepairPlan:
             action = "quarantine"
         elif action.startswith("rematch") and (donor in pairs.reasons or donor == i):
             action = "drop"
-        lent = action.startswith("rematch")
+        donor_values = action.startswith("rematch")
         caption = {"rematch_text": pairs.captions[donor], "recaption": f"written {i}"}.get(action, pairs.captions[i])
         lines.append({
             "pair_id": i, "key": pairs.keys[i], "action": action, "original_caption": pairs.captions[i],
             "correspondence": None if action == "quarantine" else float(np.float32(rng.random())),
-            "donor_pair_id": donor if lent else None, "donor_key": pairs.keys[donor] if lent else None,
+            "donor_pair_id": donor if donor_values else None, "donor_key": pairs.keys[donor] if donor_values else None,
             "caption": None if action in ("drop", "quarantine") else caption,
-            "repair_score": float(np.float32(rng.random())) if lent else None, "donor_use": 1 if lent else None,
+            "repair_score": float(np.float32(rng.random())) if donor_values else None,
+            "donor_use": 1 if donor_values else None,
             "reason": None if action == "keep" else f"because {i}",
         })  # fmt: skip
     source = pairs.source

@@ -1,1 +1,1 @@
-"""Readers of what other tools write, one format a file; see :data:`cleanpairs.registry.READERS`."""
+"""Readers of what other tools write, one format a file; see :data:`cleanpairs.core.registry.READERS`."""

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular
 from cleanpairs.data.views import plain_batch, plain_schema
-from cleanpairs.errors import DataError
-from cleanpairs.regular import open_regular
 
 __all__ = ["arrow_schema", "count_arrow_rows", "iter_arrow"]
 

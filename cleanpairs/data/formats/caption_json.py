@@ -17,13 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular, read_json
 from cleanpairs.data.formats.folder import find_root
 from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, read_files, record_batch
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.table_reader import Rows, TableReader
-from cleanpairs.errors import DataError
-from cleanpairs.regular import open_regular, read_json
 
 __all__ = ["CaptionJsonReader"]
 

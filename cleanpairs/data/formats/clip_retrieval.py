@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import ImageSource, ParquetImages
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
@@ -23,7 +24,6 @@ from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader, load_rows
 from cleanpairs.data.text import NOT_FINITE_TEXT
-from cleanpairs.errors import DataError
 from cleanpairs.ops.scratch import release
 
 __all__ = ["ClipRetrievalReader", "by_number", "vectors_in"]

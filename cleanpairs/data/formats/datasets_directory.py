@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.hub import hub_allowed
+from cleanpairs.core.regular import read_json
 from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.stored import StoredImages
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
-from cleanpairs.errors import ConfigError, DataError
-from cleanpairs.hub import hub_allowed
-from cleanpairs.regular import read_json
 
 __all__ = ["DatasetsReader"]
 

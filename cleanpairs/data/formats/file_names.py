@@ -7,7 +7,7 @@ import re
 from itertools import product
 from pathlib import Path
 
-from cleanpairs.errors import DataError
+from cleanpairs.core.errors import DataError
 
 __all__ = ["MAX_FILES", "expand_braces", "expand_files"]
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular
 from cleanpairs.data.formats.record_table import JSON_ENDINGS, column, iter_records, table_of
 from cleanpairs.data.formats.records import Record
 from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, read_files, record_batch
 from cleanpairs.data.images import ImageSource, cell_bytes
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.table_reader import Rows, TableReader
-from cleanpairs.errors import DataError
-from cleanpairs.regular import open_regular
 
 __all__ = ["FolderReader", "annotation_files", "find_root"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.records import Record, csv_header, iter_csv, iter_json
-from cleanpairs.errors import DataError
 
 __all__ = ["JSON_ENDINGS", "column", "iter_records", "table_of"]
 

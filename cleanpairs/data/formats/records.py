@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from io import TextIOWrapper
 from typing import Any, TextIO
 
-from cleanpairs.errors import DataError
-from cleanpairs.regular import open_regular, read_json
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular, read_json
 
 __all__ = ["Record", "csv_header", "iter_csv", "iter_json"]
 

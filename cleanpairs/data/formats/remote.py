@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
 from cleanpairs.data.source import cache_dir
-from cleanpairs.errors import ConfigError, DataError
 
 __all__ = ["fetch", "is_url"]
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import cell_bytes
-from cleanpairs.errors import DataError
 
 __all__ = ["IMAGE_TYPE", "StoredImages", "bounded", "image_array", "read_files", "record_batch"]
 

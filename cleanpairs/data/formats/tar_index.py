@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cleanpairs.errors import DataError
-from cleanpairs.regular import open_regular
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular
 
 __all__ = ["Member", "Sample", "read_index"]
 

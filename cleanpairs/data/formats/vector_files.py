@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.formats.clip_retrieval import ClipRetrievalReader, by_number, vectors_in
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.parquet_io import count_rows
 from cleanpairs.data.precomp import lines_of
 from cleanpairs.data.source import Source
 from cleanpairs.data.writing import cached_table
-from cleanpairs.errors import DataError
 
 __all__ = ["VectorFilesReader"]
 

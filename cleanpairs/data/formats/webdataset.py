@@ -17,6 +17,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.limits import whole
+from cleanpairs.core.regular import open_regular
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, record_batch
@@ -26,10 +29,7 @@ from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.data.text import NOT_UTF8
-from cleanpairs.errors import DataError
-from cleanpairs.limits import whole
 from cleanpairs.ops.columns import taken
-from cleanpairs.regular import open_regular
 
 __all__ = ["WebDatasetReader"]
 

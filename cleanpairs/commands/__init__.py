@@ -1,0 +1,1 @@
+"""One command's work each, from its input to its files; the command line only parses and prints."""

@@ -1,0 +1,389 @@
+"""One fit from a recipe to a finished run directory: what ``cleanpairs fit`` and the demonstration call."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from cleanpairs.commands.run import Run, default_run_path, is_latest, versions, write_scores
+from cleanpairs.core import distributed
+from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.recipe import DataOptions, Recipe
+from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
+from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
+from cleanpairs.data.locks import hold
+from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
+from cleanpairs.data.npy import read_npy
+from cleanpairs.data.precomp import splits_of
+from cleanpairs.estimators import PairCleaner
+from cleanpairs.scoring.evaluate import detection
+from cleanpairs.trainer import EpochRecord
+
+__all__ = ["FitProgress", "FitResult", "fit_run"]
+
+
+class FitProgress(Protocol):
+    """Who is told how far it is."""
+
+    def started(self, path: Path) -> None:
+        """The run directory is made."""
+
+    def encode(self, done: int, total: int) -> None:
+        """Images have become features."""
+
+    def encode_texts(self, done: int, total: int) -> None:
+        """Captions have become vectors."""
+
+    def step(self, done: int, total: int, loss: float) -> None:
+        """Pairs have been trained on."""
+
+    def epoch(self, record: EpochRecord) -> None:
+        """An epoch has ended."""
+
+    def close(self) -> None:
+        """The fit has ended."""
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit found. ``noise_rate_interval``: of 95 %, where the method has one; ``histogram``: pairs in ten
+    equal bins of the correspondence; ``captions``: what they became.
+    ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has mismatched; None without one.
+    """
+
+    run: str
+    method: str
+    pairs: int
+    quarantined: int
+    flagged: int
+    threshold: float
+    noise_rate: float | None
+    noise_rate_interval: list[float] | None
+    val_rsum: float | None
+    epochs: int
+    histogram: list[int]
+    detection: dict[str, float | None] | None = None
+    captions: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dict(self.__dict__)
+
+    def table(self) -> str:
+        """For a terminal: the counts, and the histogram of the correspondence."""
+        noise = "undetermined: the scores do not tell how many pairs are wrong (label some: cleanpairs audit)"
+        if self.noise_rate is not None:
+            noise = f"{self.noise_rate:.1%}  (estimated)"
+            if self.noise_rate_interval is not None:
+                low, high = self.noise_rate_interval
+                noise = f"{self.noise_rate:.1%}  (95 % interval {low:.1%} to {high:.1%})"
+        lines = [
+            f"method          {self.method}",
+            f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
+            f"noise rate      {noise}",
+            f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
+        ]
+        if self.captions is not None:
+            lines.append(f"captions        {self.captions}")
+        if self.val_rsum is not None:
+            lines.append(f"validation      rSum {self.val_rsum:.1f} at the best epoch")
+        if self.detection is not None:
+            figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in self.detection.items()]
+            lines.append(f"detection       {', '.join(figures)}  (of the pairs that the noise file mismatched)")
+        lines += ["", "correspondence"]
+        top = max([*self.histogram, 1])
+        for k, count in enumerate(self.histogram):
+            bar = "█" * round(40 * count / top)
+            lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {bar}")
+        lines += [
+            "",
+            f"run             {self.run}",
+            f"next            cleanpairs export {_named(self.run)}--repaired out.parquet",
+        ]
+        return "\n".join(lines)
+
+
+def _named(run: str) -> str:
+    """How a command is told of the run."""
+    return "" if is_latest(run) else f"--run {shlex.quote(run)} "
+
+
+def fit_run(
+    recipe: Recipe,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    latest: bool = True,
+    noise_file: str | Path | None = None,
+    progress: FitProgress | None = None,
+) -> FitResult:
+    """Fit ``recipe`` on its data and leave a run directory.
+
+    Parameters
+    ----------
+    out : path, optional
+        The run directory; else the recipe's, else ``runs/<date>-<method>-<data>``.
+    resume : bool
+        Go on with the run of that directory, from its checkpoint; ConfigError where there is no run. One that was
+        stopped before its first checkpoint begins anew.
+    latest : bool
+        Let ``runs/latest`` point to the run.
+    noise_file : path, optional
+        A permutation over the captions of the data, applied to them in memory before the training: see
+        :func:`cleanpairs.data.noise.load_noise_file`. Which pairs it wrongs is written into the run's info and judged
+        by, and not told to the method. A resumed run keeps its own.
+
+    Raises
+    ------
+    CleanpairsError
+        As :meth:`cleanpairs.estimators.PairCleaner.fit`, and OutputExistsError for a run that exists.
+    KeyboardInterrupt
+        On SIGINT, SIGTERM or SIGHUP, with the state saved.
+
+    Notes
+    -----
+    Of several processes (torchrun) all train, and the first one alone writes and reports.
+    """
+    estimator: PairCleaner = recipe.estimator()
+    estimator._validate()
+    with distributed.process_group(estimator._device()), ExitStack() as held:
+        return _fit_run(recipe, estimator, out, resume, latest, noise_file, progress, held)
+
+
+def check_stored(recipe: Recipe, run: str | Path) -> None:
+    """Raise CleanpairsError where the recipe that the directory ``run`` holds would open what nobody has named here."""
+    data, opened = recipe.data, Run.open(run)
+    where = opened.path / "recipe.yaml"
+    source = open_recorded(data.train, _options(data), where)
+    known = opened.info.get("input") or {}
+    if source.fingerprint != (known.get("noise") or known).get("fingerprint"):
+        raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
+    if data.val is not None:
+        check_recorded(data.val, _val_options(data), where)
+
+
+def _options(data: DataOptions) -> dict[str, Any]:
+    """Of :func:`load_pairs`, as far as they are given."""
+    values = {f.name: getattr(data, f.name) for f in fields(data) if f.name not in ("train", "val")}
+    for name in ("text_vectors", "captions"):  # files by paths that are good in any folder; else a column
+        if str(values[name]).endswith((".npy", ".txt", ".parquet")) and "://" not in values[name]:
+            values[name] = str(Path(values[name]).absolute())
+    return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def _val_options(data: DataOptions) -> dict[str, Any]:
+    """Those that concern other data of the same columns, too; arrays lie beside the one alone."""
+    kept = ("column", "urls") if str(data.text_vectors).endswith(".npy") else ("column", "urls", "text_vectors")
+    return {name: value for name, value in _options(data).items() if name.endswith(kept)}
+
+
+def _fit_run(
+    recipe: Recipe, estimator: PairCleaner, out: str | Path | None, resume: bool, latest: bool,
+    noise_file: str | Path | None, progress: FitProgress | None, held: ExitStack,
+) -> FitResult:  # fmt: skip
+    data = recipe.data
+    assert data.train is not None
+    options = _options(data)
+    pairs = load_pairs(data.train, **options)
+    note_named(data.train, options)
+    val = None
+    if data.val is not None:
+        val = load_pairs(data.val, **_val_options(data))
+        note_named(data.val, _val_options(data))
+    elif pairs.source.kind == "precomp" and data.split in (None, "train"):
+        val = _dev_split(data.train, data.text_column)
+    path = Path(out or recipe.output.out or default_run_path(recipe.method, data.train))
+    if resume:
+        Run.check_resumable(path)
+        noise_file = _noise_to_resume(path, noise_file)
+    noise: dict[str, Any] = {}
+    if noise_file is not None:
+        pairs, noise = _corrupted(pairs, noise_file)
+    if not distributed.is_first():
+        shared = _path_of_first()
+        estimator.fit(pairs, val=val, run_dir=shared, resume=resume)
+        return _result(shared, recipe.method, estimator, pairs, bool(noise))
+    reads = [*data_inputs(data.train, options, noise.get("noise")), *data_inputs(data.val, options)]
+    run = _create(path, reads, held, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
+    info: dict[str, Any] = {
+        "status": "running",
+        "method": recipe.method,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": versions(),
+        "seed": estimator.random_state,
+        "device": estimator._device(),
+        "precision": estimator._precision(),
+        "processes": distributed.world_size(),
+        "input": {
+            "data": str(Path(data.train).absolute()) if "://" not in data.train else data.train,
+            "options": options,
+            "fingerprint": pairs.source.fingerprint,
+            "kind": pairs.source.kind,
+            "columns": pairs.source.columns,
+            "rows": pairs.source.n_rows,
+            "pairs": len(pairs),
+            **noise,
+        },
+    }
+    begun = resume and (run.path / "recipe.yaml").exists()
+    try:
+        if not begun:  # a resumed run keeps its own until it is known that these settings make no other training of it
+            run.write_info(info)
+            run.write_text("recipe.yaml", recipe.to_yaml())
+    except BaseException:
+        run.restore_replaced()
+        raise
+    if progress is not None:
+        progress.started(run.path)
+    history: list[dict[str, Any]] = run.metrics() if resume else []
+    resumed: list[bool] = []
+
+    def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
+        # A run that was killed may have logged epochs behind its last checkpoint: they are trained again.
+        before = [m for m in history if (m["stage"], m["epoch"]) < (record.stage, record.epoch)]
+        if begun and not resumed:
+            resumed.append(True)
+            run.write_info(info)
+        history[:] = [*before, record.to_dict()]
+        run.write_metrics(history)
+        if progress is not None:
+            progress.epoch(record)
+
+    try:
+        estimator.fit(
+            pairs,
+            val=val,
+            run_dir=run.path,
+            resume=resume,
+            on_epoch=on_epoch,
+            on_step=progress.step if progress is not None else None,
+            on_encode=progress.encode if progress is not None else None,
+            on_encode_texts=progress.encode_texts if progress is not None else None,
+        )
+    except KeyboardInterrupt:
+        run.write_info({**info, "status": "interrupted"})
+        raise
+    except BaseException:
+        if not resume:
+            run.discard_empty()
+        run.restore_replaced()
+        raise
+    run.write_metrics(estimator.history_)
+    estimator.save_pretrained(run.path / "model", overwrite=True)
+    y = estimator.correspondence_
+    write_scores(
+        run.path / "scores.parquet",
+        pairs.keys,
+        y,
+        estimator.threshold_,
+        estimator.quarantined_,
+        overwrite=True,
+    )
+    result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise))
+    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()}
+    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
+    run.forget_replaced()
+    return result
+
+
+def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run:
+    """The run directory, locked, which the other processes are told; an empty path where it cannot be made."""
+    try:
+        refuse_inputs([path], reads)
+        held.enter_context(hold([path]))
+        run = Run.create(path, **how)
+    except BaseException:
+        distributed.text_of_first("")
+        raise
+    distributed.text_of_first(str(run.path.absolute()))
+    return run
+
+
+def _path_of_first() -> str:
+    path = distributed.text_of_first("")
+    if not path:
+        raise OutputError("the first process could not make the run directory: it says why")
+    return path
+
+
+def _result(run: str, method: str, estimator: PairCleaner, pairs: Pairs, corrupted: bool) -> FitResult:
+    y = estimator.correspondence_
+    known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
+    return FitResult(
+        run=run,
+        method=method,
+        pairs=len(pairs),
+        quarantined=len(estimator.quarantined_),
+        flagged=int((known < estimator.threshold_).sum()),
+        threshold=float(estimator.threshold_),
+        noise_rate=float(estimator.noise_rate_) if np.isfinite(estimator.noise_rate_) else None,
+        noise_rate_interval=interval if np.isfinite(interval).all() else None,
+        val_rsum=estimator.best_val_rsum_,
+        epochs=len(estimator.history_),
+        histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
+        detection=_judge(estimator, pairs) if corrupted else None,
+        captions=estimator.captions_,
+    )
+
+
+def _dev_split(directory: str, text_column: str | None) -> Any:
+    """The dev split of a research directory, if it has one."""
+    known = splits_of(Path(directory))
+    for split in ("dev", "val"):
+        if split in known:
+            return load_pairs(directory, split=split, text_column=text_column)
+    return None
+
+
+def _corrupted(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
+    """The pairs as a noise file has them, and what the run's info says about it."""
+    if pairs.true_mismatch is not None and pairs.true_mismatch.any():
+        raise DataError(
+            f"the data holds mismatched pairs already, by its column 'true_mismatch': {file} is for the clean data"
+        )
+    permutation = load_noise_file(file, len(pairs), pairs.image_index)
+    noise = noise_of(pairs, permutation)
+    about = {
+        "file": str(Path(file).absolute()),
+        "sha256": hashlib.sha256(permutation.tobytes()).hexdigest(),
+        "fingerprint": pairs.source.fingerprint,  # of the clean data
+        "mismatched": int(noise.mismatched.sum()),
+        "mismatched_pairs": np.flatnonzero(noise.mismatched).tolist(),
+    }
+    return apply_noise(pairs, noise), {"noise": about}
+
+
+def _noise_to_resume(path: Path, given: str | Path | None) -> str | Path | None:
+    """The noise file of the run at ``path``, which must be the one given, if one is; it must be as it was.
+
+    Raises
+    ------
+    ConfigError
+        The run was begun with another noise file, or without one.
+    """
+    if not (path / "run.json").exists():
+        return given
+    known = Run.open(path).info.get("input", {}).get("noise")
+    if known is None:
+        if given is not None:
+            raise ConfigError(f"the run {path} was begun without --noise-file: give none, or another --out")
+        return None
+    file = given if given is not None else known["file"]
+    values = read_npy(file)
+    if hashlib.sha256(np.ascontiguousarray(values, dtype=np.int64).tobytes()).hexdigest() != known["sha256"]:
+        raise ConfigError(f"the run {path} was begun with another noise file than {file}: give that, or another --out")
+    return file
+
+
+def _judge(estimator: PairCleaner, pairs: Pairs) -> dict[str, float | None]:
+    """Detection of the mismatched pairs by the fitted correspondence."""
+    assert pairs.true_mismatch is not None
+    found = detection(estimator.correspondence_, pairs.true_mismatch, estimator.threshold_).to_dict()
+    return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}

@@ -1,0 +1,166 @@
+"""Scores inside a Ray Data pipeline: a batch of rows goes in, the same rows with three more columns come out.
+
+::
+
+    from cleanpairs.commands.ray_data import ScorePairs
+
+    rows = ray.data.read_parquet("shards/")
+    scored = rows.map_batches(
+        ScorePairs, fn_constructor_kwargs={"run": "runs/latest"}, batch_format="pyarrow", batch_size=4096, concurrency=2
+    )
+    scored.filter(expr="correspondence >= 0.5").write_parquet("kept/")
+
+The columns are those of ``cleanpairs score``, and so are their values: see :mod:`cleanpairs.estimators.batches` on when
+to the last bit. Nothing here imports Ray; batches may come from anywhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.data.columns import find_columns, is_list
+from cleanpairs.data.rows import convert, vector_shape
+from cleanpairs.data.views import plain_batch
+from cleanpairs.estimators.batches import RowScorer
+from cleanpairs.estimators.persistence import load_estimator
+
+__all__ = ["COLUMNS", "ScorePairs"]
+
+COLUMNS = ("correspondence", "is_mismatch", "reason")
+ROWS = 4096  # that are scored at once
+
+
+class ScorePairs:
+    """A model that scores batches of rows; what ``Dataset.map_batches`` makes once a worker and then calls.
+
+    Parameters
+    ----------
+    run : path
+        A run directory, or that of a saved model; every machine must see it.
+    image_column, text_column : str, optional
+        Of the image vectors and of the captions; found by their usual names if not given. A model of caption vectors
+        takes those of the column ``text_features``.
+    threads : int
+        Of PyTorch and Arrow in the process that calls. Scores are the same to the last bit with as many threads.
+
+    Raises
+    ------
+    DataError
+        There is no model in ``run``, or it is damaged.
+    ConfigError
+        The model scores no vectors.
+    """
+
+    def __init__(
+        self, run: str | Path, *, image_column: str | None = None, text_column: str | None = None, threads: int = 1
+    ) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        pa.set_cpu_count(threads)
+        folder = Path(run) / "model"
+        self.model = load_estimator(folder if folder.exists() else Path(run))
+        self.given = {"image": image_column, "text": text_column}
+        if self.model._row_scorer({"text", "features", "text_features"}) is None:
+            raise ConfigError(
+                f"the model in {run} scores no batches of vectors: that takes one fitted on vectors of the images "
+                "(image_features), or clip-score on vectors of both sides; use `cleanpairs score`"
+            )
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and ``reason`` (string).
+
+        Parameters
+        ----------
+        batch : pyarrow Table, or dict of str to array
+            Of n rows, one caption each.
+
+        Returns
+        -------
+        the like of ``batch``
+            A row that cannot be scored says why in ``reason``, which is null (None) otherwise. Its other two are null
+            in a table; in arrays they are NaN and False.
+
+        Raises
+        ------
+        DataError
+            Columns are missing or of the wrong kind, captions come as lists, or a column has the name of a new one.
+        """
+        if isinstance(batch, dict):
+            return self._arrays(batch)
+        if not isinstance(batch, pa.Table):
+            raise DataError(f"a batch must be a pyarrow Table or a dict of arrays, found {type(batch).__name__}")
+        scored = self._scored(batch)
+        for name in COLUMNS:
+            batch = batch.append_column(SCORES_SCHEMA.field(name), scored[name])
+        return batch
+
+    def _arrays(self, batch: dict[str, Any]) -> dict[str, Any]:
+        scored = self._scored(pa.table({name: _column(values) for name, values in batch.items()}))
+        return {
+            **batch,
+            "correspondence": scored["correspondence"].to_numpy().astype(np.float32),
+            "is_mismatch": np.asarray(scored["is_mismatch"].fill_null(False)),
+            "reason": np.array(scored["reason"].to_pylist(), object),
+        }
+
+    def _scored(self, table: pa.Table) -> pa.Table:
+        """The scores table of a batch."""
+        if taken := [name for name in COLUMNS if name in table.column_names]:
+            raise DataError(f"the batch has a column {taken[0]!r} already, and a score would replace it: rename it")
+        table = pa.table({name: _plain(table[name]) for name in table.column_names})
+        found = find_columns(table.schema, self.given, "the batch")
+        columns: dict[str, str] = {role: found[role] for role in ("text", "features", "text_features") if role in found}
+        scorer = self.model._row_scorer(columns.keys())
+        if scorer is None or is_list(table.schema.field(columns["text"]).type):
+            raise DataError(
+                "the batch needs one caption a row, its image's vector (image_features) and, for a model of caption "
+                f"vectors, the caption's (text_features); it has {', '.join(map(str, table.schema))}"
+            )
+        shapes: dict[str, Any] = {
+            role: vector_shape(table[name].type, _one(table[name])) for role, name in columns.items() if role != "text"
+        }
+        parts = [SCORES_SCHEMA.empty_table()]
+        for start in range(0, len(table), ROWS):
+            parts.append(self._part(table.slice(start, ROWS), columns, scorer, shapes))
+        return pa.concat_tables(parts)
+
+    def _part(self, table: pa.Table, columns: dict[str, str], scorer: RowScorer, shapes: dict[str, Any]) -> pa.Table:
+        arrays = {name: _one(table[name]) for name in columns.values()}
+        rows = convert(
+            plain_batch(pa.RecordBatch.from_pydict(arrays)),
+            columns,
+            path="the batch",
+            image_root=None,
+            first_row=0,
+            shape=shapes["features"],
+            text_shape=shapes.get("text_features"),
+            hash_vectors=scorer.hashes,
+        )
+        scores = scorer(rows, "the batch")
+        return scores_table(rows.keys, scores, float(self.model.threshold_), rows.faults)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without Ray's type of tensors, whose values lie in lists."""
+    if not isinstance(column.type, pa.BaseExtensionType):
+        return column
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+
+
+def _column(values: Any) -> pa.Array:
+    """An Arrow column of an array (n,), or of vectors (n, D)."""
+    array = np.asarray(values)
+    if array.ndim == 2:
+        return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])
+    return pa.array(list(values) if array.dtype == object else array)

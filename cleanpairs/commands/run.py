@@ -1,0 +1,452 @@
+"""The run directory that ``fit`` leaves, and that every other command reads.
+
+    run.json            what ran: versions, seed, device, input with its fingerprint, results
+    recipe.yaml         the resolved settings
+    metrics.jsonl       one JSON object an epoch
+    scores.parquet      one row a pair
+    model/              save_pretrained
+    checkpoints/        to resume from
+
+``runs/latest``, in the working directory, is a symbolic link to the newest run, wherever that is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import cleanpairs
+from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.core.parameters import is_share
+from cleanpairs.core.regular import read_json, read_text, sha256_of
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, refuse_foreign, refuse_labels
+from cleanpairs.data.locks import lock_of
+from cleanpairs.data.parquet_io import read_table
+from cleanpairs.repair.plan import refuse_edited
+
+if TYPE_CHECKING:
+    from cleanpairs.correspondence.calibration import Calibration
+
+__all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "mistyped", "versions", "write_scores"]
+
+PLAN = "plan.parquet"
+# What cleanpairs leaves in a run, by its names in the run.
+RUN_FILES = re.compile(
+    rf"run\.json|recipe\.yaml|metrics\.jsonl|scores\.parquet|{re.escape(PLAN)}|(fold-\d+/)?checkpoints/last\.safetensors"
+    rf"|model/({MODEL_FILES.pattern})|audit/({AUDIT_FILES.pattern})"
+)
+SCORES_SCHEMA = pa.schema(
+    [
+        ("pair_id", pa.int64()),
+        ("key", pa.string()),
+        ("correspondence", pa.float32()),
+        ("is_mismatch", pa.bool_()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+# What a value of run.json is, where it is not null; float: a number in [0, 1].
+_KINDS: dict[str, type] = {
+    "status": str, "method": str, "device": str, "seed": int, "versions": dict, "files": dict,
+    "input": dict, "input.data": str, "input.options": dict, "input.columns": dict, "input.fingerprint": str,
+    "input.kind": str, "input.rows": int, "input.pairs": int,
+    "result": dict, "result.threshold": float, "result.noise_rate": float, "result.flagged": int,
+    "result.pairs": int,
+}  # fmt: skip
+
+
+def mistyped(info: dict[str, Any]) -> list[str]:
+    """The keys of a run.json, such as ``result.threshold``, whose values are not of the kind that ``fit`` writes."""
+    found = []
+    for key, kind in _KINDS.items():
+        outer, _, inner = key.rpartition(".")
+        within = info.get(outer) if outer else info
+        value = within.get(inner) if isinstance(within, dict) else None
+        if not (value is None or (is_share(value) if kind is float else isinstance(value, kind))):
+            found.append(key)
+    return found
+
+
+class Scores:
+    """A scores table in memory: ``correspondence`` (N,) float32, NaN where quarantined; ``reasons`` pair_id -> text."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.correspondence = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
+        texts = table["reason"]
+        self.reasons = {int(i): texts[int(i)].as_py() for i in np.flatnonzero(texts.is_valid().to_numpy())}
+
+
+def scores_table(
+    keys: list[str] | pa.Array, correspondence: np.ndarray, threshold: float, reasons: dict[int, str], first: int = 0
+) -> pa.Table:
+    """Rows ``first`` .. of a scores table; ``correspondence`` is NaN where quarantined, and null in the table."""
+    n = len(keys)
+    why = pa.nulls(n, pa.string())
+    if reasons:
+        why = pa.array([reasons.get(first + i) for i in range(n)], pa.string())
+    known = np.isfinite(correspondence)
+    return pa.table(
+        [
+            pa.array(np.arange(first, first + n)),
+            keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string()),
+            pa.array(correspondence.astype(np.float32), mask=~known),
+            pa.array(correspondence < threshold, mask=~known),
+            why,
+        ],
+        schema=SCORES_SCHEMA,
+    )
+
+
+def write_scores(
+    path: str | Path,
+    keys: list[str],
+    correspondence: np.ndarray,
+    threshold: float,
+    reasons: dict[int, str],
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write ``scores.parquet``, one row a pair in pair_id order, atomically."""
+    from cleanpairs.data.writing import ParquetSink
+
+    with staged_file(path, overwrite=overwrite) as staged, ParquetSink(staged, SCORES_SCHEMA) as sink:
+        for batch in scores_table(keys, correspondence, threshold, reasons).to_batches(max_chunksize=65_536):
+            sink.write(batch)
+    return Path(path)
+
+
+def versions() -> dict[str, str]:
+    """Of everything that the numbers depend on."""
+    from importlib.metadata import version
+
+    names = ("torch", "numpy", "pyarrow", "scikit-learn", "pillow", "lightning-fabric")
+    return {
+        "cleanpairs": cleanpairs.__version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
+
+
+class Run:
+    """One run directory.
+
+    Raises
+    ------
+    DataError
+        From :meth:`open`: there is no such run.
+    OutputExistsError
+        From :meth:`create`: the directory exists.
+    """
+
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
+        self.path, self.trusted = path, trusted
+        self._link: _Latest | None = None
+
+    @classmethod
+    def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> Run:
+        """A new directory, or the one to resume; ``runs/latest`` will point to it (unless ``latest`` is False).
+
+        A run that is overwritten is set aside, until :meth:`forget_replaced` or :meth:`restore_replaced`.
+        """
+        path = Path(path)
+        if path.is_symlink() and not resume:
+            raise OutputExistsError(f"{path} is a symbolic link; name the run directory itself")
+        run = cls(path)
+        aside = run._aside
+        if aside.exists() and not path.exists():  # killed in the instant between setting aside and beginning
+            aside.rename(path)
+        if path.exists() and not resume:
+            if not overwrite:
+                raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
+            if not (path / "run.json").exists() and not aside.exists():
+                raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
+            for folder in (path, aside):
+                _refuse_precious(folder)
+        link = _Latest.prepare(path) if latest else None
+        try:
+            if path.exists() and not resume:
+                if aside.exists() and not run.complete:  # a fit that was to replace it was killed: it is the last
+                    shutil.rmtree(path)  # complete one, and stays until there is another
+                else:
+                    shutil.rmtree(aside, ignore_errors=True)
+                    path.rename(aside)
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OutputError(f"the run directory {path} cannot be made: {error.strerror}") from error
+            if link is not None:
+                link.switch()
+        except BaseException:
+            if link is not None:
+                link.undo()
+            if not resume:
+                with suppress(OSError):
+                    path.rmdir()
+                if aside.exists() and not path.exists():
+                    aside.rename(path)
+            raise
+        run._link = link
+        return run
+
+    @classmethod
+    def check_resumable(cls, path: str | Path) -> None:
+        """Raise :class:`ConfigError` where there is no run at ``path`` to go on with."""
+        run = cls(Path(path))
+        if not (run.path / "run.json").exists() and not run._aside.exists():
+            raise ConfigError(
+                f"--resume (resume=True): there is no run to go on with at {path}: {run.path / 'run.json'} is missing; "
+                "name the directory of a run that was begun, or leave --resume out to begin one"
+            )
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a training can go on from where it was; else it begins anew."""
+        return any((self.path / "checkpoints").rglob("*.safetensors"))
+
+    @property
+    def _aside(self) -> Path:
+        return self.path.parent / f".replaced-{self.path.name}"
+
+    def forget_replaced(self) -> None:
+        """The new run is complete: the one that it replaces goes."""
+        if self._aside.exists():
+            _refuse_precious(self._aside)  # somebody may have put something there meanwhile
+            shutil.rmtree(self._aside, ignore_errors=True)
+
+    def restore_replaced(self) -> None:
+        """The new run has failed: the one that it was to replace comes back, if there was one."""
+        if self._aside.exists():
+            _refuse_precious(self.path)
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._aside.rename(self.path)
+
+    def discard_empty(self) -> None:
+        """The fit was refused before it had learnt anything: neither the run nor the link to it stays."""
+        if any(p.is_file() for p in (self.path / "checkpoints").rglob("*")) or (self.path / "model").exists():
+            return
+        with suppress(OutputExistsError):
+            _refuse_precious(self.path)
+            shutil.rmtree(self.path, ignore_errors=True)
+            if self._link is not None:
+                self._link.undo()
+
+    @classmethod
+    def open(cls, path: str | Path | None, *, trusted: bool = False) -> Run:
+        """The run at ``path``, or ``runs/latest``; ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
+        chosen = Path("runs/latest") if path is None else Path(path)
+        if not (chosen / "run.json").exists():
+            hint = (
+                "run `cleanpairs fit DATA` first, or name a run directory" if path is None else "it holds no run.json"
+            )
+            kept = cls(chosen)._aside
+            if kept.exists():
+                hint += f"; a fit that was to replace it was killed: the run that it was is {kept}, move it back"
+            raise DataError(f"{chosen} is no run directory: {hint}")
+        return cls(chosen.resolve(), trusted=trusted)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the fit has ended; False where run.json cannot be read."""
+        try:
+            return self.info.get("status") == "complete"
+        except DataError:
+            return False
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """run.json; DataError where it cannot be read, or is not as ``fit`` writes it."""
+        file = self.path / "run.json"
+        try:
+            data = dict(read_json(file))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
+        if wrong := mistyped(data):
+            raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} is of another kind")
+        return data
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of the files that a complete run does not change any more, by their names in the run."""
+        names = [self.path / name for name in ("recipe.yaml", "metrics.jsonl", "scores.parquet")]
+        files = [p for p in (*names, *sorted((self.path / "model").rglob("*"))) if p.is_file()]
+        found = {}
+        for file in files:
+            found[file.relative_to(self.path).as_posix()] = sha256_of(file)
+        return found
+
+    def write_info(self, info: dict[str, Any]) -> None:
+        """Replace run.json."""
+        with staged_file(self.path / "run.json", overwrite=True) as path:
+            Path(path).write_text(json.dumps(info, indent=2, default=str) + "\n", encoding="utf-8")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replace a text file of the run."""
+        with staged_file(self.path / name, overwrite=True) as path:
+            Path(path).write_text(text, encoding="utf-8")
+
+    def write_metrics(self, history: list[dict[str, Any]]) -> None:
+        """Replace metrics.jsonl."""
+        self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dict an epoch; DataError where the file cannot be read."""
+        file = self.path / "metrics.jsonl"
+        try:
+            return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
+
+    def scores(self) -> Scores:
+        """scores.parquet; DataError when the run has none yet or it is damaged."""
+        file = self.path / "scores.parquet"
+        if not file.exists():
+            raise DataError(f"{self.path} has no scores: the run did not finish; `cleanpairs fit ... --resume`")
+        table = read_table(file)
+        if table.schema.remove_metadata() != SCORES_SCHEMA:
+            raise DataError(f"{file} cannot be read: it is no table of scores: its columns are {table.column_names}")
+        return Scores(table)
+
+    def model(self) -> Any:
+        """The fitted estimator, without its training pairs; DataError when the run did not finish."""
+        from cleanpairs.estimators.persistence import load_estimator
+
+        if not (self.path / "model").exists():
+            raise DataError(
+                f"{self.path} has no model: the run did not finish; "
+                f"go on with `cleanpairs fit --resume --out {self.path}`"
+            )
+        return load_estimator(self.path / "model")
+
+    def calibration(self) -> Calibration | None:
+        """What gives the scores' probabilities their intervals; None where the method has no such thing."""
+        from cleanpairs.estimators.persistence import load_calibration
+
+        return load_calibration(self.path / "model") if (self.path / "model").exists() else None
+
+    def estimator(self) -> Any:
+        """The fitted estimator, with the correspondence of its training pairs."""
+        estimator = self.model()
+        scores = self.scores()
+        estimator.correspondence_ = scores.correspondence
+        estimator.quarantined_ = scores.reasons
+        return estimator
+
+    def load_input(self) -> Any:
+        """The pairs that the run was fitted on, read again; see :meth:`open_input`."""
+        from cleanpairs.data import load_source
+
+        given = self.info.get("input")
+        if isinstance(given, dict) and given.get("noise"):
+            raise DataError(
+                f"the run {self.path.name} was fitted on captions that --noise-file mismatched in memory only: write "
+                "them with `cleanpairs corrupt --noise-file`, and fit on that to export or report"
+            )
+        return load_source(self.open_input())
+
+    def open_input(self) -> Any:
+        """The source of what the run was fitted on.
+
+        Raises
+        ------
+        DataError
+            It has changed since.
+        ConfigError
+            It would open what the user has not named: see :func:`cleanpairs.data.open_recorded`.
+        """
+        from cleanpairs.data import open_recorded
+
+        given = self.info.get("input")
+        if not isinstance(given, dict):
+            raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
+        where = self.path / "run.json"
+        source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
+        if source.fingerprint != given.get("fingerprint"):
+            raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
+        return source
+
+
+class _Latest:
+    """``runs/latest`` on its way to another run: all that may fail is done before the run directory is touched.
+
+    Where somebody has a file or a directory of that name, or ``runs`` is none, there is no link to a run, and none is
+    made. One that is there must not go on pointing to an older run.
+    """
+
+    def __init__(self, link: Path, before: str | None, fresh: Path) -> None:
+        self._link, self._before, self._fresh = link, before, fresh
+
+    @classmethod
+    def prepare(cls, run: Path) -> _Latest | None:
+        """The new link, beside the old one; None where there is to be none."""
+        link = Path("runs/latest")
+        before = os.readlink(link) if link.is_symlink() else None
+        if before is None and os.path.lexists(link):
+            return None
+        fresh = link.with_name(f".latest-{os.getpid()}")
+        try:
+            link.parent.mkdir(exist_ok=True)
+            fresh.unlink(missing_ok=True)  # of a dead process that had this number
+            fresh.symlink_to(os.path.relpath(run.absolute(), link.parent.absolute()))
+        except OSError as error:
+            if before is None:
+                return None
+            raise OutputError(
+                f"{link} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it, or "
+                "work in a directory that can be written"
+            ) from error
+        return cls(link, before, fresh)
+
+    def switch(self) -> None:
+        """Point to the new run."""
+        try:
+            self._fresh.replace(self._link)
+        except OSError as error:
+            raise OutputError(f"{self._link} cannot be replaced: {error.strerror}") from error
+
+    def undo(self) -> None:
+        """Point to the old run again, where the link is still the new one, which leads nowhere."""
+        with suppress(OSError):
+            self._fresh.unlink(missing_ok=True)
+            if self._link.is_symlink() and not self._link.exists():
+                self._link.unlink()
+                if self._before is not None:
+                    self._link.symlink_to(self._before)
+
+
+def is_latest(run: str | Path) -> bool:
+    """Whether ``runs/latest`` leads to this run."""
+    with suppress(OSError):
+        return os.path.samefile("runs/latest", run)
+    return False
+
+
+def _refuse_precious(folder: Path) -> None:
+    """OutputExistsError where a run that is to be removed holds what no fit has left: files, labels, an edited plan."""
+    if folder.exists():
+        refuse_labels(folder)
+        refuse_foreign(folder, RUN_FILES)
+        refuse_edited(folder / PLAN)
+
+
+def default_run_path(method: str, data: str | Path) -> Path:
+    """``runs/<date>-<method>-<data name>``, with a number behind it when that is taken."""
+    name = Path(str(data).rstrip("/*")).stem.partition("{")[0].rstrip("_-*") or "data"  # of a pattern what is fixed
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{name}"
+    path, k = base, 2
+    while path.exists() or lock_of(path).exists():  # another fit of this second may be about to make it
+        path, k = base.with_name(f"{base.name}-{k}"), k + 1
+    if not str(name).isprintable():
+        raise ConfigError(f"the data's name {name!r} has characters that a directory should not have: give --out")
+    return path

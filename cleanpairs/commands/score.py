@@ -1,0 +1,259 @@
+"""Scoring without holding the input: precomputed vectors stream through the model, partition by partition.
+
+A partition of the input (:mod:`cleanpairs.engine`) becomes a part of the scores table, in batches of 4,096 rows, by a
+pure function of its rows and the model: one process, a pool and a cluster write the same table, bit for bit where
+each worker has as many threads (``OMP_NUM_THREADS``), else up to the rounding of sums. The parts lie in
+``OUT.parts/`` until the last is there; a job that was killed goes on from those that are finished.
+
+Encoded images go through the frozen encoder into its cache first (see :mod:`cleanpairs.features`), and are scored at
+once, as is what comes neither from Parquet nor from an embedding folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import cleanpairs
+from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.registry import READERS
+from cleanpairs.data import ParquetSink, Source, load_pairs, open_source, staged_file
+from cleanpairs.data.atomic import ScratchDirectory
+from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
+from cleanpairs.estimators import PairCleaner
+from cleanpairs.estimators.persistence import load_estimator, save_estimator
+
+__all__ = ["PARTS", "ScoreResult", "ScoreWork", "score_stream"]
+
+ROWS = 4096  # of a batch
+PARTITION = 65_536  # rows of a partition, about
+PARTS = ".parts"  # behind the output's name: the folder of its parts
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """Counts of a scored input; ``flagged`` are those below ``threshold``."""
+
+    pairs: int
+    flagged: int
+    quarantined: int
+    threshold: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ScoreWork:
+    """Scores of a partition's pairs, numbered from 0, as a Parquet file; see :class:`cleanpairs.engine.Work`.
+
+    ``model``: a fitted estimator, or the directory of one, which can be sent to other processes; ``data`` names the
+    input in messages.
+    """
+
+    model: PairCleaner | str
+    source: Source
+    data: str
+    batch_rows: int = ROWS
+
+    def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
+        """Load the model, if it is not here yet."""
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+            pa.set_cpu_count(threads)
+        model = load_estimator(Path(self.model)) if isinstance(self.model, str) else self.model
+
+        def score(partition: Partition, path: Path) -> dict[str, Any]:
+            counts = _Counts()
+            with ParquetSink(path, SCORES_SCHEMA) as sink:
+                for keys, scores, reasons in self._batches(model, partition):
+                    sink.write(counts.table(keys, scores, reasons, model.threshold_))
+            return asdict(counts)
+
+        return score
+
+    def _batches(self, model: PairCleaner, partition: Partition) -> Iterator[_Batch]:
+        scorer = model._row_scorer(_roles(self.source))
+        assert scorer is not None
+        first = 0
+        for batch in _reader(self.source).iter_range(
+            self.source, partition.first, partition.rows, self.batch_rows, hash_vectors=scorer.hashes
+        ):
+            scores = scorer(batch, self.data)
+            yield batch.keys, scores, {first + i: why for i, why in batch.faults.items()}
+            first += len(batch.captions)
+
+
+_Batch = tuple[pa.Array, np.ndarray, dict[int, str]]
+"""Keys, scores with NaN where quarantined, reasons by pair_id, of consecutive pairs."""
+
+
+@dataclass
+class _Counts:
+    pairs: int = 0
+    flagged: int = 0
+    quarantined: int = 0
+
+    def table(
+        self, keys: list[str] | pa.Array, scores: np.ndarray, reasons: dict[int, str], threshold: float
+    ) -> pa.Table:
+        """The next rows of the scores table, counted."""
+        table = scores_table(keys, scores, threshold, reasons, first=self.pairs)
+        self.pairs += len(keys)
+        self.flagged += int((scores < threshold).sum())
+        self.quarantined += len(reasons)
+        return table
+
+
+def score_stream(
+    model: PairCleaner | str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    columns: dict[str, Any] | None = None,
+    engine: str = "local",
+    workers: int = 1,
+    address: str | None = None,
+    progress: Progress | None = None,
+) -> ScoreResult:
+    """Score all pairs of ``data`` and write the scores table ``out``, in memory that does not grow with the input.
+
+    Parameters
+    ----------
+    model : fitted PairCleaner, or path
+        Of :meth:`~cleanpairs.estimators.PairCleaner.save_pretrained`.
+    data : path
+        Anything that :func:`cleanpairs.load_pairs` reads; ``columns`` are its options.
+    engine, workers, address
+        Who does the work; see :func:`cleanpairs.engine.make_engine`.
+    progress : callable, optional
+        ``progress(rows done, rows in all)`` now and then.
+
+    Raises
+    ------
+    DataError
+        The data cannot be read, or its vectors have another size than the model's.
+    OutputExistsError
+        ``out`` exists and ``overwrite`` is not given, or ``OUT.parts`` holds parts of another job.
+    ConfigError
+        The engine cannot be used, or the input cannot be divided among several workers.
+    """
+    driver = make_engine(engine, workers=workers, address=address)
+    fitted = load_estimator(Path(model)) if isinstance(model, (str, Path)) else model
+    source = open_source(data, **(columns or {}))
+    with staged_file(out, overwrite=overwrite, inputs=source.paths) as staged:
+        if fitted._row_scorer(_roles(source)) is None:
+            if driver.remote:
+                raise ConfigError(
+                    f"{data} cannot be divided among workers: that takes Parquet with a column of image vectors "
+                    "(image_features) and, for a model of caption vectors, one of those (text_features), or an "
+                    "embedding folder; leave --engine and --workers out"
+                )
+            counts, parts = _score_at_once(fitted, data, columns or {}, Path(staged)), None
+        else:
+            job = _Job(fitted, model, source, str(data), Path(out), driver, overwrite)
+            counts, parts = job.run(Path(staged), progress)
+    if parts is not None:  # now that their whole is in place
+        remove_job(parts)
+    return ScoreResult(counts.pairs, counts.flagged, counts.quarantined, float(fitted.threshold_))
+
+
+def _reader(source: Source) -> Any:
+    return READERS.load(source.kind)()
+
+
+def _roles(source: Source) -> set[str]:
+    """What is known of each row of a source that can be read from any row on; nothing of one that cannot."""
+    reader = _reader(source)
+    return reader.roles(source) if hasattr(reader, "iter_range") else set()
+
+
+def _score_at_once(model: PairCleaner, data: str | Path, columns: dict[str, Any], staged: Path) -> _Counts:
+    pairs, images, texts, reasons, *_ = model._embed(load_pairs(data, **columns))
+    scores = model._bank_scores(pairs, images, texts)
+    scores[list(reasons)] = np.nan
+    counts = _Counts()
+    with ParquetSink(staged, SCORES_SCHEMA) as sink:
+        sink.write(counts.table(pairs.keys, scores, reasons, model.threshold_))
+    return counts
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One input to be scored in partitions; ``given`` is the model as the caller named it, ``fitted`` the model."""
+
+    fitted: PairCleaner
+    given: PairCleaner | str | Path
+    source: Source
+    data: str
+    out: Path
+    engine: Engine
+    overwrite: bool
+
+    def run(self, staged: Path, progress: Progress | None) -> tuple[_Counts, Path | None]:
+        """Write the scores to ``staged``; the counts, and the folder of parts that is then to be removed."""
+        partitions = plan_partitions(_reader(self.source).row_groups(self.source), self.source.n_rows, target=PARTITION)
+        if len(partitions) <= 1 and not self.engine.remote:  # nothing to go on from, nothing to put together
+            whole = partitions[0] if partitions else Partition(0, 0, 0)
+            return _Counts(**self._work(self.fitted).open(None)(whole, staged)), None
+        if not isinstance(self.given, PairCleaner):
+            return self._run(Path(self.given).absolute(), partitions, staged, progress)
+        near = self.out.absolute().parent if self.engine.remote else None  # where other machines see it
+        with ScratchDirectory("model", near) as folder:
+            return self._run(save_estimator(self.given, folder / "model"), partitions, staged, progress)
+
+    def _run(
+        self, model: Path, partitions: list[Partition], staged: Path, progress: Progress | None
+    ) -> tuple[_Counts, Path]:
+        parts = self.out.with_name(self.out.name + PARTS)
+        done = run_partitions(
+            self._work(str(model) if self.engine.remote else self.fitted),
+            partitions,
+            parts,
+            job=json.dumps([cleanpairs.__version__, self.source.fingerprint, _digest(model), ROWS]),
+            engine=self.engine,
+            overwrite=self.overwrite,
+            progress=progress,
+        )
+        return _put_together([(parts / p.name, f.facts) for p, f in zip(partitions, done, strict=True)], staged), parts
+
+    def _work(self, model: PairCleaner | str) -> ScoreWork:
+        return ScoreWork(model, self.source, self.data, ROWS)
+
+
+def _digest(folder: Path) -> str:
+    """SHA-256 over the names and contents of a model's files."""
+    total = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        total.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def _put_together(parts: list[tuple[Path, dict[str, Any]]], staged: Path) -> _Counts:
+    """The parts one after another, their pairs numbered through."""
+    total = _Counts()
+    with ParquetSink(staged, SCORES_SCHEMA) as sink:
+        for path, facts in parts:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                for batch in file.iter_batches():
+                    moved = pa.array(np.asarray(batch.column(0)) + total.pairs)
+                    sink.write(pa.RecordBatch.from_arrays([moved, *batch.columns[1:]], schema=batch.schema))
+            total.pairs += facts["pairs"]
+            total.flagged += facts["flagged"]
+            total.quarantined += facts["quarantined"]
+    return total

@@ -1,0 +1,239 @@
+"""Several processes that train one model: who is here, and what they tell each other.
+
+``torchrun``, ``accelerate launch`` and their kin start the processes and say in the environment who each one is (RANK,
+WORLD_SIZE, LOCAL_RANK, MASTER_ADDR). With one process everything here does nothing, and imports nothing.
+
+What is told is tensors, and bytes that are text or safetensors: nothing that could run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cleanpairs.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "all_same",
+    "any_of",
+    "asked_for",
+    "first_goes_ahead",
+    "gather_rows",
+    "is_first",
+    "local_device",
+    "of_first",
+    "process_group",
+    "rank",
+    "rank_by_environment",
+    "state_of_first",
+    "text_of_first",
+    "together",
+    "world_size",
+]
+
+PATIENCE = timedelta(days=1)  # the first process may encode many images while the others wait
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def asked_for() -> int:
+    """Processes that the launcher started, by the environment; 1 without a launcher.
+
+    Raises
+    ------
+    ConfigError
+        The environment speaks of several processes and holds no number of one.
+    """
+    if any(name not in os.environ for name in VARIABLES):
+        return 1
+    try:
+        return max(1, int(os.environ["WORLD_SIZE"]))
+    except ValueError as error:
+        raise ConfigError(f"WORLD_SIZE must be a whole number, found {os.environ['WORLD_SIZE']!r}") from error
+
+
+def rank_by_environment() -> int:
+    """Number of this process by the environment, from 0; for what happens before they know each other."""
+    value = os.environ.get("RANK", "")
+    return int(value) if asked_for() > 1 and value.isdigit() else 0
+
+
+@contextmanager
+def process_group(device: str = "cpu") -> Iterator[None]:
+    """While entered, the processes of the launcher know each other; nothing happens with one, or where they do.
+
+    Parameters
+    ----------
+    device : {"cpu", "cuda"}
+        Where they train: tensors on a GPU go by NCCL, those in memory by Gloo.
+    """
+    if asked_for() == 1 or world_size() > 1:
+        yield
+        return
+    import torch
+
+    # Before there is a group: its functions take the one that there is at their import as the default of a parameter,
+    # so it would never end, and its threads would run into the end of the interpreter, which aborts the process.
+    import torch.distributed.nn
+    from torch import distributed
+
+    if device == "cuda":
+        torch.cuda.set_device(local_device(device))
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def _group() -> Any:
+    """torch.distributed, if the processes know each other; None else, without importing it."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return torch.distributed
+
+
+def world_size() -> int:
+    """Processes that train together."""
+    group = _group()
+    return 1 if group is None else int(group.get_world_size())
+
+
+def rank() -> int:
+    """Number of this one, from 0."""
+    group = _group()
+    return 0 if group is None else int(group.get_rank())
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes and reports."""
+    return rank() == 0
+
+
+def local_device(device: str) -> str:
+    """``cuda`` as the GPU of this process, by its number on its machine."""
+    if device != "cuda" or asked_for() == 1:
+        return device
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0'))}"
+
+
+def together() -> None:
+    """Wait for each other."""
+    group = _group()
+    if group is not None:
+        group.all_reduce(_bytes(b"\0"))  # on the CPU: a barrier of NCCL would need to know which GPU
+
+
+@contextmanager
+def first_goes_ahead() -> Iterator[None]:
+    """While the first process is within, the others wait: what it caches on disk they need not make again."""
+    if not is_first():
+        together()
+    try:
+        yield
+    finally:
+        if is_first():
+            together()
+
+
+def of_first(value: float) -> float:
+    """The number that the first process has."""
+    group = _group()
+    if group is None:
+        return value
+    import torch
+
+    box = torch.tensor([value], dtype=torch.float64)
+    group.broadcast(box, 0)
+    return float(box)
+
+
+def any_of(flag: bool) -> bool:
+    """Whether it holds for any process."""
+    group = _group()
+    if group is None:
+        return flag
+    import torch
+
+    box = torch.tensor([int(flag)])
+    group.all_reduce(box)
+    return bool(box.item())
+
+
+def text_of_first(text: str) -> str:
+    """The text that the first process has."""
+    return _of_first(text.encode()).decode()
+
+
+def all_same(text: str) -> bool:
+    """Whether all processes have the same text."""
+    import hashlib
+
+    group = _group()
+    if group is None:
+        return True
+    own = _bytes(hashlib.sha256(text.encode()).digest())
+    first = own.clone()
+    group.broadcast(first, 0)
+    differ = (own != first).any().int()
+    group.all_reduce(differ)
+    return not bool(differ)
+
+
+def state_of_first(state: dict[str, Any]) -> dict[str, Any]:
+    """Arrays and plain numbers, as the first process has them."""
+    if world_size() == 1:
+        return state
+    from safetensors.numpy import load, save
+
+    packed = b""
+    if is_first():
+        arrays = {k: np.ascontiguousarray(v) for k, v in state.items() if isinstance(v, np.ndarray)}
+        plain = json.dumps({k: v for k, v in state.items() if k not in arrays}).encode()
+        packed = save({"plain": np.frombuffer(plain, dtype=np.uint8), **{f"array.{k}": v for k, v in arrays.items()}})
+    found = load(_of_first(packed))
+    plain_state: dict[str, Any] = json.loads(found.pop("plain").tobytes())
+    return {**{k.removeprefix("array."): v for k, v in found.items()}, **plain_state}
+
+
+def gather_rows(x: Tensor, most: int) -> Tensor:
+    """Rows of all processes: (world, most, ...) of ``x`` (n, ...) with n <= most, padded by zeros. No gradient."""
+    group = _group()
+    padded = x.new_zeros(most, *x.shape[1:])
+    padded[: len(x)] = x.detach()
+    if group is None:
+        return padded[None]
+    out = x.new_zeros(group.get_world_size(), *padded.shape)
+    group.all_gather(list(out.unbind(0)), padded)
+    return out
+
+
+def _of_first(data: bytes) -> bytes:
+    group = _group()
+    if group is None:
+        return data
+    import torch
+
+    size = torch.tensor([len(data)], dtype=torch.int64)
+    group.broadcast(size, 0)
+    box = _bytes(data) if is_first() else torch.empty(int(size), dtype=torch.uint8)
+    if int(size):
+        group.broadcast(box, 0)
+    return box.numpy().tobytes()
+
+
+def _bytes(data: bytes) -> Tensor:
+    import torch
+
+    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())

@@ -1,0 +1,154 @@
+"""What is too much: the limits that a user may move, each with its default and the environment variable that sets it.
+
+They are read where they act, so that one variable rules a command, a notebook and the processes that either starts.
+docs/limits.md lists them, with those that are fixed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+
+from cleanpairs.core.errors import ConfigError
+
+__all__ = ["LIMITS", "Limit", "cap_memory", "hold_memory", "limit", "memory_is_capped", "parse_bytes", "whole"]
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit: ``kind`` is "count", "bytes", "seconds" or "share"; ``default`` None means none, or automatic."""
+
+    variable: str
+    kind: str
+    default: float | None
+    what: str
+
+    def parse(self, text: str) -> float:
+        """The value that a text stands for.
+
+        Raises
+        ------
+        ConfigError
+            It is no number of this kind.
+        """
+        if self.kind == "bytes":
+            return parse_bytes(text, self.variable)
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        allowed = {
+            "count": ("a whole number, at least 0", value >= 0 and value == value // 1),
+            "seconds": ("a number of seconds above 0", 0 < value < math.inf),
+            "share": ("a share from 0 to 1", 0 <= value <= 1),
+        }
+        words, good = allowed[self.kind]
+        if not good:
+            raise ConfigError(f"{self.variable} ({self.what}) must be {words}, found {text!r}")
+        return value
+
+
+LIMITS: dict[str, Limit] = {
+    "pixels": Limit("CLEANPAIRS_MAX_PIXELS", "count", 64_000_000, "pixels of an image"),
+    "image_bytes": Limit("CLEANPAIRS_MAX_IMAGE_BYTES", "bytes", 64 * 2**20, "bytes of an image file"),
+    "caption_bytes": Limit("CLEANPAIRS_MAX_CAPTION_BYTES", "bytes", 65_536, "bytes of a caption"),
+    "bad_share": Limit("CLEANPAIRS_MAX_BAD_SHARE", "share", 0.2, "share of quarantined pairs"),
+    "memory": Limit("CLEANPAIRS_MEMORY", "bytes", None, "memory of a command"),
+    "decode_seconds": Limit("CLEANPAIRS_DECODE_SECONDS", "seconds", 20.0, "seconds for decoding an image"),
+    "decode_memory": Limit("CLEANPAIRS_DECODE_MEMORY", "bytes", 2 * 2**30, "memory of a decoding process"),
+    "decode_workers": Limit("CLEANPAIRS_DECODE_WORKERS", "count", None, "decoding processes"),
+}
+
+
+def limit(name: str) -> float | None:
+    """The limit called ``name``: of the environment where it is set there, else the default.
+
+    Raises
+    ------
+    ConfigError
+        The variable holds no such number.
+    """
+    entry = LIMITS[name]
+    text = os.environ.get(entry.variable, "").strip()
+    return entry.parse(text) if text else entry.default
+
+
+def whole(name: str) -> int:
+    """As :func:`limit`, of a count or of bytes that has a default."""
+    value = limit(name)
+    assert value is not None, name
+    return int(value)
+
+
+def parse_bytes(text: str, name: str = "a number of bytes") -> int:
+    """Bytes of ``4GB``, ``512MiB``, ``1.5g`` or a plain number; MB is a million, MiB 2^20.
+
+    Raises
+    ------
+    ConfigError
+        It is none of these, or nothing.
+    """
+    match = _BYTES.fullmatch(text.strip())
+    value = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
+    if value < 1:
+        raise ConfigError(f"{name} must be a number of bytes above 0, like 4GB, 512MiB or 1000000, found {text!r}")
+    return value
+
+
+LEAST_MEMORY = 2**30  # below it torch itself does not start
+
+
+def cap_memory(size: str | None = None) -> int | None:
+    """Let this process, and each that it starts, take so much memory and no more: bytes, or None where there is no cap.
+
+    The cap is on private memory (RLIMIT_DATA): what is mapped from files, like cached features, does not count, nor
+    does a GPU's. Beyond it there is a MemoryError, which the command line ends with code 6.
+
+    Parameters
+    ----------
+    size : str, optional
+        Like ``8GB``; CLEANPAIRS_MEMORY when None.
+
+    Raises
+    ------
+    ConfigError
+        It is no size, or one below 1 GiB.
+    """
+    entry = LIMITS["memory"]
+    if size is not None:
+        os.environ[entry.variable] = size
+    value = limit("memory")
+    if value is None:
+        return None
+    if value < LEAST_MEMORY:
+        raise ConfigError(
+            f"{entry.variable} ({entry.what}, --memory-cap) must be at least 1GiB, found {value:.0f} bytes"
+        )
+    return hold_memory(int(value))
+
+
+def memory_is_capped() -> bool:
+    """Whether this process has a limit of memory, by whomever.
+
+    Python waits for ever for a thread that found no memory for its own start (``threading.Thread.start``): where memory
+    is capped, work is done one after the other instead.
+    """
+    import resource
+
+    kinds = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
+    return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in kinds)
+
+
+def hold_memory(most: int) -> int:
+    """Lower RLIMIT_DATA of this process to ``most`` bytes; what it is then, for it is never raised."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    held = min([most, *(known for known in (soft, hard) if known != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_DATA, (held, hard))
+    return held

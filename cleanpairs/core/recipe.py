@@ -1,0 +1,314 @@
+"""Recipes: a YAML file, ``--set key=value`` and command line options become validated settings.
+
+A recipe has up to five sections. ``method``, ``backbone`` and ``train`` hold constructor parameters of the method's
+estimator (three headings for the reader: each parameter may stand under any of them, once); ``data`` holds the fields
+of :class:`DataOptions`, ``output`` those of :class:`OutputOptions`::
+
+    # command: cleanpairs fit data.parquet --recipe crcl-clipart
+    # hardware: 2 CPU cores
+    # minutes: 2.5
+    # expected: AUROC 0.97 +- 0.01 (3 seeds)
+    # date: 2026-01-31
+    method: {name: crcl}
+    backbone: {name: vse_inf, dim: 512}
+    train: {epochs: 10, batch_size: 128, seed: 0}
+    data: {val: dev.parquet}
+    output: {out: runs/clipart}
+
+Paths are relative to the working directory. Later wins: default, recipe, ``--set``, option.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.recipe_yaml import dump_yaml, parse_yaml, read_yaml
+from cleanpairs.core.registry import METHODS, nearest
+from cleanpairs.core.regular import read_text
+
+__all__ = ["HEADER_KEYS", "DataOptions", "OutputOptions", "Recipe", "find_recipes", "load_recipe", "recipe_header"]
+
+HEADER_KEYS = ("command", "hardware", "minutes", "expected", "date")  # comments that every shipped recipe opens with
+DEFAULT_METHOD = "auto"
+_ALIASES = {"seed": "random_state"}  # the command line's name -> the constructor's
+_ESTIMATOR_SECTIONS = ("method", "backbone", "train")
+_IN_BACKBONE = {
+    "encoder", "tune", "encoder_lr", "lora_rank", "gradient_checkpointing", "text_encoder", "image_encoder",
+    "image_transform", "image_size", "dim", "dim_word", "standardise", "tokenizer", "min_count", "max_length",
+}  # fmt: skip
+_IN_TRAIN = {
+    "epochs", "batch_size", "micro_batch", "lr", "lr_update", "weight_decay", "grad_clip", "exclude_duplicates",
+    "near_duplicates", "compile", "device", "precision", "random_state", "cross_fit",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What to read; see :func:`cleanpairs.load_pairs`."""
+
+    train: str | None = None
+    val: str | None = None
+    split: str | None = None
+    limit: int | None = None
+    image_column: str | None = None
+    text_column: str | None = None
+    key_column: str | None = None
+    text_vectors: str | None = None
+    captions: str | None = None
+    image_root: str | None = None
+    allow_urls: bool = False
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where the run goes and how much is said."""
+
+    out: str | None = None
+    overwrite: bool = False
+    quiet: bool = False
+    json: bool = False
+
+
+_OPTION_SECTIONS: dict[str, type] = {"data": DataOptions, "output": OutputOptions}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Validated settings of one run; make one by :meth:`resolve`.
+
+    Parameters
+    ----------
+    method : str
+        A name of :data:`cleanpairs.core.registry.METHODS`.
+    params : dict
+        Constructor parameters that were given; the others keep the estimator's defaults.
+    data, output : DataOptions, OutputOptions
+    """
+
+    method: str = DEFAULT_METHOD
+    params: dict[str, Any] = field(default_factory=dict)
+    data: DataOptions = DataOptions()
+    output: OutputOptions = OutputOptions()
+
+    @classmethod
+    def resolve(
+        cls,
+        recipe: str | Path | None = None,
+        *,
+        overrides: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> Recipe:
+        """Settings out of a recipe, then ``--set`` overrides, then command line options.
+
+        Parameters
+        ----------
+        recipe : str or Path, optional
+            A file, or the name of a shipped recipe.
+        overrides : sequence of str
+            ``key=value`` or ``section.key=value``; the value is YAML (``lr=5e-4``, ``threshold=null``).
+        options : mapping, optional
+            Key -> value, keys as in a recipe without their section, with ``method`` and ``backbone`` for the two names;
+            None means not given.
+
+        Raises
+        ------
+        ConfigError
+            A file that cannot be read, a value of the wrong type, or an unknown key: it names the file (or the option),
+            the key and the nearest known key.
+        """
+        layers: list[tuple[str, list[_Setting]]] = []
+        if recipe is not None:
+            path = _path_of(recipe)
+            layers.append((str(path), _settings_of_file(path)))
+        layers.append(("--set", [_setting_of_override(text) for text in overrides]))
+        given = {key: value for key, value in (options or {}).items() if value is not None}
+        layers.append(("options", [_Setting(None, key, value) for key, value in given.items()]))
+
+        method = DEFAULT_METHOD
+        for origin, settings in layers:
+            for setting in settings:
+                if _is_method_name(setting):
+                    method = _text(setting, origin)
+        METHODS.entry(method)
+        schema = _Schema(method)
+        values: dict[str, dict[str, Any]] = {"params": {}, "data": {}, "output": {}}
+        for origin, settings in layers:
+            seen: set[str] = set()
+            for setting in settings:
+                if _is_method_name(setting):
+                    continue
+                target, key = schema.place(setting, origin)
+                if recipe is not None and origin == layers[0][0] and key in seen:
+                    raise ConfigError(f"{origin}: {key!r} is set twice: keep one of the two")
+                seen.add(key)
+                values[target][key] = schema.checked(target, key, setting.value, origin)
+        return cls(method, values["params"], DataOptions(**values["data"]), OutputOptions(**values["output"]))
+
+    def estimator(self) -> Any:
+        """An unfitted estimator of these settings."""
+        return METHODS.load(self.method)(**self.params)
+
+    def to_yaml(self) -> str:
+        """Every setting, defaults included, as a recipe that resolves to the same run."""
+        signature = _constructor(self.method)
+        params = {name: p.default for name, p in signature.items() if p.default is not p.empty} | self.params
+        sections: dict[str, dict[str, Any]] = {"method": {"name": self.method}, "backbone": {}, "train": {}}
+        if "backbone" in params:
+            sections["backbone"]["name"] = params.pop("backbone")
+        for key, value in params.items():
+            section = "backbone" if key in _IN_BACKBONE else "train" if key in _IN_TRAIN else "method"
+            sections[section][key] = list(value) if isinstance(value, tuple) else value
+        sections |= {"data": asdict(self.data), "output": asdict(self.output)}
+        return dump_yaml(sections)
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """The settings of one recipe: a file, or a shipped one by its name. See :meth:`Recipe.resolve`."""
+    return Recipe.resolve(name_or_path)
+
+
+def find_recipes() -> dict[str, Path]:
+    """Name -> file of the shipped recipes, sorted: of the source tree, or of the installed package."""
+    package = Path(__file__).resolve().parents[1]
+    source = package.parent / "recipes"
+    in_source_tree = (package.parent / "pyproject.toml").is_file() and source.is_dir()
+    folder = source if in_source_tree else package / "_recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def recipe_header(path: str | Path) -> dict[str, str]:
+    """The ``# key: value`` lines that open a recipe, by key; those of :data:`HEADER_KEYS` only."""
+    header: dict[str, str] = {}
+    for line in read_text(path).splitlines():
+        if not line.startswith("#"):
+            break
+        key, colon, value = line.lstrip("# ").partition(":")
+        if colon and key in HEADER_KEYS and value.strip():
+            header[key] = value.strip()
+    return header
+
+
+@dataclass(frozen=True)
+class _Setting:
+    section: str | None  # None: the key alone says where it belongs
+    key: str
+    value: Any
+
+
+def _is_method_name(setting: _Setting) -> bool:
+    return (setting.section, setting.key) in {("method", "name"), (None, "method")}
+
+
+def _text(setting: _Setting, origin: str) -> str:
+    if not isinstance(setting.value, str):
+        raise ConfigError(f"{origin}: the method's name must be text, found {setting.value!r}")
+    return setting.value
+
+
+def _path_of(recipe: str | Path) -> Path:
+    path = Path(recipe)
+    if path.is_file():
+        return path
+    shipped = find_recipes()
+    if str(recipe) in shipped:
+        return shipped[str(recipe)]
+    if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
+        raise ConfigError(f"the recipe {recipe} is no file")
+    known = ", ".join(shipped) or "none"
+    raise ConfigError(f"no recipe {str(recipe)!r}{nearest(str(recipe), list(shipped))} (shipped: {known})")
+
+
+def _settings_of_file(path: Path) -> list[_Setting]:
+    content = read_yaml(path)
+    known = [*_ESTIMATOR_SECTIONS, *_OPTION_SECTIONS]
+    settings: list[_Setting] = []
+    for section, body in content.items():
+        if section not in known:
+            raise ConfigError(
+                f"{path}: unknown section {section!r}{nearest(str(section), known)} (known: {', '.join(known)})"
+            )
+        if isinstance(body, str) and section in {"method", "backbone"}:
+            body = {"name": body}
+        if body is None:
+            body = {}
+        if not isinstance(body, dict):
+            raise ConfigError(f"{path}: the section {section!r} must hold keys and values, found {body!r}")
+        settings += [_Setting(section, str(key), value) for key, value in body.items()]
+    return settings
+
+
+def _setting_of_override(text: str) -> _Setting:
+    name, equals, value = text.partition("=")
+    section, dot, key = name.strip().rpartition(".")
+    if not equals or not key or (dot and not section):
+        raise ConfigError(f"--set takes key=value or section.key=value, found {text!r}")
+    return _Setting(section or None, key, parse_yaml(value, f"--set {name.strip()}"))
+
+
+def _constructor(method: str) -> dict[str, inspect.Parameter]:
+    """Constructor parameters of a method's estimator, by name."""
+    parameters = inspect.signature(METHODS.load(method)).parameters
+    return {name: p for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+
+
+class _Schema:
+    """Which keys there are for one method, and what they may hold."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.params = _constructor(method)
+        self.options = {target: [f.name for f in fields(cls)] for target, cls in _OPTION_SECTIONS.items()}
+        self.types = {target: get_type_hints(cls) for target, cls in _OPTION_SECTIONS.items()}
+
+    def place(self, setting: _Setting, origin: str) -> tuple[str, str]:
+        """(``params``, ``data`` or ``output``; the key there) of one setting."""
+        section, key = setting.section, _ALIASES.get(setting.key, setting.key)
+        if section == "backbone" and key == "name":
+            key = "backbone"
+        known = self._known(section, origin)
+        for target, names in known.items():
+            if key in names:
+                return target, key
+        names = sorted({name for names in known.values() for name in names} | set(_ALIASES))
+        where = f"{section}.{setting.key}" if section else setting.key
+        of = f"section {section!r} with method {self.method}" if section else f"method {self.method}"
+        raise ConfigError(
+            f"{origin}: unknown key {where!r}{nearest(setting.key, names)} (known for {of}: {', '.join(names)})"
+        )
+
+    def _known(self, section: str | None, origin: str) -> dict[str, list[str]]:
+        if section is None:
+            return {"params": list(self.params), **self.options}
+        if section in self.options:
+            return {section: self.options[section]}
+        if section in _ESTIMATOR_SECTIONS:
+            return {"params": list(self.params)}
+        sections = [*_ESTIMATOR_SECTIONS, *self.options]
+        raise ConfigError(
+            f"{origin}: unknown section {section!r}{nearest(section, sections)} (known: {', '.join(sections)})"
+        )
+
+    def checked(self, target: str, key: str, value: Any, origin: str) -> Any:
+        """``value``, if it is of a type that ``key`` takes; the estimator itself checks ranges when it is fitted."""
+        if target == "params":
+            default = self.params[key].default
+            if isinstance(value, list) and isinstance(default, tuple):
+                return tuple(value)
+            if isinstance(value, dict):
+                raise ConfigError(f"{origin}: {key!r} takes a value, found keys and values: {value!r}")
+            if isinstance(default, bool) and not isinstance(value, bool):
+                raise ConfigError(f"{origin}: {key!r} must be true or false, found {value!r}")
+            return value
+        if isinstance(value, Path):
+            value = str(value)
+        wanted = self.types[target][key]
+        is_bool_for_int = isinstance(value, bool) and wanted is not bool
+        if is_bool_for_int or not isinstance(value, wanted):
+            name = getattr(wanted, "__name__", str(wanted)).replace("str", "text").replace("None", "null")
+            raise ConfigError(f"{origin}: {target}.{key} must be {name}, found {value!r}")
+        return value

@@ -1,0 +1,103 @@
+"""Files of others are opened here: regular files only, as a FIFO or a device would be read for ever.
+
+What takes a path of its own, such as safetensors or numpy, is called after :func:`check_regular`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from io import BufferedReader
+from typing import Any
+
+from cleanpairs.core.errors import DataError
+
+__all__ = ["check_regular", "open_regular", "read_bytes", "read_json", "read_text", "sha256_of"]
+
+AnyPath = str | os.PathLike[str]
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class _NotRegularError(DataError, OSError):
+    """Caught, and said, wherever a file that cannot be read is."""
+
+
+def _check(mode: int, path: AnyPath) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+        raise _NotRegularError(f"{os.fspath(path)} is {kind}, not a regular file: copy what it gives into one")
+
+
+def check_regular(path: AnyPath) -> None:
+    """Raise where ``path``, or what it links to, is no regular file.
+
+    Raises
+    ------
+    OSError
+        There is none, it may not be looked at, or it is a directory.
+    DataError
+        It is a FIFO, a device or a socket (also an OSError).
+    """
+    _check(os.stat(path).st_mode, path)
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def open_regular(path: AnyPath, *, buffering: int = -1) -> BufferedReader:
+    """The file ``path``, to be read as bytes, and looked at again once it is open. Raises as :func:`check_regular`."""
+    check_regular(path)  # opening a device may do something, and a FIFO would wait
+    file: Any = open(path, "rb", buffering=buffering, opener=_opener)  # noqa: SIM115 - whoever asks closes it
+    try:
+        _check(os.fstat(file.fileno()).st_mode, path)
+    except BaseException:
+        file.close()
+        raise
+    found: BufferedReader = file
+    return found
+
+
+def read_bytes(path: AnyPath) -> bytes:
+    """What a file holds. Raises as :func:`check_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def read_text(path: AnyPath, *, errors: str = "strict") -> str:
+    """The text of a file, in UTF-8. Raises as :func:`check_regular`, and UnicodeDecodeError."""
+    return read_bytes(path).decode("utf-8", errors)
+
+
+def read_json(path: AnyPath) -> Any:
+    """The value of a JSON file.
+
+    Raises
+    ------
+    OSError
+        As :func:`check_regular`.
+    ValueError
+        It is no JSON, no UTF-8, or nested so deeply that it cannot be read.
+    """
+    try:
+        return json.loads(read_bytes(path))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def sha256_of(path: AnyPath) -> str:
+    """SHA-256 of a file, as 64 hexadecimal digits. Raises as :func:`check_regular`."""
+    import hashlib
+
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,78 @@
+"""Columns that the input computed from caption or image (vectors of captions, similarities) once either is another.
+
+A vector or a similarity of the old caption beside the new one would be noise of our own making: a caption that is lent
+brings its vector along, and what is not known is null.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.ops.columns import flat_type, grouped, replace_values, taken
+
+__all__ = ["along_captions", "list_type", "of_pairs", "replaced_vectors", "without"]
+
+
+def list_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a list of scores in the cleaned file: of any number of captions, each with or without a score."""
+    flat = flat_type(kind)
+    return pa.large_list(flat) if pa.types.is_large_list(kind) else pa.list_(flat)
+
+
+def without(column: pa.Array, where: np.ndarray) -> pa.Array:
+    """``column`` (n,) of any type with nulls at the rows ``where`` (k,) int64."""
+    return replace_values(column, where, pa.nulls(len(where), column.type))
+
+
+def replaced_vectors(
+    column: pa.Array, donated_to: np.ndarray, donor_values: pa.Array | None, unknown: np.ndarray
+) -> pa.Array:
+    """``column`` (n,) with the vectors ``lent`` (k,) at the rows ``lent_to`` (k,), and nulls at those ``unknown``."""
+    values = pa.nulls(len(unknown), column.type)
+    if donor_values is not None:  # at once: each replacement copies the column
+        values = pa.concat_arrays([donor_values, values])
+    return replace_values(column, np.concatenate([donated_to, unknown]), values)
+
+
+def of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.ndarray) -> pa.Array:
+    """One score a pair out of a column of lists: that of its place, null where the list is short or the pair ``bare``.
+
+    Parameters
+    ----------
+    column : (n,) array of lists
+    row, position : (k,) int64
+        Of each pair: its row of ``column``, its place in the row's list.
+    bare : (k,) bool
+        The pairs that have no score any more.
+
+    Returns
+    -------
+    (k,) array, of the type of a single score.
+    """
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
+    starts = np.cumsum(lengths) - lengths
+    missing = bare | (position >= lengths[row])
+    at = pa.array(np.where(missing, 0, starts[row] + position), mask=missing)
+    return taken(column.flatten(), at).cast(flat_type(column.type))
+
+
+def along_captions(column: pa.Array, scores: pa.Array, counts: np.ndarray, changed: np.ndarray) -> pa.Array:
+    """A column of lists of scores of which the ``changed`` rows are made anew, and the others are as they were.
+
+    Parameters
+    ----------
+    column : (n,) array of lists
+    scores : (k,) array
+        Of the pairs left in these rows, one after the other.
+    counts : (n,) int64
+        Pairs left in each row.
+    changed : (m,) int64
+    """
+    kind = list_type(column.type)
+    column = column if column.type.equals(kind) else column.cast(kind)
+    if not len(changed):
+        return column
+    lists = taken(grouped(scores, counts, large=pa.types.is_large_list(kind)), changed)
+    return replace_values(column, changed, lists)

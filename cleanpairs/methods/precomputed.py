@@ -1,0 +1,178 @@
+"""What clip-score takes of the data: vectors of both sides or of the images, or cosines."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.data import Pairs
+from cleanpairs.data.rows import RowBatch
+from cleanpairs.encoders.pretrained import PretrainedCLIP
+from cleanpairs.estimators.batches import _filled
+from cleanpairs.features import ImageMatrix, encoded_matrix
+from cleanpairs.methods.normalised import NormalisedScore
+from cleanpairs.ops.normalised_similarity import Background
+from cleanpairs.ops.search import TopK
+
+__all__ = [
+    "Precomputed",
+    "PrecomputedScorer",
+    "checked",
+    "image_matrix_of",
+    "no_donors",
+    "precomputed_cosines",
+    "unit_rows",
+]
+
+NO_VECTOR = "its caption's vector is zero or not finite"
+
+
+class Precomputed:
+    """In place of a model: the vectors of both sides, or the cosines alone, that the data brings.
+
+    Parameters
+    ----------
+    score_column : str, optional
+        With it the data may lack the vectors.
+    """
+
+    name = "the data"
+    fingerprint = "given"
+    temperature = 0.01  # where CLIP ends: its logit scale is cut at 100
+
+    def __init__(self, score_column: str | None) -> None:
+        self.score_column = score_column
+
+    def has_vectors(self, pairs: Pairs) -> bool:
+        """Whether there are single vectors of both sides, of one length."""
+        array = pairs.images.array()
+        texts = pairs.text_vectors
+        return array is not None and texts is not None and array.shape[1:] == (1, texts.shape[1])
+
+    def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+        """(M, E) and (N, E) unit vectors, and pair -> what it lacks.
+
+        Raises
+        ------
+        DataError
+            The data does not bring what is asked of it.
+        """
+        n, faults = len(pairs), {}
+        if self.score_column is not None:
+            missing = np.flatnonzero(np.isnan(precomputed_cosines(pairs, self.score_column)))
+            faults = {int(i): f"it has no {self.score_column}" for i in missing}
+            if not self.has_vectors(pairs):
+                return np.zeros((len(pairs.images), 1), np.float32), np.zeros((n, 1), np.float32), faults
+        array, texts = pairs.images.array(), pairs.text_vectors
+        if not self.has_vectors(pairs) or array is None or texts is None:
+            raise _not_of_one_length(array, texts)
+        z_text = unit_rows(np.asarray(texts))
+        faults |= {int(i): NO_VECTOR for i in np.flatnonzero(~z_text.any(axis=1))}
+        return unit_rows(np.asarray(array)[:, 0]), z_text, faults
+
+
+class PrecomputedScorer:
+    """Scores given vectors, batch by batch; see :class:`cleanpairs.estimators.batches.RowScorer`."""
+
+    def __init__(self, score: NormalisedScore) -> None:
+        self.score, self.hashes = score, score.kind != "none"
+
+    def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
+        """Correspondence (k,) float32; a caption whose vector is zero is a fault, as in :meth:`Given.vectors`."""
+        images, texts = self.embedded(batch, data)
+        n = len(images)
+        groups = (batch.image_group[batch.row], batch.text_group) if self.hashes else (np.arange(n),) * 2
+        scores = self.score(Background(*(_filled(x) if n else x for x in (images, texts, *groups))))[:n]
+        scores[list(batch.faults)] = np.nan
+        return scores
+
+    @torch.inference_mode()
+    def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray]:
+        """Unit vectors (k, E) float32 of both sides, as :meth:`Given.vectors` has them."""
+        images, texts = batch.vectors, batch.text_vectors
+        if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
+            raise _not_of_one_length(images, texts)
+        z_text = unit_rows(_float(texts).numpy())
+        batch.faults |= {int(i): NO_VECTOR for i in np.flatnonzero(~z_text.any(axis=1)) if i not in batch.faults}
+        return unit_rows(_float(images[:, 0]).numpy()), z_text
+
+
+def _float(x: np.ndarray) -> torch.Tensor:
+    """float32 of vectors (n, D), which are not written; by PyTorch, whose conversion of halves is the faster."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the array cannot be written
+        return torch.from_numpy(x).float()
+
+
+def _not_of_one_length(images: np.ndarray | None, texts: np.ndarray | None) -> DataError:
+    sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (images, texts)]
+    return DataError(
+        f"text_encoder='features' of clip-score needs one vector an image and one a caption, of one length; "
+        f"found {sides[0] or 'none'} an image and {sides[1] or 'none'} a caption"
+    )
+
+
+def precomputed_cosines(pairs: Pairs, column: str) -> np.ndarray:
+    """(N,) float32 of the column of scores, NaN where there is none.
+
+    Raises
+    ------
+    DataError
+        There is no such column, or it holds other numbers than cosines.
+    """
+    if column not in pairs.precomputed_scores:
+        known = ", ".join(pairs.precomputed_scores) or "none"
+        raise DataError(f"score_column of clip-score: the data has no scores {column!r} (found: {known})")
+    cosine = np.asarray(pairs.precomputed_scores[column], dtype=np.float32)
+    beyond = np.flatnonzero(np.abs(cosine) > 1.0001)
+    if len(beyond):
+        raise DataError(
+            f"score_column of clip-score must hold cosines, from -1 to 1; {column!r} holds {cosine[beyond[0]]:g} at "
+            f"pair {beyond[0]}: divide by its scale first"
+        )
+    return np.clip(cosine, -1, 1)
+
+
+def no_donors(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK:
+    """A search that finds nothing (see :data:`cleanpairs.repair.candidates.Search`): what is flagged is dropped."""
+    return TopK(np.full((len(asking), 1), -np.inf, np.float32), np.full((len(asking), 1), -1, np.int64))
+
+
+def unit_rows(x: np.ndarray) -> np.ndarray:
+    """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
+    x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+
+
+def image_matrix_of(
+    model: PretrainedCLIP, pairs: Pairs, image_encoder: str, progress: Callable[[int, int], None] | None = None
+) -> ImageMatrix:
+    """(M, 1, E) vectors, and image row -> why there is none; such rows are zero.
+
+    ``image_encoder`` "features": those of the data. "auto": the model makes them of the images, where there are any.
+    """
+    array = pairs.images.array()
+    if array is not None and (image_encoder == "features" or not _has_images(pairs)):
+        return ImageMatrix(checked(array, model)[:, None], {}, "clip-score", None)
+    if array is None and image_encoder == "features":
+        raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
+    return encoded_matrix(pairs, model, progress=progress)
+
+
+def _has_images(pairs: Pairs) -> bool:
+    """Whether there is any encoded image beside the vectors."""
+    return any(data is not None for _, chunk in pairs.images.iter_encoded(1024) for data in chunk)
+
+
+def checked(array: np.ndarray, model: PretrainedCLIP) -> np.ndarray:
+    """(m, E) out of (m, E) or (m, 1, E)."""
+    if array.shape[-1] != model.dim or array.shape[1:-1] not in ((), (1,)):
+        raise DataError(
+            f"the model {model.name} makes one vector of {model.dim} dimensions of an image, and this data has vectors "
+            f"of {' x '.join(map(str, array.shape[1:]))}: give the images themselves, or vectors of this model"
+        )
+    return np.asarray(array, dtype=np.float32).reshape(len(array), model.dim)

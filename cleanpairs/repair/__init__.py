@@ -1,0 +1,1 @@
+"""From scores to a repair plan: candidates, their assignment, the plan as a table, its edits."""

@@ -1,0 +1,251 @@
+"""Candidate edges between mismatched rows and the parts that could repair them, found by nearest neighbours.
+
+Equal parts are one candidate: a caption that stands in a thousand rows would otherwise fill every candidate list. So
+donors are *groups* (of equal texts, of equal images), each with the members that can give the part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.ops.scratch import MEMORY, Scratch, is_mapped, release
+from cleanpairs.ops.search import SearchNote, TopK, top_k
+from cleanpairs.repair.assignment import Members
+
+__all__ = ["DonorSearch", "Edges", "NeighbourSearch", "Side", "candidate_edges"]
+
+DonorSearch = Callable[[bool, bool, np.ndarray, np.ndarray, int], TopK | None]
+"""``search(is_image, trusted, asking, showing, k)``: for each pair of ``asking`` (Q,), whose text is kept where
+``is_image`` and whose image is kept otherwise, the k best pairs of ``showing`` (G,) to take the other part from, as
+positions (Q, k) in it and scores. None: the most similar parts are to be looked for."""
+
+NeighbourSearch = Callable[[np.ndarray, np.ndarray, int], TopK]
+
+_ROWS = 1 << 20  # edges that are worked on at once
+_VECTORS = 1 << 14  # rows of vectors that are copied at once
+
+# A row's neighbours often are what it may not take (the image's other captions): look that much further.
+_SLACK = 8
+
+
+@dataclass(frozen=True)
+class Side:
+    """One modality: ``z`` (M, d) unit vectors, ``index`` (N,) row of ``z`` of each pair, ``group`` (N,) dense group.
+
+    ``z`` may be mapped from a file: it is read in blocks.
+    """
+
+    z: np.ndarray
+    index: np.ndarray
+    group: np.ndarray
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Columns of E candidate edges, and the donor groups that they point to: 14 bytes an edge.
+
+    ``row`` int32, into the mismatched pairs; ``is_image`` bool; ``trusted`` bool: the donor group is of trusted pairs;
+    ``donor_group`` int32, into ``members``; ``similarity`` float32. ``mismatched pairs`` (R,) int32 pairs; ``shown``
+    (G,) int32: a pair that shows the part of each donor group; ``image_group``, ``text_group`` (N,) dense groups of
+    all pairs. ``searches``: how the neighbours were looked for, per pool and direction. ``cosine``: ``similarity``
+    is the inner product of the vectors in all of them.
+    """
+
+    row: np.ndarray
+    is_image: np.ndarray
+    trusted: np.ndarray
+    donor_group: np.ndarray
+    similarity: np.ndarray
+    mismatched: np.ndarray
+    shown: np.ndarray
+    image_group: np.ndarray
+    text_group: np.ndarray
+    members: Members
+    searches: tuple[SearchNote, ...] = ()
+    cosine: bool = True
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def image_of(self, at: np.ndarray | slice) -> np.ndarray:
+        """Pairs that show the image of the edges ``at``: int32."""
+        own, given = self.mismatched[self.row[at]], self.shown[self.donor_group[at]]
+        return np.where(self.is_image[at], given, own)
+
+    def text_of(self, at: np.ndarray | slice) -> np.ndarray:
+        """Pairs that show the text of the edges ``at``: int32."""
+        own, given = self.mismatched[self.row[at]], self.shown[self.donor_group[at]]
+        return np.where(self.is_image[at], own, given)
+
+    @cached_property
+    def n_text(self) -> int:
+        """Groups of texts."""
+        return int(self.text_group.max()) + 1 if len(self.text_group) else 0
+
+    def key(self, at: np.ndarray | slice) -> np.ndarray:
+        """Image group times the number of text groups plus text group, of the edges ``at``: int64."""
+        return self.image_group[self.image_of(at)] * self.n_text + self.text_group[self.text_of(at)]
+
+    def blocks(self) -> Iterator[slice]:
+        """All edges, some at a time; the pages of those before are let go of."""
+        for start in range(0, len(self), _ROWS):
+            yield slice(start, min(start + _ROWS, len(self)))
+            release(self.row, self.is_image, self.trusted, self.donor_group, self.similarity)
+
+
+def candidate_edges(
+    image: Side,
+    text: Side,
+    mismatched: np.ndarray,
+    pools: Sequence[tuple[np.ndarray, bool]],
+    taken: np.ndarray,
+    *,
+    replace_text: bool,
+    replace_image: bool,
+    candidates: int,
+    search: DonorSearch | None = None,
+    look: NeighbourSearch | None = None,
+    scratch: Scratch = MEMORY,
+) -> Edges:
+    """The nearest admissible parts of every mismatched pair, out of every pool.
+
+    Parameters
+    ----------
+    image, text : Side
+    mismatched pairs : (R,) int64
+        Pairs to repair.
+    pools : sequence of ((m,) int64, bool)
+        Donor pairs, in the order in which a group's members are used, and whether they are trusted.
+    taken : (U,) int64
+        Sorted keys of pairs of image and text that no edge may make.
+    replace_text, replace_image : bool
+        Directions.
+    candidates : int
+        How many groups a row gets at most, per pool and direction.
+    search : callable, optional
+        Another way to look for them than by the cosine; see :data:`Search`.
+    look : callable, optional
+        ``look(queries, bank, k)``: who does the search by the cosine, as :func:`cleanpairs.ops.search.top_k` does.
+    scratch : Scratch
+        Where the edges lie, and the vectors that are searched in.
+    """
+    n_text = int(text.group.max()) + 1 if len(text.group) else 0
+    look = partial(top_k, scratch=scratch) if look is None else look
+    directions = [is_image for is_image, wanted in ((False, replace_text), (True, replace_image)) if wanted]
+    pools = [pool for pool in pools if len(pool[0])] if len(mismatched) else []
+    edges = _Growing(scratch, len(pools) * len(directions) * len(mismatched) * candidates)
+    holders: list[Members] = []
+    shown: list[np.ndarray] = [np.empty(0, np.int64)]
+    searches: list[SearchNote] = []
+    first_group, by_cosine = 0, True
+    for donors, trusted in pools:
+        for is_image in directions:
+            kept, given = (text, image) if is_image else (image, text)
+            query_of_row, asking = _distinct(kept, mismatched)
+            group_of_donor, showing = _distinct(given, donors)
+            found = search(is_image, trusted, asking, showing, candidates + _SLACK) if search is not None else None
+            if found is None:
+                found = look(_rows(kept, asking, scratch), _rows(given, showing, scratch), candidates + _SLACK)
+            else:
+                by_cosine = False
+            if found.note is not None:
+                searches.append(found.note)
+            for start in range(0, len(mismatched), _ROWS // 32):
+                rows = np.arange(start, min(start + _ROWS // 32, len(mismatched)))
+                nearest = found.indices[query_of_row[rows]]  # (R, k)
+                group = given.group[showing[np.maximum(nearest, 0)]]  # (R, k)
+                own = kept.group[mismatched[rows]][:, None]
+                key = group * n_text + own if is_image else own * n_text + group
+                admitted = (nearest >= 0) & ~_contains(taken, key)
+                admitted &= np.cumsum(admitted, axis=1) <= candidates
+                row, column = np.nonzero(admitted)
+                edges.add(
+                    row=row + start,
+                    is_image=is_image,
+                    trusted=trusted,
+                    donor_group=nearest[row, column] + first_group,
+                    similarity=found.scores[query_of_row[rows][row], column],
+                )
+                release(found.indices, found.scores)
+            # What k mismatched pairs carry may go back to k; equal parts of trusted pairs are one donor.
+            group_of = np.arange(len(showing)) if trusted else group_of_donor
+            holders.append(Members.from_groups(group_of, showing if trusted else donors, len(showing)))
+            shown.append(showing)
+            first_group += len(showing)
+            del found
+    return Edges(
+        **edges.columns(),
+        mismatched=np.asarray(mismatched, np.int32),
+        shown=np.concatenate(shown).astype(np.int32),
+        image_group=image.group,
+        text_group=text.group,
+        members=_join(holders),
+        searches=tuple(searches),
+        cosine=by_cosine,
+    )
+
+
+class _Growing:
+    """Columns of edges that are written one block after the other; ``most`` of them at most."""
+
+    def __init__(self, scratch: Scratch, most: int) -> None:
+        types = {"row": np.int32, "is_image": bool, "trusted": bool, "donor_group": np.int32, "similarity": np.float32}
+        self._columns = {name: scratch.empty(most, kind) for name, kind in types.items()}
+        self._used = 0
+
+    def add(self, **values: Any) -> None:
+        s = slice(self._used, self._used + len(values["row"]))
+        for name, value in values.items():
+            self._columns[name][s] = value
+        self._used = s.stop
+        release(*self._columns.values())
+
+    def columns(self) -> dict[str, np.ndarray]:
+        return {name: values[: self._used] for name, values in self._columns.items()}
+
+
+def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct parts among ``pairs`` (m,), in order of their vectors: number of each pair's (m,), and a pair that
+    shows each of them (G,), the first that has it.
+    """
+    _, first, number_of = np.unique(side.group[pairs], return_index=True, return_inverse=True)
+    order = np.argsort(side.index[pairs[first]], kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place[number_of], pairs[first[order]]
+
+
+def _rows(side: Side, pairs: np.ndarray, scratch: Scratch) -> np.ndarray:
+    """The vectors of ``pairs`` (m,); without a copy, where they stand one after the other."""
+    index = side.index[pairs]
+    if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
+        return side.z[index[0] : index[-1] + 1]
+    if not (scratch.on_disk and is_mapped(side.z)):
+        return np.asarray(side.z[index])
+    rows = scratch.empty((len(index), side.z.shape[1]), side.z.dtype)
+    for start in range(0, len(index), _VECTORS):
+        rows[start : start + _VECTORS] = side.z[index[start : start + _VECTORS]]
+        release(rows, side.z)
+    return rows
+
+
+def _contains(sorted_keys: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Which entries of ``key`` are among ``sorted_keys``; the same shape as ``key``, bool."""
+    if not len(sorted_keys):
+        return np.zeros(key.shape, bool)
+    at = np.minimum(np.searchsorted(sorted_keys, key), len(sorted_keys) - 1)
+    return sorted_keys[at] == key
+
+
+def _join(holders: list[Members]) -> Members:
+    member, start, used = [np.empty(0, np.int64)], [np.zeros(1, np.int64)], 0
+    for holder in holders:
+        member.append(holder.member)
+        start.append(holder.start[1:] + used)
+        used += len(holder.member)
+    return Members(np.concatenate(member), np.concatenate(start))

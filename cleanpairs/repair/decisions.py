@@ -1,0 +1,385 @@
+"""What becomes of each mismatched pair, decided on arrays alone; :mod:`cleanpairs.repair.planning` says what for,
+and makes the plan.
+
+Search, scores, transport and assignment, each of which goes through the candidate edges in blocks. Where
+:class:`cleanpairs.ops.scratch.Scratch` lays arrays into files, the memory that is taken is that of the blocks and of a
+few numbers for each pair, and the decisions are the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, release
+from cleanpairs.ops.search import SearchNote
+from cleanpairs.repair.assignment import Greedy
+from cleanpairs.repair.candidates import DonorSearch, Edges, NeighbourSearch, Side, candidate_edges
+from cleanpairs.repair.edge_pairs import BUCKET, EdgeScorer, Paired, bucket_bounds, pair_edges
+from cleanpairs.repair.transport_plan import CosineReference, transport_shares
+
+__all__ = ["REASONS", "Chance", "Corpus", "Repairs", "Rules", "decide_repairs", "own_similarity"]
+
+# Why a mismatched pair is dropped, by number; the last is for one that has good candidates, all of them taken.
+REASONS = (
+    "no candidate",
+    "no candidate reaches the lowest repair score",
+    "no candidate beats the present partner",
+    "its candidates serve better repairs",
+    "no candidate is likelier right than the least confidence",
+    "its repair would make the kept pairs dirtier",
+    "undetermined: no repair can be judged here (--repairs plausible makes those that fit best)",
+    "no repairs were asked for",
+)
+_UNSURE, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7
+DIRTIER = 0.01  # by which the expected share of mismatched pairs may rise above that of the kept ones
+_ROWS = 1 << 14  # vectors that are read at once
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Settings of :class:`cleanpairs.repair.planning.RepairSettings`.
+
+    ``transport``: whether one decides between the candidates; ``repairs``: "probable", "plausible" or "none".
+    """
+
+    min_repair_score: float
+    candidates: int
+    replace_text: bool
+    replace_image: bool
+    max_reuse: int
+    mismatched_bonus: float
+    image_margin: float
+    min_confidence: float
+    temperature: float
+    transport: bool
+    solver: str
+    repairs: str
+
+
+@dataclass(frozen=True)
+class Chance:
+    """How likely a repair is right, and how pure what it joins is.
+
+    ``probability(image_of, text_of)`` (k,) float32 of k pairs that show an image and a text, NaN where it cannot be
+    judged; ``kept`` pairs are trusted, of which ``mismatched`` are expected not to be matched.
+    """
+
+    probability: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    kept: int
+    mismatched: float
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """N pairs, or those of them that a repair can concern: all to be repaired and all that may lend a part.
+
+    Attributes
+    ----------
+    image, text : Side
+    mismatched pairs : (R,) int64
+        Pairs to repair.
+    pools : sequence of ((m,) int64, bool)
+        Donor pairs, and whether they are trusted.
+    taken : (U,) int64
+        Sorted: image group times the number of text groups plus text group, of pairs that no repair may make.
+    typical : Typical
+    """
+
+    image: Side
+    text: Side
+    mismatched: np.ndarray
+    pools: list[tuple[np.ndarray, bool]]
+    taken: np.ndarray
+    typical: CosineReference
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """Of each of R mismatched pairs: whose part it takes and why, or why it is dropped.
+
+    ``donor`` (R,) int64 pair, -1 where dropped; ``is_image``, ``trusted`` (R,) bool: the image is replaced, the donor
+    is a trusted pair; ``score``, ``margin``, ``confidence`` (R,) float32, NaN where there is none; ``reason`` (R,)
+    uint8 into :data:`REASONS`, of those that are dropped.
+    """
+
+    donor: np.ndarray
+    is_image: np.ndarray
+    trusted: np.ndarray
+    score: np.ndarray
+    margin: np.ndarray
+    confidence: np.ndarray
+    reason: np.ndarray
+    searches: tuple[SearchNote, ...]
+
+    def some(self, at: slice) -> Repairs:
+        """Of consecutive mismatched pairs."""
+        columns = {f.name: getattr(self, f.name)[at] for f in fields(self) if f.name != "searches"}
+        return Repairs(**columns, searches=self.searches)
+
+
+def decide_repairs(
+    corpus: Corpus,
+    judge: EdgeScorer,
+    rules: Rules,
+    *,
+    chance: Chance | None = None,
+    search: DonorSearch | None = None,
+    look: NeighbourSearch | None = None,
+    scratch: Scratch = MEMORY,
+) -> Repairs:
+    """Decide for all mismatched pairs at once; see :func:`cleanpairs.repair.planning.plan_repairs` for what holds of
+    the decisions.
+    """
+    mismatched = corpus.mismatched
+    if rules.repairs == "none" or (rules.repairs == "probable" and chance is None):
+        return no_repairs(len(mismatched), _NOT_ASKED if rules.repairs == "none" else _UNDETERMINED)
+    edges = candidate_edges(
+        corpus.image,
+        corpus.text,
+        mismatched,
+        corpus.pools,
+        corpus.taken,
+        replace_text=rules.replace_text,
+        replace_image=rules.replace_image,
+        candidates=rules.candidates,
+        search=search,
+        look=look,
+        scratch=scratch,
+    )
+    paired = pair_edges(edges, judge, scratch=scratch)
+    own = judge(mismatched, mismatched, own_similarity(corpus.image, corpus.text, mismatched))
+    probable = rules.repairs == "probable"
+    chances = None if chance is None else _chances(edges, paired, chance, scratch)
+    shares = chances if probable else _shares(corpus, edges, paired, rules, scratch)
+    found = _Candidates(edges, paired, own, shares, rules)
+    best, sure, unsure = found.overview()
+    greedy = Greedy(
+        n_rows=len(mismatched),
+        n_pairs=paired.count,
+        row_member=mismatched,
+        members=edges.members,
+        n_members=len(corpus.image.index),
+        capacity=rules.max_reuse,
+    )
+    for ranked in found.best_first(scratch):
+        greedy.take(ranked["edge"], ranked["row"], ranked["is_image"], ranked["group"], ranked["pair"])
+    assignment = greedy.assignment()
+    repaired = assignment.edge >= 0
+    chosen = assignment.edge[repaired]
+    values = {name: np.zeros(len(mismatched), kind) for name, kind in (("is_image", bool), ("trusted", bool))}
+    values["is_image"][repaired], values["trusted"][repaired] = edges.is_image[chosen], edges.trusted[chosen]
+    chosen_pair = np.full(len(mismatched), -1, np.int64)
+    chosen_pair[repaired] = paired.number[chosen]
+    score, confidence = (np.full(len(mismatched), np.nan, np.float32) for _ in range(2))
+    score[repaired] = paired.score[chosen]
+    if chances is not None:
+        confidence[repaired] = chances[chosen_pair[repaired]]
+    margin = score - found.runner_up(values["is_image"], chosen_pair)
+    margin[np.isinf(margin)] = np.nan  # nothing to compare with
+    reason = np.select([np.isneginf(best), best < rules.min_repair_score, best <= own], [0, 1, 2], 3).astype(np.uint8)
+    reason[unsure & ~sure] = _UNSURE
+    donor = np.where(repaired, assignment.donor, -1)
+    if probable and chance is not None:
+        dirtier = ~_as_pure(confidence, chance) & repaired
+        donor[dirtier], reason[dirtier] = -1, _DIRTIER
+        for column in (score, margin, confidence):
+            column[dirtier] = np.nan
+        for flag in values.values():
+            flag[dirtier] = False
+    return Repairs(
+        donor=donor,
+        score=score,
+        margin=margin,
+        confidence=confidence,
+        reason=reason,
+        searches=edges.searches,
+        **values,
+    )
+
+
+def no_repairs(n: int, reason: int = _UNDETERMINED) -> Repairs:
+    """Of n mismatched pairs none is repaired, for one of :data:`REASONS`."""
+    nothing, false = np.full(n, np.nan, np.float32), np.zeros(n, bool)
+    return Repairs(np.full(n, -1), false, false, nothing, nothing, nothing, np.full(n, reason, np.uint8), ())
+
+
+def _as_pure(confidence: np.ndarray, chance: Chance) -> np.ndarray:
+    """(R,) bool: of the repairs, NaN where there is none, the surest that make what is kept hardly dirtier."""
+    surest = np.argsort(-np.nan_to_num(confidence, nan=-1), kind="stable")[: int((~np.isnan(confidence)).sum())]
+    wrong = chance.mismatched + np.cumsum(1 - confidence[surest].astype(np.float64))
+    share = wrong / (chance.kept + np.arange(1, len(surest) + 1))
+    within = np.flatnonzero(share <= chance.mismatched / max(chance.kept, 1) + DIRTIER)
+    out = np.zeros(len(confidence), bool)
+    out[surest[: within[-1] + 1 if len(within) else 0]] = True
+    return out
+
+
+def _chances(edges: Edges, paired: Paired, chance: Chance, scratch: Scratch) -> np.ndarray:
+    """Probability (U,) float32 of each pair that edges make; 0 where the donor is a trusted pair."""
+    out = scratch.full(paired.count, 0, np.float32)
+    for s in edges.blocks():
+        donor_values = np.flatnonzero(~edges.trusted[s])
+        number, first = np.unique(paired.number[s][donor_values], return_index=True)
+        at = donor_values[first] + s.start
+        out[number] = chance.probability(edges.image_of(at), edges.text_of(at))
+        release(out, paired.number)
+    return out
+
+
+def own_similarity(image: Side, text: Side, pairs: np.ndarray) -> np.ndarray:
+    """Inner product (n,) float32 of the vectors of each of ``pairs`` (n,)."""
+    out = np.empty(len(pairs), np.float32)
+    for start in range(0, len(pairs), _ROWS):
+        some = pairs[start : start + _ROWS]
+        out[start : start + len(some)] = np.einsum("ij,ij->i", image.z[image.index[some]], text.z[text.index[some]])
+        release(image.z, text.z)
+    return out
+
+
+def _shares(corpus: Corpus, edges: Edges, paired: Paired, rules: Rules, scratch: Scratch) -> np.ndarray | None:
+    """Share of the mass that goes along each pair, None where there is no transport."""
+    if not rules.transport:
+        return None
+    to_image = to_text = False
+    for s in edges.blocks():
+        to_image |= bool((edges.is_image[s] & ~edges.trusted[s]).any())
+        to_text |= bool((~edges.is_image[s] & ~edges.trusted[s]).any())
+    return transport_shares(
+        paired,
+        np.bincount(corpus.image.group[corpus.mismatched], minlength=int(corpus.image.group.max(initial=0)) + 1),
+        np.bincount(corpus.text.group[corpus.mismatched], minlength=int(corpus.text.group.max(initial=0)) + 1),
+        corpus.typical,
+        temperature=rules.temperature,
+        capacity=(rules.max_reuse if to_image else 1, rules.max_reuse if to_text else 1),
+        solver=rules.solver,
+        scratch=scratch,
+    )
+
+
+class _Candidates:
+    """Edges, their scores, and what is made of these: how good each is, in which order they are tried."""
+
+    def __init__(self, edges: Edges, paired: Paired, own: np.ndarray, shares: np.ndarray | None, rules: Rules) -> None:
+        self.edges, self.paired, self.own, self.shares, self.rules = edges, paired, own, shares, rules
+        self.probable = rules.repairs == "probable"
+
+    def _blocks(self) -> Iterator[slice]:
+        for s in self.edges.blocks():
+            yield s
+            release(self.paired.number, self.paired.score, self.shares)
+
+    def _good(self, s: slice) -> tuple[np.ndarray, np.ndarray]:
+        """The edges of a block that are good enough, (b',) places in it, and what they are ranked by: their
+        probability, or the transport's share (NaN without).
+        """
+        score, own = self.paired.score[s], self.own[self.edges.row[s]]
+        good = np.flatnonzero((score >= self.rules.min_repair_score) & (score > own))
+        if self.shares is None:
+            return good, np.full(len(good), np.nan, np.float32)
+        shares = self.shares[self.paired.number[s][good]]
+        if self.probable:
+            return good, shares
+        return good, np.where(self.edges.trusted[s][good], np.float32(np.nan), shares)
+
+    def overview(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each mismatched pair: its best score (R,) float32, -inf without an edge; whether it has a good edge
+        that may be taken, and one that may not, as it is not probable enough.
+        """
+        best = np.full(len(self.own), -np.inf, np.float32)
+        sure, unsure = np.zeros(len(self.own), bool), np.zeros(len(self.own), bool)
+        self._per_rank = np.zeros(1 << 16, np.int64)
+        for s in self._blocks():
+            row = self.edges.row[s]
+            np.maximum.at(best, row, self.paired.score[s])
+            good, confidence = self._good(s)
+            below = self._below(confidence)
+            sure[row[good[~below]]] = True
+            unsure[row[good[below]]] = True
+            rank = self._rank(s, good[~below], confidence[~below])
+            self._per_rank += np.bincount(_falling(rank), minlength=1 << 16)
+        return best, sure, unsure
+
+    def _below(self, confidence: np.ndarray) -> np.ndarray:
+        """Edges (b',) that are not to be taken, as they are not probable enough."""
+        return ~(confidence >= self.rules.min_confidence) & self.probable
+
+    def _rank(self, s: slice, good: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+        """float32: those that have a confidence come by it and before all others."""
+        edges, rules = self.edges, self.rules
+        rank = self.paired.score[s][good] + np.float32(rules.mismatched_bonus) * ~edges.trusted[s][good]
+        rank -= np.float32(rules.image_margin) * edges.is_image[s][good]
+        return np.asarray(np.where(np.isnan(confidence), rank, 2 + confidence), np.float32)
+
+    def best_first(self, scratch: Scratch) -> Iterator[dict[str, np.ndarray]]:
+        """The edges that may be taken, best first, in parts; after :meth:`overview`.
+
+        Ties: the more similar, text, then the lower numbers.
+        """
+        bucket_of, counts = bucket_bounds(self._per_rank, BUCKET)
+        types = {
+            "edge": np.int64,
+            "row": np.int32,
+            "group": np.int32,
+            "pair": np.int32,
+            "similarity": np.float32,
+            "rank": np.float32,
+            "is_image": bool,
+        }
+        buckets = Buckets(scratch, counts, types)
+        for s in self._blocks():
+            good, confidence = self._good(s)
+            keep = ~self._below(confidence)
+            good, confidence = good[keep], confidence[keep]
+            rank = self._rank(s, good, confidence)
+            buckets.add(
+                bucket_of[_falling(rank)],
+                edge=good + s.start,
+                row=self.edges.row[s][good],
+                group=self.edges.donor_group[s][good],
+                pair=self.paired.number[s][good],
+                similarity=self.edges.similarity[s][good],
+                rank=rank,
+                is_image=self.edges.is_image[s][good],
+            )
+        for b in range(len(buckets)):
+            part = buckets.part(b)
+            order = _order(part)
+            yield {name: values[order] for name, values in part.items()}
+
+    def runner_up(self, replaces_image: np.ndarray, chosen_pair: np.ndarray) -> np.ndarray:
+        """The best score (R,) among a row's edges in the chosen direction that make another pair, -inf without one."""
+        best = np.full(len(self.own), -np.inf, np.float32)
+        for s in self._blocks():
+            row = self.edges.row[s]
+            rival = (self.edges.is_image[s] == replaces_image[row]) & (self.paired.number[s] != chosen_pair[row])
+            np.maximum.at(best, row[rival], self.paired.score[s][rival])
+        return best
+
+
+def _falling(rank: np.ndarray) -> np.ndarray:
+    """The leading half of a key that falls where ``rank`` (b,) float32 rises: equal ranks have equal ones."""
+    return np.asarray((_falling_bits(rank) >> 16).astype(np.int64))
+
+
+def _falling_bits(values: np.ndarray) -> np.ndarray:
+    """Keys (b,) uint32 that fall where ``values`` (b,) float32 rise; equal where these are."""
+    bits = (values + np.float32(0)).view(np.uint32)  # no -0
+    return np.where(bits >> 31, bits, ~(bits | np.uint32(1 << 31)))
+
+
+def _order(part: dict[str, np.ndarray]) -> np.ndarray:
+    """By falling rank, then similarity; only where both are equal, which they seldom are, by the other keys."""
+    key = _falling_bits(part["rank"]).astype(np.uint64) << np.uint64(32) | _falling_bits(part["similarity"])
+    order = np.argsort(key)
+    key = key[order]
+    same = np.append(key[1:] == key[:-1], False)
+    tied = same | np.append(False, same[:-1])
+    at = np.flatnonzero(tied)
+    if len(at):
+        e = order[at]
+        keys = (part["group"][e], part["row"][e], part["is_image"][e], key[at])
+        order[at] = e[np.lexsort(keys)]
+    return order

@@ -1,0 +1,175 @@
+"""A plan in a person's hands: as CSV for a spreadsheet, and what follows from the edits.
+
+To be edited are ``action`` and ``donor_pair_id``; everything else is derived from them again when the plan is read. A
+caption of one's own goes into ``caption``, with the action ``recaption``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import check_regular
+from cleanpairs.ops.columns import one_array
+
+__all__ = ["DonorRows", "donor_use", "followed", "read_csv", "write_csv"]
+
+# What a spreadsheet takes for a formula; and the apostrophe itself, so that reading undoes writing.
+FORMULA = r"^[=+\-@\t\r']"
+JUDGED = ("repair_score", "margin", "confidence")  # belong to one donor
+BOM = b"\xef\xbb\xbf"  # without it spreadsheets take UTF-8 for something else
+
+
+def write_csv(table: pa.Table, path: str | Path) -> None:
+    """UTF-8 with a byte order mark; null is an empty field, and text that looks like a formula gets an apostrophe."""
+    from pyarrow import csv
+
+    for i, name in enumerate(table.column_names):
+        if pa.types.is_string(table.schema.field(name).type):
+            safe = pc.replace_substring_regex(table[name], FORMULA, r"'\0")
+            table = table.set_column(i, name, safe)
+    with open(path, "wb") as file:
+        file.write(BOM)
+        csv.write_csv(table, file)
+
+
+def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
+    """What :func:`write_csv` wrote, perhaps edited; columns by ``schema``, in any order.
+
+    Raises
+    ------
+    DataError
+        Not readable as CSV, or a value that is none of its column's.
+    """
+    from pyarrow import csv
+
+    try:
+        check_regular(path)
+        table = csv.read_csv(
+            path,
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                # pandas writes whole numbers beside empty cells as 12.0
+                column_types={f.name: pa.float64() if pa.types.is_integer(f.type) else f.type for f in schema},
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                null_values=[""],
+            ),
+        )
+        for field in schema:
+            if pa.types.is_integer(field.type) and field.name in table.column_names:
+                i = table.column_names.index(field.name)
+                table = table.set_column(i, field.name, table[field.name].cast(field.type))
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} cannot be read as a plan in CSV: {error}") from error
+    for i, name in enumerate(table.column_names):
+        if pa.types.is_string(table.schema.field(name).type):
+            table = table.set_column(i, name, pc.replace_substring_regex(table[name], "^'", ""))
+    return table
+
+
+@dataclass(frozen=True)
+class DonorRows:
+    """What is known of the pairs that lend parts, of a plan for so many ``pairs``: ``pair_id`` (k,) int64, rising;
+    ``table`` of k rows with ``key``, ``original_caption`` and ``action``.
+    """
+
+    pair_id: np.ndarray
+    table: pa.Table
+    pairs: int
+
+    def of(self, name: str, donor: np.ndarray) -> pa.Array:
+        """Column ``name`` of the pairs ``donor`` (r,), which are among them; null where ``donor`` is -1."""
+        at = np.searchsorted(self.pair_id, donor)
+        return one_array(self.table[name]).take(pa.array(at, mask=donor < 0))
+
+
+def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
+    """``caption``, ``donor_key``, ``donor_use`` and the scores as they follow from ``action`` and ``donor_pair_id``.
+
+    A donor that was changed is known by its key, which still is the old one's: the scores that were computed for the
+    old one are null then. Tables that are no plan are left for :class:`cleanpairs.repair.plan.RepairPlan` to refuse.
+
+    Parameters
+    ----------
+    table : pa.Table
+        A plan's, or consecutive rows of one.
+    donors : DonorRows, optional
+        For some rows of a plan: what the others that lend something to them hold. ``donor_use``, which depends on all
+        rows, is left as it is then.
+
+    Raises
+    ------
+    DataError
+        A caption was edited while action and donor say whose it is.
+    """
+    needed = ("action", "donor_pair_id", "donor_key", "key", "caption", "original_caption", "donor_use", *JUDGED)
+    if any(name not in table.column_names for name in needed):
+        return table
+    n = len(table)
+    action = table["action"].combine_chunks()
+    try:
+        donor = np.array(table["donor_pair_id"].cast(pa.int64()).fill_null(-1), np.int64)
+    except pa.ArrowException as error:
+        raise DataError(f"donor_pair_id of the repair plan must be whole numbers: {error}") from error
+    takes_text, takes_image, written, gone, keeps = (
+        np.asarray(pc.is_in(action, pa.array(names, pa.string())).to_numpy(zero_copy_only=False), bool)
+        for names in (["rematch_text"], ["rematch_image"], ["recaption"], ["drop", "quarantine"], ["keep"])
+    )
+    repaired = takes_text | takes_image
+    most = n if donors is None else donors.pairs
+    if not (repaired | written | gone | keeps).all() or (repaired & ((donor < 0) | (donor >= most))).any():
+        return table
+    donor = np.where(repaired, donor, -1)
+    original = one_array(table["original_caption"].cast(pa.string()).fill_null(""))
+    lenders = DonorRows(np.arange(n), table, n) if donors is None else donors
+    told_key, told = one_array(table["donor_key"].cast(pa.string())), one_array(table["caption"].cast(pa.string()))
+    own_key = lenders.of("key", donor).cast(pa.string())
+    donor_values = lenders.of("original_caption", np.where(takes_text, donor, -1)).cast(pa.string()).fill_null("")
+    derived = pc.if_else(pa.array(takes_text), donor_values, original)
+    caption = pc.if_else(pa.array(written), told, pc.if_else(pa.array(gone), pa.scalar(None, pa.string()), derived))
+    same = ~repaired | _true(pc.or_kleene(pc.is_null(told_key), pc.equal(told_key, own_key)))
+    taken_back = keeps & ~_true(pc.is_null(told_key))  # it still has that donor's caption
+    edited = (keeps | repaired) & same & ~taken_back & _true(pc.not_equal(told, caption))
+    if edited.any():
+        i = int(np.flatnonzero(edited)[0])
+        number = table["pair_id"][i].as_py() if "pair_id" in table.column_names else i
+        raise DataError(
+            f"pair {number} of the repair plan has the caption {told[i].as_py()[:60]!r}, and its action "
+            f"{action[i].as_py()!r} gives it {(caption[i].as_py() or '')[:60]!r}: captions follow from action and "
+            "donor_pair_id; for one of your own write the action 'recaption'"
+        )
+    judged = pa.array((repaired & same) | written)
+    new = {
+        "original_caption": original,
+        "caption": caption,
+        "donor_pair_id": pa.array(donor, mask=~repaired),
+        "donor_key": own_key,
+        **{name: pc.if_else(judged, table[name], None) for name in JUDGED},
+    }
+    if donors is None:
+        new["donor_use"] = pa.array(donor_use(donor, takes_text, takes_image), mask=~repaired)
+    for name, column in new.items():
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _true(values: pa.Array) -> np.ndarray:
+    """Where ``values`` (n,) bool are true: (n,) bool; null is not."""
+    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)
+
+
+def donor_use(donor: np.ndarray, takes_text: np.ndarray, takes_image: np.ndarray) -> np.ndarray:
+    """How many repaired rows carry the part that each row takes: (N,) int32, 0 where it takes none."""
+    n = len(donor)
+    texts = np.bincount(donor[takes_text], minlength=n) + takes_image  # the row whose image goes keeps its caption
+    images = np.bincount(donor[takes_image], minlength=n) + takes_text
+    use = np.zeros(n, np.int32)
+    use[takes_text] = texts[donor[takes_text]]
+    use[takes_image] = images[donor[takes_image]]
+    return use

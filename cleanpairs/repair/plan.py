@@ -1,0 +1,453 @@
+"""The repair plan: one row per pair, made by :mod:`cleanpairs.repair.planning`, carried out by
+:mod:`cleanpairs.export`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cleanpairs.core.errors import DataError, OutputExistsError
+from cleanpairs.core.parameters import check_number
+from cleanpairs.core.regular import read_json, sha256_of
+from cleanpairs.data import Pairs, ParquetSink, staged_file, staged_set
+from cleanpairs.data.parquet_io import read_table
+from cleanpairs.data.text import text_groups
+from cleanpairs.repair.editing import followed, read_csv, write_csv
+
+if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
+    import pandas as pd
+
+__all__ = [
+    "ACTIONS",
+    "METADATA_KEY",
+    "PLAN_SCHEMA",
+    "WRITTEN_KEY",
+    "PlanSummary",
+    "RepairPlan",
+    "Truth",
+    "check_decisions",
+    "counted",
+    "part_sources",
+    "refuse_edited",
+    "truth_after",
+]
+
+ACTIONS = ("keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine")
+REPAIRS = ("rematch_text", "rematch_image")
+
+PLAN_SCHEMA = pa.schema(
+    [
+        ("pair_id", pa.int64()),
+        ("key", pa.string()),
+        ("action", pa.string()),
+        ("correspondence", pa.float32()),
+        ("donor_pair_id", pa.int64()),
+        ("donor_key", pa.string()),
+        ("caption", pa.string()),
+        ("original_caption", pa.string()),
+        ("repair_score", pa.float32()),
+        ("margin", pa.float32()),
+        ("confidence", pa.float32()),
+        ("donor_use", pa.int32()),
+        ("reason", pa.string()),
+    ]
+)
+
+METADATA_KEY = b"cleanpairs.repair.plan"
+WRITTEN_KEY = "cleanpairs.written"  # beside the schema's metadata, of the file: no program that rewrites it keeps it
+
+
+def counted(column: pa.ChunkedArray) -> Counter[str]:
+    """How often each value occurs, the first to occur first."""
+    found = pc.value_counts(column)
+    return Counter(dict(zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)))
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """Counts of a plan; ``str`` of it is a small table.
+
+    ``kept + rematched_text + rematched_image + recaptioned + dropped + quarantined == pairs``. ``mean_repair_score``
+    and ``mean_margin`` are NaN without a repair; ``reasons`` counts why pairs were dropped.
+    """
+
+    pairs: int
+    kept: int
+    rematched_text: int
+    rematched_image: int
+    recaptioned: int
+    dropped: int
+    quarantined: int
+    threshold: float
+    min_repair_score: float
+    mean_repair_score: float
+    mean_margin: float
+    reasons: Mapping[str, int]
+
+    @property
+    def repaired(self) -> int:
+        """Pairs with another caption or another image."""
+        return self.rematched_text + self.rematched_image + self.recaptioned
+
+    def __str__(self) -> str:
+        def line(name: str, count: int, note: str = "") -> str:
+            share = f"{100 * count / self.pairs:5.1f} %" if self.pairs else ""
+            return f"{name:<16}{count:>10,}  {share:>7}{'  ' + note if note else ''}".rstrip()
+
+        lines = [
+            line("pairs", self.pairs),
+            line("  kept", self.kept, f"correspondence >= {self.threshold:g}"),
+            line("  new caption", self.rematched_text),
+            line("  new image", self.rematched_image),
+            *([line("  caption written", self.recaptioned)] if self.recaptioned else []),
+            line("  dropped", self.dropped),
+            *(line(f"    {reason}", count) for reason, count in self.reasons.items()),
+            line("  quarantined", self.quarantined),
+        ]
+        if self.repaired:
+            margin = "" if np.isnan(self.mean_margin) else f", over the runner-up {self.mean_margin:.3f}"
+            lines.append(f"mean repair score {self.mean_repair_score:.3f}{margin}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class RepairPlan:
+    """What becomes of every pair.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+        One row a pair, in order of ``pair_id`` (0 .. N-1): ``key``; ``action`` (keep, rematch_text, rematch_image,
+        recaption, drop, quarantine); ``correspondence`` before the repair (null if quarantined); ``donor_pair_id``,
+        ``donor_key``: whose caption or image is taken (null unless rematched); ``caption`` after (null where dropped or
+        quarantined); ``original_caption``; ``repair_score``: the scorer's probability of the repaired pair;
+        ``margin``: that score less the best other candidate's of the row in the same direction (null where there is
+        none); ``confidence``: the probability that the repaired pair belongs together (null where undetermined);
+        ``donor_use``: how many repaired rows carry the part taken; ``reason``: why dropped or quarantined, or
+        which kind of donor.
+    threshold : float
+        Correspondence below which a pair is not kept.
+    min_repair_score : float
+    fingerprint : str
+        Of the input that the plan is for.
+    settings : mapping
+        The other settings that it was made with.
+
+    Raises
+    ------
+    DataError
+        If the table is no plan: a column is missing, the pairs are not 0 .. N-1 in order, an action is unknown, or a
+        repair names no donor.
+    ConfigError
+        If the threshold or the least score is not in [0, 1].
+    """
+
+    table: pa.Table
+    threshold: float
+    min_repair_score: float
+    fingerprint: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "min_repair_score"):
+            check_number("a repair plan", name, getattr(self, name), least=0, most=1)
+        object.__setattr__(self, "table", _checked(self.table))
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The table as a data frame."""
+        return self.table.to_pandas()
+
+    def summary(self) -> PlanSummary:
+        """Counts per action."""
+        actions = counted(self.table["action"])
+        dropped = self.table.filter(pc.equal(self.table["action"], "drop"))
+        return PlanSummary(
+            pairs=len(self),
+            kept=actions["keep"],
+            rematched_text=actions["rematch_text"],
+            rematched_image=actions["rematch_image"],
+            recaptioned=actions["recaption"],
+            dropped=actions["drop"],
+            quarantined=actions["quarantine"],
+            threshold=self.threshold,
+            min_repair_score=self.min_repair_score,
+            mean_repair_score=_mean(self.table["repair_score"]),
+            mean_margin=_mean(self.table["margin"]),
+            reasons=dict(counted(dropped["reason"]).most_common()),
+        )
+
+    def check_for(self, pairs: Pairs) -> None:
+        """Raise :class:`DataError` unless this is a plan for ``pairs``: as many, with the same keys, of one input."""
+        if len(self) != len(pairs):
+            raise DataError(
+                f"the plan is for {len(self)} pairs, the data has {len(pairs)}: make the plan from this data"
+            )
+        if self.fingerprint and self.fingerprint != pairs.source.fingerprint:
+            raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
+        told = self.table["key"]
+        if not pc.all(pc.equal(told, pa.array(pairs.keys, pa.string())), skip_nulls=False, min_count=0).as_py():
+            keys = told.to_pylist()
+            i = next(i for i, (a, b) in enumerate(zip(keys, pairs.keys, strict=True)) if a != b)
+            raise DataError(f"pair {i} has key {keys[i]!r} in the plan and {pairs.keys[i]!r} in the data")
+
+    def apply(self, pairs: Pairs) -> Pairs:
+        """The kept and the repaired pairs, in order, as a new corpus in memory.
+
+        Images stay where they are (the result shares ``pairs.images``). Pairs are numbered anew; ``row``, ``position``
+        and ``keys`` remain those of the input. Where the input carries its truth, that of repaired pairs follows.
+        """
+        self.check_for(pairs)
+        text_from, image_from = part_sources(self.table)
+        left = np.flatnonzero(pc.is_in(self.table["action"], pa.array(["keep", "recaption", *REPAIRS])))
+        truth = truth_after(pairs, text_from, image_from, np.array(pc.equal(self.table["action"], "recaption"), bool))
+        written = np.array(pc.equal(self.table["action"], "recaption"), bool)[left]
+        text_from, image_from = text_from[left], image_from[left]
+        captions = self.table["caption"].to_pylist()
+        fingerprint = hashlib.sha256(pairs.source.fingerprint.encode())
+        fingerprint.update(np.stack([left, text_from, image_from]).tobytes())
+        source = replace(
+            pairs.source,
+            kind="memory",
+            paths=(),
+            fingerprint=fingerprint.hexdigest(),
+            n_rows=len(left),
+            explicit_lists=False,
+        )
+        return replace(
+            pairs,
+            captions=[captions[i] for i in left],
+            image_index=pairs.image_index[image_from],
+            row=pairs.row[left],
+            position=pairs.position[left],
+            keys=[pairs.keys[i] for i in left],
+            text_group=np.where(written, text_groups(captions[i] or "" for i in left), pairs.text_group[text_from]),
+            reasons={},
+            source=source,
+            true_mismatch=None if truth is None else truth.mismatch[left],
+            true_key=None if truth is None else [truth.key[i] for i in left],
+        )
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the plan, whole or not at all; :meth:`load` reads it.
+
+        Parquet; or CSV where ``path`` ends in ``.csv``, for editing in a spreadsheet. What a CSV cannot hold goes into
+        ``<path>.json`` beside it, which has to stay there. A caption that a spreadsheet would take for a formula gets
+        an apostrophe in front, which :meth:`load` does not mind.
+
+        Raises
+        ------
+        OutputExistsError
+            It exists and ``overwrite`` is False; or ``<path>.json`` is something else than a plan's.
+        """
+        path = Path(path)
+        note = {
+            "threshold": self.threshold,
+            "min_repair_score": self.min_repair_score,
+            "fingerprint": self.fingerprint,
+            "settings": dict(self.settings),
+        }
+        if path.suffix == ".csv":
+            with staged_set() as outputs:
+                staged = outputs.file(path, overwrite=overwrite)
+                write_csv(self.table, staged)
+                _refuse_other(_beside(path))
+                beside = outputs.file(_beside(path), overwrite=overwrite)
+                noted = note | {"sha256": sha256_of(staged), "previous": _previous(path)}
+                beside.write_text(json.dumps(noted, indent=2) + "\n", encoding="utf-8")
+            return
+        schema = self.table.schema.with_metadata({METADATA_KEY: json.dumps(note).encode()})
+        with staged_file(path, overwrite=overwrite) as staging, ParquetSink(staging, schema, note=WRITTEN_KEY) as sink:
+            sink.write(self.table)
+
+    @classmethod
+    def load(cls, path: str | Path) -> RepairPlan:
+        """A plan as :meth:`save` left it, or as somebody edited it.
+
+        To be edited are ``action`` and ``donor_pair_id``: ``caption``, ``donor_key`` and ``donor_use`` follow from
+        these, and a score, margin or confidence is kept only with the donor that it was computed for.
+
+        Raises
+        ------
+        DataError
+            If the file cannot be read, or holds no plan.
+        """
+        path = Path(path)
+        if path.suffix == ".csv":
+            table = read_csv(path, PLAN_SCHEMA)
+            try:
+                return cls(followed(table), **_note_of(path))
+            except (OSError, ValueError, TypeError) as error:
+                if isinstance(error, DataError) and not isinstance(error, OSError):
+                    raise
+                raise DataError(
+                    f"{path} is no repair plan without {_beside(path).name} as it was written: {error}"
+                ) from error
+        table = read_table(path)
+        metadata = table.schema.metadata or {}
+        if METADATA_KEY not in metadata:
+            raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}")
+        try:
+            return cls(followed(table), **json.loads(metadata[METADATA_KEY]))
+        except (TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path} is a damaged repair plan: its note is not as written: {error}") from error
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _refuse_other(beside: Path) -> None:
+    """OutputExistsError where the note's file is there and holds something else: nobody has named that."""
+    if not beside.is_file():
+        return
+    try:
+        known = {"threshold", "fingerprint", "settings"} <= read_json(beside).keys()
+    except (OSError, ValueError, AttributeError):
+        known = False
+    if not known:
+        raise OutputExistsError(
+            f"{beside} exists and is no plan's: it would be replaced by one; move it away, or name another output"
+        )
+
+
+def refuse_edited(path: Path) -> None:
+    """Raise :class:`OutputExistsError` where a plan in Parquet is there, and is not as cleanpairs has written it."""
+    if not os.path.lexists(path):
+        return
+    try:
+        written = WRITTEN_KEY.encode() in (pq.read_metadata(path).metadata or {})
+    except (OSError, pa.ArrowException):
+        written = False
+    if not written:
+        raise OutputExistsError(
+            f"{path} was edited, or not written by this version: it is not replaced; carry it out by "
+            f"`cleanpairs export --plan {path}`, or move it away"
+        )
+
+
+def _previous(path: Path) -> dict[str, Any] | None:
+    """The note of a plan that is overwritten: killed between two renames, it is still the one of the table there."""
+    try:
+        note = dict(read_json(_beside(path)))
+    except (OSError, ValueError, TypeError):
+        return None
+    note.pop("previous", None)
+    return note
+
+
+def _note_of(path: Path) -> dict[str, Any]:
+    """The note beside a table, whatever was edited there; of the plan before, where the table is still that one's."""
+    note = dict(read_json(_beside(path)))
+    previous, written = note.pop("previous", None), note.pop("sha256", None)
+    if isinstance(previous, dict) and (found := sha256_of(path)) != written and found == previous.pop("sha256", None):
+        return previous
+    return note
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    missing = [name for name in PLAN_SCHEMA.names if name not in table.column_names]
+    if missing:
+        raise DataError(f"a repair plan needs the columns {', '.join(missing)}; found {', '.join(table.column_names)}")
+    try:
+        table = table.select(PLAN_SCHEMA.names).cast(PLAN_SCHEMA)
+    except pa.ArrowException as error:
+        raise DataError(f"a column of the repair plan has the wrong type: {error}") from error
+    ids = table["pair_id"].to_numpy()
+    if not np.array_equal(ids, np.arange(len(ids))):
+        raise DataError("the repair plan must have one row per pair, in order of pair_id from 0, without a gap")
+    donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
+    quarantined = np.append(np.array(pc.equal(table["action"], "quarantine").fill_null(False), bool), False)
+    check_decisions(table, len(table), quarantined[np.where((donor >= 0) & (donor < len(ids)), donor, -1)])
+    return table
+
+
+def check_decisions(table: pa.Table, pairs: int, from_quarantine: np.ndarray) -> None:
+    """Raise :class:`DataError` where rows of a plan for ``pairs`` pairs cannot be carried out.
+
+    ``from_quarantine`` (n,) bool: the row's donor, if it has one, is quarantined.
+    """
+    ids, action = table["pair_id"].to_numpy(), table["action"]
+    known = pc.fill_null(pc.is_in(action, pa.array(ACTIONS)), False)
+    if not pc.all(known, min_count=0).as_py():
+        unknown = action.filter(pc.invert(known))[0].as_py()
+        raise DataError(f"unknown action {unknown!r} in the repair plan (known: {', '.join(ACTIONS)})")
+    donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
+    repaired = np.array(pc.is_in(action, pa.array(REPAIRS)), bool)
+    wrong = np.flatnonzero(repaired & ((donor < 0) | (donor >= pairs) | (donor == ids)))
+    if len(wrong):
+        raise DataError(
+            f"pair {ids[wrong[0]]} of the repair plan is {action[int(wrong[0])].as_py()} but its donor_pair_id is no "
+            "other pair"
+        )
+    banned = np.flatnonzero(repaired & from_quarantine)
+    if len(banned):
+        raise DataError(
+            f"pair {ids[banned[0]]} of the repair plan takes a part of pair {donor[banned[0]]}, which is quarantined"
+        )
+    left = repaired | np.array(pc.is_in(action, pa.array(["keep", "recaption"])), bool)
+    bare = np.flatnonzero(left & ~np.array(table["caption"].is_valid(), bool))
+    if len(bare):
+        raise DataError(f"pair {ids[bare[0]]} of the repair plan is {action[int(bare[0])].as_py()} but has no caption")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """``mismatch`` (N,) bool; ``key`` N str: the key of the pair that each caption came with."""
+
+    mismatch: np.ndarray
+    key: list[str]
+
+
+def part_sources(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Of a plan's table: the pairs that give each pair its caption and its image, (N,) int64 each; mostly itself."""
+    own = np.arange(len(table))
+    donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
+    new_text = np.array(pc.equal(table["action"], "rematch_text"), bool)
+    new_image = np.array(pc.equal(table["action"], "rematch_image"), bool)
+    return np.where(new_text, donor, own), np.where(new_image, donor, own)
+
+
+def truth_after(
+    pairs: Pairs, text_from: np.ndarray, image_from: np.ndarray, written: np.ndarray | None = None
+) -> Truth | None:
+    """The truth of N pairs whose texts and images come from the pairs ``text_from`` and ``image_from`` (N,).
+
+    A caption is matched where it stands beside the image that it came with before it was mismatched, and where it was
+    ``written`` (N,) bool for it: such a one has no key (""). One that is mismatched though its key is its pair's own
+    has other words mixed in, and is matched nowhere. None where the truth is not known.
+    """
+    if pairs.true_mismatch is None or pairs.true_key is None:
+        return None
+    group = pairs.image_group[pairs.image_index]
+    image_of_key = dict(zip(reversed(pairs.keys), reversed(group.tolist()), strict=True))
+    key = [pairs.true_key[i] for i in text_from.tolist()]
+    mismatch = pairs.true_mismatch.copy()
+    mixed = [wrong and a == b for wrong, a, b in zip(mismatch.tolist(), pairs.true_key, pairs.keys, strict=True)]
+    own = np.arange(len(pairs))
+    for i in np.flatnonzero((text_from != own) | (image_from != own)).tolist():
+        mismatch[i] = mixed[text_from[i]] or image_of_key.get(key[i]) != group[image_from[i]]
+    for i in np.flatnonzero(written).tolist() if written is not None else ():
+        mismatch[i], key[i] = False, ""
+    return Truth(mismatch, key)
+
+
+def _mean(column: pa.ChunkedArray) -> float:
+    value = pc.mean(column).as_py()
+    return float("nan") if value is None else float(value)

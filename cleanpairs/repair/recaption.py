@@ -1,0 +1,135 @@
+"""Captions written anew for pairs that no caption of the corpus fits; kept only where the model likes them better.
+
+What is dropped for want of a partner still has a good image. A captioning model writes a caption, and the matching
+model, which has never seen that model's words, judges it: CapFilt (Li et al., BLIP, ICML 2022) with a filter that was
+trained to resist wrong pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.data import Pairs
+from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
+from cleanpairs.data.text import text_groups
+from cleanpairs.repair.plan import RepairPlan
+
+__all__ = ["CaptionWriter", "recaption"]
+
+BATCH = 64  # images that are decoded at once
+
+
+class CaptionWriter(Protocol):
+    """Writes one caption for each image; ``name`` goes into the plan."""
+
+    name: str
+
+    def caption(self, images: Sequence[Image.Image]) -> list[str]:
+        """n captions of n decoded images."""
+        ...
+
+
+def recaption(
+    pairs: Pairs,
+    plan: RepairPlan,
+    writer: CaptionWriter,
+    score: Callable[[Pairs], np.ndarray],
+    *,
+    min_repair_score: float | None = None,
+    max_reuse: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> RepairPlan:
+    """Write captions for the dropped pairs of a plan.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        N pairs that the plan is for, with their images.
+    plan : RepairPlan
+    writer : CaptionWriter
+        Such as :class:`cleanpairs.encoders.captioner.Captioner`.
+    score : callable
+        Pairs to matching probabilities (n,): :meth:`cleanpairs.estimators.PairCleaner.score_pairs`.
+    min_repair_score : float, optional
+        A new caption that scores lower is not used; the plan's when None.
+    max_reuse : int
+        Images of different content that may get captions equal after normalisation; the best ones do.
+    progress : callable, optional
+        ``progress(done, total)`` images.
+
+    Returns
+    -------
+    RepairPlan
+        With the action ``recaption``, the new caption and its score where a caption was used.
+
+    Raises
+    ------
+    DataError
+        The plan is not for these pairs.
+    ConfigError
+        The data has vectors only: there is nothing to look at.
+    """
+    plan.check_for(pairs)
+    least = plan.min_repair_score if min_repair_score is None else min_repair_score
+    if not 0 <= least <= 1 or max_reuse < 1:
+        raise ConfigError(f"min_repair_score must lie in [0, 1] and max_reuse be at least 1, got {least}, {max_reuse}")
+    dropped = np.flatnonzero([a == "drop" for a in plan.table["action"].to_pylist()])
+    rows, captions = _written(pairs, dropped, writer, progress)
+    if not len(rows):
+        return plan
+    old = pairs.take(rows)
+    new = replace(old, captions=captions, text_group=text_groups(captions))
+    before, after = score(old), score(new)
+    good = np.isfinite(after) & (after >= least) & ~(after <= before)
+    used: dict[tuple[int, ...], set[int]] = {}
+    chosen = np.zeros(len(rows), bool)
+    image = old.pair_image_group
+    for i in np.argsort(-np.where(good, after, -1), kind="stable").tolist():
+        if not good[i]:
+            break
+        images = used.setdefault((int(new.text_group[i]),), set())
+        if int(image[i]) not in images and len(images) < max_reuse:
+            images.add(int(image[i]))
+            chosen[i] = True
+    return _with_captions(plan, rows[chosen], [captions[i] for i in np.flatnonzero(chosen)], after[chosen], writer.name)
+
+
+def _written(
+    pairs: Pairs, rows: np.ndarray, writer: CaptionWriter, progress: Callable[[int, int], None] | None
+) -> tuple[np.ndarray, list[str]]:
+    """The rows whose image could be read and captioned, and their captions; an image is captioned once."""
+    images = np.unique(pairs.image_index[rows])
+    told: dict[int, str] = {}
+    seen = 0
+    parts = (
+        (start, pairs.images.read(images[start : start + BATCH].tolist())) for start in range(0, len(images), BATCH)
+    )
+    with Decoder(RGB, workers_for(len(images))) as decoder:
+        for batch in decoder.batches(parts):
+            seen += any(reason != MISSING for reason in batch.failures.values()) or bool(batch.arrays)
+            pictures = [Image.fromarray(array) for array in batch.arrays]  # what is none stays dropped
+            told |= dict(zip(images[batch.rows].tolist(), writer.caption(pictures), strict=True)) if pictures else {}
+            if progress is not None:
+                progress(batch.start + batch.size, len(images))
+    if len(images) and not seen:
+        raise ConfigError("captions are written for images, and this data has precomputed vectors only")
+    kept = [r for r in rows.tolist() if told.get(int(pairs.image_index[r]), "").strip()]
+    return np.array(kept, dtype=np.int64), [told[int(pairs.image_index[r])] for r in kept]
+
+
+def _with_captions(plan: RepairPlan, rows: np.ndarray, captions: list[str], score: np.ndarray, name: str) -> RepairPlan:
+    table = plan.table
+    columns = {n: table[n].to_pylist() for n in ("action", "caption", "repair_score", "reason")}
+    for r, caption, p in zip(rows.tolist(), captions, score.tolist(), strict=True):
+        columns["action"][r], columns["caption"][r] = "recaption", caption
+        columns["repair_score"][r], columns["reason"][r] = p, f"captioned by {name}"
+    for n, values in columns.items():
+        table = table.set_column(table.column_names.index(n), n, pa.array(values, table.schema.field(n).type))
+    return replace(plan, table=table, settings={**plan.settings, "recaption": name})

@@ -1,0 +1,306 @@
+"""Retrieval recall and detection quality.
+
+R@K, image to text: an image is a hit if any of its captions is among its K most similar texts. Text to image: a
+caption is a hit if its image is among its K most similar images. Both in per cent; rSum is the sum of the six (R@1,
+R@5, R@10, both ways), 600 at most. Ties count against us: an equal similarity (to within float32's rounding, which
+depends on how it was summed) ranks before the right one, and so does anything that is not finite. A model that has
+collapsed to one vector or diverged thus finds nothing, instead of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from cleanpairs.core.errors import DataError
+
+__all__ = [
+    "Detection", "Fold", "Recall", "detection", "folds_of", "mean_recall", "recall", "recall_folds", "recall_of_blocks",
+    "recall_of_similarity",
+]  # fmt: skip
+
+KS = (1, 5, 10)
+MISS = np.iinfo(np.int64).max  # rank of what is no hit at any K
+ROUNDING = 1e-6  # of the similarity of two unit vectors in float32; a matrix product and a sum differ by less
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Recall in per cent, both directions."""
+
+    i2t_r1: float
+    i2t_r5: float
+    i2t_r10: float
+    t2i_r1: float
+    t2i_r5: float
+    t2i_r10: float
+
+    @property
+    def rsum(self) -> float:
+        """Sum of the six recalls, at most 600."""
+        return sum(asdict(self).values())
+
+    def to_dict(self) -> dict[str, float]:
+        """The six recalls and ``rsum``."""
+        return {**asdict(self), "rsum": self.rsum}
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well mismatched pairs are found; ``precision``, ``recall`` and ``f1`` at the threshold, 0 to 1."""
+
+    auroc: float
+    ap: float
+    precision: float
+    recall: float
+    f1: float
+
+    def to_dict(self) -> dict[str, float]:
+        """All five figures."""
+        return asdict(self)
+
+
+class _Ranks:
+    """Ranks of the right answers, block by block of rows (images) of the similarity matrix.
+
+    Counted is what is *not* below the right answer, so that ties and what is no number count against us. One look at a
+    block serves both directions: along its rows (image to text, where the whole row is there) and down its columns
+    (text to image), where the right answer must be known beforehand (``own``) or, when it is not, the ten most similar
+    wrong images of every text are kept: whoever is not below ten of them is no hit at any K.
+    """
+
+    def __init__(self, m: int, image_index: np.ndarray, own: np.ndarray | None) -> None:
+        self.owner = np.asarray(image_index, dtype=np.int64)
+        self.m, self.n = m, len(self.owner)
+        if m == 0 or self.n == 0:
+            raise DataError("recall needs at least one image and one caption")
+        if self.owner.min() < 0 or self.owner.max() >= m:
+            raise DataError(
+                f"image_index names the image rows 0 to {m - 1}, found {self.owner.min()} to {self.owner.max()}"
+            )
+        self.texts = np.argsort(self.owner, kind="stable")  # texts of image 0, of image 1, ...
+        self.start = np.concatenate([[0], np.cumsum(np.bincount(self.owner, minlength=m))])
+        self.own = np.empty(self.n, dtype=np.float32) if own is None else np.asarray(own, dtype=np.float32)
+        self.limit = self.own - np.float32(ROUNDING)
+        self.rank_i = np.full(m, MISS, dtype=np.int64)
+        self.below = np.zeros(self.n, dtype=np.int64)  # images that are less similar to a text than its own
+        self.top = None if own is not None else np.full((self.n, KS[-1]), -np.inf, dtype=np.float32)
+
+    def add(self, s: int, S: np.ndarray) -> None:
+        """Take in the rows s, s + 1, ... (b, N)."""
+        if S.shape[1:] != (self.n,) or s + len(S) > self.m:
+            raise DataError(f"a block of similarities is (rows, {self.n}), found {S.shape} at row {s} of {self.m}")
+        counts = np.diff(self.start[s : s + len(S) + 1])
+        texts = self.texts[self.start[s] : self.start[s + len(S)]]  # those whose image is here
+        rows = np.repeat(np.arange(len(S)), counts)
+        theirs = S[rows, texts]
+        own = self.own[texts] if self.top is None else theirs
+        best = np.full(len(S), -np.inf, dtype=np.float32)
+        with np.errstate(invalid="ignore"):
+            np.maximum.at(best, rows, own)  # NaN stays
+        limit = best - np.float32(ROUNDING)
+        below_own = np.bincount(rows, weights=theirs < limit[rows], minlength=len(S)).astype(np.int64)
+        below = np.array([np.count_nonzero(row) for row in np.less(S, limit[:, None])], dtype=np.int64)
+        rank = (self.n - below) - (counts - below_own)  # of the wrong ones, those not below
+        self.rank_i[s : s + len(S)] = np.where(np.isfinite(best), rank, MISS)
+        if self.top is None:
+            less = np.less(S, self.limit[None, :])
+            less[rows, texts] = False  # the right one is not among the wrong
+            for k in range(0, len(S), 255):  # as many ones as a byte holds
+                self.below += np.add.reduce(less[k : k + 255].view(np.uint8), axis=0, dtype=np.uint8)
+            return
+        self.own[texts] = theirs
+        wrong = np.where(np.isnan(S), np.float32(np.inf), S).T  # (N, b), a copy
+        wrong[texts, rows] = -np.inf
+        both = np.concatenate([self.top, wrong], axis=1)
+        self.top = np.partition(both, both.shape[1] - KS[-1], axis=1)[:, -KS[-1] :]
+
+    def recall(self) -> Recall:
+        """Of all rows."""
+        if self.top is None:
+            rank_t = self.m - 1 - self.below
+        else:
+            rank_t = (~(self.top < (self.own - np.float32(ROUNDING))[:, None])).sum(axis=1)
+        rank_t = np.where(np.isfinite(self.own), rank_t, MISS)
+        rank_i = self.rank_i[np.diff(self.start) > 0]
+        return Recall(*(100.0 * float((rank < k).mean()) for rank in (rank_i, rank_t) for k in KS))
+
+
+@torch.inference_mode()
+def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
+    """R@1, 5, 10 of M images and N captions, by counting the less similar ones; one product, no sort, bounded memory.
+
+    Parameters
+    ----------
+    z_image : (M, E) float32
+        Unit vectors of the distinct images.
+    z_text : (N, E) float32
+        Unit vectors of the captions.
+    image_index : (N,) int64
+        Image of each caption.
+    block : int
+        Images at a time.
+
+    Raises
+    ------
+    DataError
+        Without any pair, or if ``image_index`` names no row of ``z_image``.
+    """
+    zi, zt = torch.from_numpy(np.ascontiguousarray(z_image)), torch.from_numpy(np.ascontiguousarray(z_text))
+    ranks = _Ranks(len(zi), image_index, np.zeros(len(zt), dtype=np.float32))
+    owner = torch.from_numpy(ranks.owner)
+    own = torch.cat([(t * zi[o]).sum(1) for t, o in zip(zt.split(1024), owner.split(1024), strict=True)])
+    ranks = _Ranks(len(zi), image_index, own.numpy())
+    for s in range(0, len(zi), block):
+        ranks.add(s, (zi[s : s + block] @ zt.T).numpy())
+    return ranks.recall()
+
+
+def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
+    """R@1, 5, 10 of M images and N captions out of their similarities.
+
+    Parameters
+    ----------
+    S : (M, N) float32
+        Similarities.
+    image_index : (N,) int64
+        Image of each caption.
+    block : int
+        Images at a time.
+
+    Raises
+    ------
+    DataError
+        Without any pair, or if ``image_index`` names no row of ``S``.
+    """
+    owner = np.asarray(image_index, dtype=np.int64)
+    _Ranks(len(S), owner, np.zeros(len(owner)))  # checks the index
+    ranks = _Ranks(len(S), owner, S[owner, np.arange(len(owner))])
+    for s in range(0, len(S), block):
+        ranks.add(s, np.asarray(S[s : s + block], dtype=np.float32))
+    return ranks.recall()
+
+
+def recall_of_blocks(
+    similarity_block: Callable[[np.ndarray], np.ndarray], m: int, image_index: np.ndarray, *, block: int = 64
+) -> Recall:
+    """R@1, 5, 10 of a similarity that is no dot product, in one pass over its blocks and without the whole matrix.
+
+    Parameters
+    ----------
+    similarity_block : callable
+        Image rows (b,) int64 -> their similarities with all captions, (b, N) float. Called once for every image.
+    m : int
+        Number of images M.
+    image_index : (N,) int64
+        Image of each caption.
+    block : int
+        Images at a time. Memory is about 12 (block + 10) N bytes.
+
+    Raises
+    ------
+    DataError
+        Without any pair, if ``image_index`` names no image, or if a block has another shape.
+    """
+    ranks = _Ranks(m, image_index, None)
+    for s in range(0, m, block):
+        rows = np.arange(s, min(s + block, m))
+        S = np.asarray(similarity_block(rows), dtype=np.float32)
+        if len(S) != len(rows):
+            raise DataError(f"{len(rows)} image rows were asked for, a block of {len(S)} came")
+        ranks.add(s, S)
+    return ranks.recall()
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A part of a test set: ``images`` (m,) and ``captions`` (n,) rows, ``image_index`` (n,) into ``images``."""
+
+    images: np.ndarray
+    captions: np.ndarray
+    image_index: np.ndarray
+
+
+def folds_of(m: int, image_index: np.ndarray, folds: int = 5) -> Iterator[Fold]:
+    """M images in ``folds`` runs of neighbours, as equal as can be, each with the captions (N,) of its images.
+
+    MS-COCO 1K: 5,000 images in 5 folds.
+
+    Raises
+    ------
+    DataError
+        More folds than images, or fewer than one.
+    """
+    if not 1 <= folds <= m:
+        raise DataError(f"{m} images make 1 to {m} folds, asked for {folds}")
+    owner = np.asarray(image_index, dtype=np.int64)
+    for images in np.array_split(np.arange(m), folds):
+        captions = np.flatnonzero((owner >= images[0]) & (owner <= images[-1]))
+        yield Fold(images, captions, owner[captions] - images[0])
+
+
+def mean_recall(recalls: Sequence[Recall]) -> Recall:
+    """Mean of each of the six figures.
+
+    Raises
+    ------
+    DataError
+        Of none.
+    """
+    if not recalls:
+        raise DataError("a mean of recalls needs at least one of them")
+    return Recall(*np.mean([list(asdict(r).values()) for r in recalls], axis=0).tolist())
+
+
+def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, folds: int = 5) -> Recall:
+    """Mean recall over folds of the images; MS-COCO 1K with the 5,000 test images and 5 folds.
+
+    Parameters
+    ----------
+    z_image, z_text, image_index
+        As for :func:`recall`. The captions of an image may stand anywhere.
+    folds : int
+        Number of runs of neighbouring images; see :func:`folds_of`.
+
+    Raises
+    ------
+    DataError
+        More folds than images, or a fold without a caption.
+    """
+    parts = folds_of(len(z_image), image_index, folds)
+    return mean_recall([recall(z_image[f.images], z_text[f.captions], f.image_index) for f in parts])
+
+
+def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
+    """Detection of mismatched pairs by low correspondence.
+
+    Parameters
+    ----------
+    correspondence : (N,) float in [0, 1]
+        NaN (quarantined) pairs are left out.
+    mismatched : (N,) bool
+        The truth.
+    threshold : float
+        Pairs below it are flagged.
+
+    Returns
+    -------
+    Detection
+        AUROC and AP are NaN when all pairs are alike in truth.
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    usable = np.isfinite(correspondence)
+    y, truth = np.asarray(correspondence)[usable], np.asarray(mismatched, dtype=bool)[usable]
+    flagged = y < threshold
+    hit = int((flagged & truth).sum())
+    precision = hit / max(int(flagged.sum()), 1)
+    found = hit / max(int(truth.sum()), 1)
+    f1 = 2 * precision * found / max(precision + found, 1e-12)
+    mixed = bool(truth.any()) and not bool(truth.all())
+    auroc = float(roc_auc_score(truth, -y)) if mixed else float("nan")
+    ap = float(average_precision_score(truth, -y)) if mixed else float("nan")
+    return Detection(auroc, ap, precision, found, f1)

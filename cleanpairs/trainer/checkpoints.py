@@ -1,0 +1,162 @@
+"""The state of a training on disk: one safetensors file, with plain JSON in its metadata. Nothing in it can run.
+
+What is not in it is derived: all random numbers come from (seed, stage, epoch, step), see :mod:`cleanpairs.trainer`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import check_regular
+from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.tensors import write_tensors
+
+__all__ = ["Checkpoint", "Position", "Restored"]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where to go on: ``step`` batches of ``epoch`` of ``stage`` are done (stage and epoch from 1)."""
+
+    stage: int
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint that was read."""
+
+    position: Position
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]  # "<network>.<parameter number>.<name>"
+    labels: dict[str, Any]
+    best: dict[str, Tensor] | None
+    best_rsum: float | None
+    history: list[dict[str, Any]]
+    partial: dict[str, Any] | None
+
+    def load_optimizer(self, optimizer: Any, network: int = 0) -> None:
+        """Put the moments of one network back into ``optimizer``."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in self.optimizer.items():
+            owner, number, key = name.split(".", 2)
+            if int(owner) == network:
+                state.setdefault(int(number), {})[key] = value
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+class Checkpoint:
+    """The file ``last.safetensors`` in ``directory``.
+
+    Parameters
+    ----------
+    directory : path
+    fingerprint : str
+        Of the input and the settings; a checkpoint of another one is refused on loading.
+    """
+
+    def __init__(self, directory: str | Path, fingerprint: str) -> None:
+        self.path = Path(directory) / "last.safetensors"
+        self.fingerprint = fingerprint
+
+    def exists(self) -> bool:
+        """Whether there is something to go on from."""
+        return self.path.exists()
+
+    def save(
+        self,
+        *,
+        position: Position,
+        model: dict[str, Tensor],
+        optimizers: Sequence[Any],
+        labels: dict[str, Any],
+        best: dict[str, Tensor] | None,
+        best_rsum: float | None,
+        history: list[dict[str, Any]],
+        partial: dict[str, Any] | None,
+    ) -> None:
+        """Replace the file, atomically."""
+        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in model.items()}
+        for network, optimizer in enumerate(optimizers):
+            for number, state in optimizer.state_dict()["state"].items():
+                tensors.update({f"optimizer.{network}.{number}.{k}": torch.as_tensor(v) for k, v in state.items()})
+        if best is not None:
+            tensors.update({f"best.{k}": v for k, v in best.items()})
+        plain: dict[str, Any] = {}
+        for prefix, group in (("labels", labels), ("partial", partial or {})):
+            for key, value in group.items():
+                if isinstance(value, np.ndarray):
+                    tensors[f"{prefix}.{key}"] = torch.from_numpy(np.ascontiguousarray(value))
+                else:
+                    plain[f"{prefix}.{key}"] = value
+        head = {
+            "fingerprint": self.fingerprint,
+            "position": [position.stage, position.epoch, position.step],
+            "best_rsum": best_rsum,
+            "history": history,
+            "plain": plain,
+            "partial": partial is not None,
+        }
+        contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+        with staged_file(self.path, overwrite=True) as path:
+            write_tensors(contiguous, path, metadata={"state": json.dumps(head)})
+
+    def load(self) -> Restored | None:
+        """The saved state, or None when there is none.
+
+        Raises
+        ------
+        DataError
+            The file is damaged, or belongs to other data or settings.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        if not self.exists():
+            return None
+        try:
+            check_regular(self.path)
+            with safe_open(self.path, framework="pt") as f:
+                head = json.loads((f.metadata() or {})["state"])
+                tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
+            fingerprint, position = head["fingerprint"], Position(*head["position"])
+            best_rsum, history, plain, partly = (head[k] for k in ("best_rsum", "history", "plain", "partial"))
+            if not (isinstance(history, list) and isinstance(plain, dict)):
+                raise TypeError("its history and its labels are not what was written")
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+            raise DataError(
+                f"the checkpoint {self.path} cannot be read ({error}); start again with --overwrite"
+            ) from error
+        if fingerprint != self.fingerprint:
+            raise DataError(
+                f"the checkpoint {self.path} belongs to other data or settings; resume with the same ones, "
+                "or start again with --overwrite"
+            )
+
+        def part(prefix: str) -> dict[str, Any]:
+            out: dict[str, Any] = {k[len(prefix) + 1 :]: v for k, v in tensors.items() if k.startswith(prefix + ".")}
+            out.update({k[len(prefix) + 1 :]: v for k, v in plain.items() if k.startswith(prefix + ".")})
+            return out
+
+        labels = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in part("labels").items()}
+        partial = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in part("partial").items()}
+        return Restored(
+            position=position,
+            model=part("model"),
+            optimizer=part("optimizer"),
+            labels=labels,
+            best=part("best") or None,
+            best_rsum=best_rsum,
+            history=history,
+            partial=partial if partly else None,
+        )

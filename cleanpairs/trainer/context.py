@@ -1,0 +1,258 @@
+"""What a method sees of the training: its networks, an evaluation pass, a training forward, random batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.core import distributed
+from cleanpairs.encoders.base import DualEncoder, State, take_state
+from cleanpairs.encoders.tokenizer import pack
+from cleanpairs.ops.matching import duplicate_mask
+from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups
+from cleanpairs.trainer.compiled import Compiled
+from cleanpairs.trainer.inputs import Inputs, Prefetch
+from cleanpairs.trainer.staged import Staged
+from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
+
+__all__ = ["BatchOutput", "EpochContext", "Network", "random_batches"]
+
+
+class Network(nn.Module):
+    """A dual encoder and what else a method learns beside it (``head``, which stays with the training)."""
+
+    def __init__(self, model: Any, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.head = head
+        self.compiled: Compiled | None = None
+
+    def forward(self, images: Tensor, keep: Tensor | None, tokens: Any) -> tuple[State, State]:
+        """States of B pairs."""
+        states: tuple[State, State] = (self.compiled or self.model)(images, keep, tokens)
+        return states
+
+
+@dataclass
+class BatchOutput:
+    """B pairs through a network in training mode, in the order of ``rows`` (which packing has changed).
+
+    ``source`` (B,): which of the given groups of rows each pair is of. ``excluded`` (B, B): what is no negative.
+    """
+
+    view: EpochContext
+    model: DualEncoder
+    rows: np.ndarray
+    source: np.ndarray
+    images: State
+    texts: State
+    excluded: Tensor | None
+
+    def similarity(self) -> Tensor:
+        """(B, B) float32."""
+        return self.view.similarity(self.model, self.images, self.texts)
+
+    def select(self, chosen: np.ndarray) -> BatchOutput:
+        """The chosen pairs alone: (b,) int64 or (B,) bool."""
+        at = torch.from_numpy(np.arange(len(self.rows))[chosen])
+        excluded = self.excluded
+        if excluded is not None:
+            here = at.to(excluded.device)
+            excluded = excluded[here][:, here]
+        at = at.to(self.view.device)
+        return BatchOutput(
+            self.view, self.model, self.rows[chosen], self.source[chosen], take_state(self.images, at),
+            take_state(self.texts, at), excluded,
+        )  # fmt: skip
+
+    def of(self, values: np.ndarray) -> Tensor:
+        """Values of these pairs, out of (N,) float: (B,) on the device."""
+        return torch.from_numpy(values[self.rows]).to(self.view.device)
+
+
+class EpochContext:
+    """One epoch as a method sees it.
+
+    Attributes
+    ----------
+    stage, epoch : int
+        From 1.
+    data : TrainingData
+    settings : TrainingSettings
+    networks : list of Network
+    device : torch.device
+    last : bool
+        Whether this is the last epoch of the last stage.
+    """
+
+    def __init__(
+        self, data: TrainingData, settings: TrainingSettings, networks: list[Network], wrapped: list[Any], fabric: Any
+    ) -> None:
+        self.data, self.settings, self.networks = data, settings, networks
+        self.wrapped, self.fabric = wrapped, fabric
+        self.device: torch.device = fabric.device
+        self.stage = self.epoch = 1
+        self.last = False
+        self.staged = [Staged(network, settings.micro_batch) for network in networks]
+        self.ahead = Prefetch(self.inputs) if self.device.type == "cuda" else None  # a CPU has no time to spare
+        self._encoded: dict[int, Encoded] = {}
+
+    def seed(self, *tags: int) -> int:
+        """A seed of this epoch, for a purpose."""
+        return step_seed(self.settings.seed, self.stage, self.epoch, *tags)
+
+    def changed(self) -> None:
+        """The weights have changed: evaluation passes are out of date."""
+        self._encoded.clear()
+
+    def encoded(self, network: int) -> Encoded:
+        """All images and captions through one network in evaluation mode; kept until the next step."""
+        if network not in self._encoded:
+            model, images, tokens = self.networks[network].model, self.data.images, self.data.tokens
+            mine = slice(None)
+            divided = distributed.world_size() > 1 and not model.local  # parts would have to be gathered too
+            if divided:
+                mine = slice(distributed.rank(), None, distributed.world_size())
+                tokens = tokens.take(np.arange(len(tokens))[mine])
+            embedded_images = embed_images(model, images[mine], device=self.device)
+            embedded_texts = embed_texts(model, tokens, device=self.device)
+            if divided:
+                embedded_images = gathered(embedded_images, len(images))
+                embedded_texts = gathered(embedded_texts, len(self.data.tokens))
+            self._encoded[network] = Encoded(embedded_images, embedded_texts, model, self.device)
+        return self._encoded[network]
+
+    def figure(
+        self,
+        network: int,
+        figure: Callable[[Tensor, Tensor | None], Tensor],
+        *,
+        seed: int,
+        rounds: int | None = None,
+        pairs: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """A figure (N,) float32 of every pair in evaluation mode; see :func:`cleanpairs.scoring.in_groups`.
+
+        ``rounds`` random partitions: the settings' by default, one where the model is slow (local). ``pairs``: others
+        to look at instead, rows (K,) whose images and rows (K,) whose captions they are.
+        """
+        data, s, encoded = self.data, self.settings, self.encoded(network)
+        images, texts = (slice(None), slice(None)) if pairs is None else pairs
+        if pairs is not None:
+            encoded = replace(encoded, texts=encoded.texts.take(pairs[1]))
+        local = self.networks[network].model.local
+        return in_groups(
+            figure, encoded, data.image_index[images], data.image_group[images], data.text_group[texts],
+            group_size=s.eval_group_size, rounds=rounds or (1 if local else s.label_rounds), seed=seed,
+            exclude_duplicates=s.exclude_duplicates,
+        )  # fmt: skip
+
+    def similarity(self, model: DualEncoder, images: State, texts: State) -> Tensor:
+        """(B_image, B_text) float32, with gradient."""
+        if not model.local:  # in full precision: a product of unit vectors at a low temperature
+            assert isinstance(images, Tensor) and isinstance(texts, Tensor)
+            return model.similarity(images.float(), texts.float())
+        with self.fabric.autocast():
+            return model.similarity(images, texts).float()
+
+    def forward(self, network: int, *groups: np.ndarray, seed: int, captions: np.ndarray | None = None) -> BatchOutput:
+        """Pairs of one or several groups of rows through a network in training mode, at once.
+
+        Parameters
+        ----------
+        groups : (b,) int64 each
+            Pairs; ``source`` of the result says which group each one is of.
+        seed : int
+            Of region and word dropping.
+        captions : (N,) int64, optional
+            Whose caption each pair is to have; its own by default.
+        """
+        inputs = self.ahead.take(network, groups, seed) if self.ahead is not None and captions is None else None
+        if inputs is None:
+            inputs = self.inputs(network, groups, seed, captions)
+
+        def run(at: np.ndarray) -> tuple[State, State]:
+            states: tuple[State, State] = self.wrapped[network](*inputs.stages[int(at[0])].to(self.device))
+            return states
+
+        z_image, z_text = self.staged[network].states(len(inputs.rows), run, seed, inputs.width)
+        excluded = None if inputs.excluded is None else inputs.excluded.to(self.device, non_blocking=True)
+        model = self.networks[network].model
+        return BatchOutput(self, model, inputs.rows, inputs.source, z_image, z_text, excluded)
+
+    def inputs(
+        self, network: int, groups: tuple[np.ndarray, ...], seed: int, captions: np.ndarray | None = None
+    ) -> Inputs:
+        """What :meth:`forward` takes through the network, on the CPU."""
+        s, model = self.settings, self.networks[network].model
+        return Inputs.of(
+            self.data, groups, captions, seed, image_drop=model.image_drop, text_drop=model.text_drop,
+            exclude_duplicates=s.exclude_duplicates, micro_batch=s.micro_batch, pin=self.device.type == "cuda",
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def encode(self, network: int, rows: np.ndarray, *, image: bool) -> State:
+        """State of the images, or of the captions, of pairs (b,), in their order, without gradient or dropping."""
+        model, data = self.networks[network].model, self.data
+        with self.fabric.autocast():
+            if image:
+                state: State = model.encode_images(as_input(data.images[data.image_index[rows]], self.device))
+                return state
+            tokens, order = pack(data.tokens, rows)
+            packed: State = model.encode_texts(tokens.to(self.device))
+        return take_state(packed, torch.from_numpy(np.argsort(order)).to(self.device))
+
+    def duplicates(self, rows: np.ndarray, texts: np.ndarray) -> Tensor | None:
+        """(B, B) bool: pairs of one image or one text, the latter of ``texts``; None when none is to be excluded."""
+        if not self.settings.exclude_duplicates:
+            return None
+        data = self.data
+        found = duplicate_mask(torch.from_numpy(data.image_group[rows]), torch.from_numpy(data.text_group[texts]))
+        return None if found is None else found.to(self.device)
+
+    def batches(self, rows: np.ndarray | None = None, *tags: int, size: int | None = None) -> list[np.ndarray]:
+        """Random batches of all pairs, or of ``rows``; see :func:`random_batches`. ``tags`` make another draw."""
+        rows = np.arange(len(self.data)) if rows is None else rows
+        rng = np.random.default_rng(self.seed(1_000_003, *tags))
+        return random_batches(
+            rows, self.data.tokens.lengths, size or self.settings.batch_size, self.settings.bucket, rng
+        )
+
+
+def gathered(own: Embeddings, n: int) -> Embeddings:
+    """Of all n rows, out of every process's share: each ``world``-th of them."""
+    shares = distributed.gather_rows(torch.from_numpy(own.vectors), -(-n // distributed.world_size()))
+    return Embeddings(shares.transpose(0, 1).flatten(0, 1)[:n].numpy())
+
+
+def random_batches(
+    rows: np.ndarray, lengths: np.ndarray, size: int, bucket: int, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Random batches of pairs of like caption length, in random order.
+
+    Parameters
+    ----------
+    rows : (n,) int64
+        Pairs to draw from, each once.
+    lengths : (N,) int64
+        Words of every caption.
+    bucket : int
+        So many batches are drawn together and sorted by length.
+    """
+    order = rows[rng.permutation(len(rows))]
+    batches: list[np.ndarray] = []
+    span = size * max(bucket, 1)
+    for start in range(0, len(order), span):
+        chunk = order[start : start + span]
+        if bucket > 1:
+            chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
+        batches += [chunk[i : i + size] for i in range(0, len(chunk), size)]
+    if len(batches) > 1 and len(batches[-1]) < max(2, size // 4):
+        tail = batches.pop()  # a few pairs have few negatives: they join the batch before
+        batches[-1] = np.concatenate([batches[-1], tail])
+    return [batches[i] for i in rng.permutation(len(batches))]

@@ -1,0 +1,534 @@
+"""The benchmark: settings, log, cells, tables, and that a second call goes on where the first stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs.benchmarking import Bench, BenchLog, BenchResult, run_bench, summarise, to_csv, to_markdown, to_text
+from cleanpairs.benchmarking import bench as bench_module
+from cleanpairs.benchmarking.cell import repair_quality, run_cell
+from cleanpairs.benchmarking.plot import plot
+from cleanpairs.benchmarking.settings import choose_methods, method_settings
+from cleanpairs.benchmarking.splits import load_splits
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.noise import Noise, apply_noise, inject_noise, noise_of
+from cleanpairs.scoring.evaluate import detection
+
+SMALL = "epochs=2 dim=8 dim_word=8 batch_size=8 eval_group_size=8 device=cpu lr=0.01 tau=0.1".split()
+CRCL = [*SMALL, "crcl.refine_epochs=[1]", "crcl.freeze=1"]
+
+
+def write(path: Path, n: int, seed: int = 0) -> Path:
+    """Vectors are sums of their words' vectors."""
+    rng = np.random.default_rng(seed)
+    words = np.random.default_rng(9).normal(size=(20, 8))
+    chosen = [rng.choice(20, 3, replace=False) for _ in range(n)]
+    flat = pa.array(np.array([words[c].sum(0) for c in chosen], np.float32).ravel())
+    table = {
+        "key": pa.array([f"k{i}" for i in range(n)]),
+        "image_features": pa.FixedSizeListArray.from_arrays(flat, 8),
+        "caption": pa.array([" ".join(f"word{k}" for k in c) for c in chosen]),
+    }
+    pq.write_table(pa.table(table), path)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """``x_train.parquet`` with its siblings."""
+    write(tmp_path / "x_val.parquet", 16, 1)
+    write(tmp_path / "x_test.parquet", 16, 2)
+    return write(tmp_path / "x_train.parquet", 32)
+
+
+def bench(data: Path, **changes: Any) -> Bench:
+    overrides = SMALL if changes.get("methods") == "infonce" else CRCL
+    settings: dict[str, Any] = {"methods": "crcl,infonce", "noise": (0.4,), "seeds": 1, "overrides": overrides}
+    return Bench(str(data), **{**settings, "out": str(data.parent / "out"), **changes})
+
+
+def size_of(file: Path) -> tuple[int, int]:
+    with Image.open(file) as image:
+        return image.size
+
+
+def lines(result: BenchResult) -> list[str]:
+    return (Path(result.out) / "bench.jsonl").read_text().splitlines()
+
+
+# -- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_goes_to_the_methods_that_have_it() -> None:
+    settings, notes = method_settings(["crcl", "infonce"], overrides=["epochs=3", "beta=0.5", "crcl.dim=4"])
+    crcl, infonce = (s.params for s in settings)
+    assert crcl == {"epochs": 3, "beta": 0.5, "dim": 4}
+    assert infonce == {"epochs": 3}
+    assert notes == ["--set beta=0.5 concerns crcl only"]
+
+
+def test_what_no_method_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'epochs'"):
+        method_settings(["crcl", "infonce"], overrides=["epoch=3"])
+    with pytest.raises(ConfigError, match="crcl does not take part"):
+        method_settings(["infonce"], overrides=["crcl.epochs=3"])
+    with pytest.raises(ConfigError, match="--seeds"):
+        method_settings(["infonce"], overrides=["seed=3"])
+    with pytest.raises(ConfigError, match="key=value"):
+        method_settings(["infonce"], overrides=["epochs"])
+    with pytest.raises(ConfigError, match="limit"):
+        method_settings(["infonce"], overrides=["limit=3"])  # of the data: no method's
+
+
+def test_a_recipe_is_of_its_method_or_of_each(tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text("method: {name: crcl}\ntrain: {epochs: 7}\n")
+    settings, notes = method_settings(["infonce", "crcl"], recipe=str(file), overrides=["crcl.epochs=9"])
+    assert [s.params for s in settings] == [{}, {"epochs": 9}]
+    assert notes == [f"--recipe {file} has no settings of infonce: their defaults are used"]
+    shipped = method_settings(["crcl"], recipe="clipart")[0][0]
+    assert shipped.recipe == "crcl-clipart" and shipped.params["refine_epochs"]
+    with pytest.raises(ConfigError, match=r"no recipe 'clippart'.*did you mean 'clipart'"):
+        method_settings(["crcl"], recipe="clippart")
+    with pytest.raises(ConfigError, match="does not take part"):
+        method_settings(["infonce"], recipe=str(file))
+
+
+def test_the_digest_is_of_all_that_counts() -> None:
+    def digest(*overrides: str) -> str:
+        return method_settings(["crcl"], overrides=overrides)[0][0].digest
+
+    assert digest() == digest("epochs=8") == digest("device=cpu")  # the default, and what changes no figure
+    assert digest("refine_epochs=[5, 5]") == digest()
+    assert digest("epochs=9") != digest()
+
+
+def test_methods_are_chosen_by_name() -> None:
+    assert choose_methods("infonce, crcl,infonce") == ["infonce", "crcl"]
+    assert {"crcl", "infonce"} <= set(choose_methods("all"))
+    with pytest.raises(ConfigError, match="did you mean 'crcl'"):
+        choose_methods("crc")
+    with pytest.raises(ConfigError, match="no method"):
+        choose_methods(" ,")
+
+
+# -- splits ---------------------------------------------------------------------------------------------------------
+
+
+def test_siblings_are_found_and_named_ones_preferred(data: Path) -> None:
+    found = load_splits(data)
+    assert found.val is not None and found.test is not None
+    assert (len(found.train), len(found.val), len(found.test)) == (32, 16, 16)
+    assert len(found.notes) == 2 and "x_val.parquet" in found.notes[0]
+    own = load_splits(data, val=write(data.parent / "v.parquet", 9), limit=20)
+    assert own.val is not None and (len(own.train), len(own.val)) == (20, 9)
+    assert len(own.notes) == 1
+    alone = load_splits(write(data.parent / "alone.parquet", 5))
+    assert alone.val is None and alone.test is None and alone.digest.endswith("none-none")
+
+
+def test_a_research_directory_has_its_own_splits(tmp_path: Path) -> None:
+    for split, n in (("train", 8), ("dev", 4), ("test", 3)):
+        np.save(tmp_path / f"{split}_ims.npy", np.random.default_rng(n).normal(size=(n, 2, 4)).astype(np.float32))
+        (tmp_path / f"{split}_caps.txt").write_text("".join(f"caption {i}\n" for i in range(n)))
+    found = load_splits(tmp_path)
+    assert found.val is not None and found.test is not None
+    assert (len(found.train), len(found.val), len(found.test)) == (8, 4, 3)
+
+
+def test_mismatched_data_is_refused(tmp_path: Path) -> None:
+    table = pq.read_table(write(tmp_path / "a.parquet", 4))
+    pq.write_table(table.append_column("true_mismatch", pa.array([True, True, False, False])), tmp_path / "w.parquet")
+    with pytest.raises(DataError, match="true_mismatch"):
+        load_splits(tmp_path / "w.parquet")
+
+
+def test_images_become_features_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second seed, and the second method, take them from the cache though their captions differ."""
+    from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
+
+    rng, rows = np.random.default_rng(0), []
+    for i in range(6):
+        file = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(file, "PNG")
+        rows.append({"image": file.getvalue() if i else b"no image", "caption": f"a word {i}"})
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "i.parquet")
+    calls: list[int] = []
+
+    def encode(self: Any, images: list[Any], **options: Any) -> np.ndarray:
+        calls.append(len(images))
+        return rng.normal(size=(len(images), self.regions, self.dim)).astype(np.float16)
+
+    monkeypatch.setattr(EfficientNetLite0, "encode", encode)
+    result = run_bench(bench(tmp_path / "i.parquet", noise=(0.6,), seeds=2, overrides=(*CRCL, "image_size=32")))
+    assert [row["status"] for row in result.rows] == ["ok"] * 4
+    assert calls == [5]
+    assert all(row["quarantined"] == 1 for row in result.rows)  # what could not be decoded stays out
+
+
+# -- the log --------------------------------------------------------------------------------------------------------
+
+
+def test_a_torn_line_is_left_out_and_removed(tmp_path: Path) -> None:
+    log = BenchLog(tmp_path / "bench.jsonl")
+    assert log.rows() == []
+    log.append({"a": 1, "b": np.float32("nan"), "c": (np.int64(2), None), "d": {"e": True}})
+    log.append({"a": 2})
+    with log.path.open("a") as file:
+        file.write('{"a": 3, "torn')
+    assert [row["a"] for row in log.rows()] == [1, 2]
+    log.append({"a": 4})
+    assert [row["a"] for row in log.rows()] == [1, 2, 4]
+    assert log.rows()[0] == {"a": 1, "b": None, "c": [2, None], "d": {"e": True}}
+
+
+def test_every_cut_of_the_log_reads_as_its_whole_lines(tmp_path: Path) -> None:
+    whole = BenchLog(tmp_path / "whole.jsonl")
+    for i in range(3):
+        whole.append({"i": i, "text": "ä"})
+    raw, cut = whole.path.read_bytes(), BenchLog(tmp_path / "cut.jsonl")
+    for size in range(len(raw) + 1):
+        cut.path.write_bytes(raw[:size])
+        n = raw[:size].count(b"\n")
+        assert len(cut.rows()) == n
+        cut.append({"i": "new"})
+        assert [row["i"] for row in cut.rows()] == [*range(n), "new"]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    log = BenchLog(tmp_path / "bench.jsonl")
+    log.path.write_text('{"a": 1}\nnonsense\n{"a": 2}\n')
+    with pytest.raises(DataError, match="line 2"):
+        log.rows()
+    log.path.write_text("[1]\n")
+    with pytest.raises(DataError, match="list"):
+        log.rows()
+
+
+def test_one_writer_at_a_time(data: Path) -> None:
+    code = "import sys\nfrom cleanpairs.data.locks import hold\nwith hold(sys.argv[1:]):\n print(flush=True); input()"
+    argv = [sys.executable, "-c", code, str(data.parent / "out")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(OutputExistsError, match=f"written by process {other.pid} on .*, since 20"):
+            run_bench(bench(data))
+        other.communicate("\n")
+
+
+def test_tables_of_somebody_else_stay(data: Path) -> None:
+    (data.parent / "out").mkdir()
+    (data.parent / "out" / "table.md").write_text("mine")
+    with pytest.raises(OutputExistsError, match=r"holds table\.md, and no bench\.jsonl"):
+        run_bench(bench(data))
+    assert [p.name for p in (data.parent / "out").iterdir()] == ["table.md"]
+
+
+# -- cells ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_judged_by_the_truth(data: Path) -> None:
+    splits = load_splits(data)
+    noise = inject_noise(splits.train, 0.5, seed=3)
+    settings = method_settings(["crcl"], overrides=CRCL)[0][0]
+    row = run_cell(settings, splits, noise, 3)
+    model = settings.estimator(random_state=3).fit(apply_noise(splits.train, noise), val=splits.val)
+    assert splits.test is not None
+    for key, value in {
+        **model.evaluate(splits.test).to_dict(),
+        **detection(model.correspondence_, noise.mismatched, model.threshold_).to_dict(),
+    }.items():
+        assert row[key] == pytest.approx(value, nan_ok=True), key
+    assert row["epochs"] == len(row["auroc_by_epoch"]) == 3
+    assert row["auroc_best_epoch"] == pytest.approx(max(row["auroc_by_epoch"]), abs=1e-4)
+    assert row["flagged"] == pytest.approx(float((model.correspondence_ < model.threshold_).mean()))
+    assert row["mismatched"] == noise.mismatched.mean()
+    assert row["pairs_per_second"] == pytest.approx(32 * 3 / row["seconds"])
+    assert 10 < row["peak_mb"] < 1e5
+
+
+def test_without_noise_there_is_nothing_to_detect(data: Path) -> None:
+    splits = load_splits(data)
+    row = run_cell(method_settings(["infonce"], overrides=SMALL)[0][0], splits, inject_noise(splits.train, 0.0), 0)
+    assert row["mismatched"] == 0 and row["rsum"] > 0
+    assert "auroc" not in row and "repair_precision" not in row
+
+
+class _Fixed:
+    """A fitted model that plans what it is told."""
+
+    threshold_ = 0.5
+
+    def __init__(self, correspondence: list[float], donors: dict[int, int]) -> None:
+        self.correspondence_ = np.array(correspondence)
+        self.donors = donors
+
+    def rematch(self, pairs: Pairs, targets: str, strategy: str, repairs: str) -> Any:
+        assert (targets, strategy, repairs) == ("text", "method", "plausible")
+        n = len(pairs)
+        table = pa.table({
+            "action": ["rematch_text" if i in self.donors else "keep" for i in range(n)],
+            "donor_pair_id": pa.array([self.donors.get(i) for i in range(n)], pa.int64()),
+        })  # fmt: skip
+        return type("Plan", (), {"table": table})()
+
+
+def test_repairs_are_counted_by_hand() -> None:
+    """Two captions an image; pairs 0 and 2 traded captions, and so did 4 and 6."""
+    features = np.eye(4, dtype=np.float32)
+    clean = Pairs.from_arrays([f"caption {i}" for i in range(8)], features=features, image_index=np.arange(8) // 2)
+    noise = noise_of(clean, np.array([2, 1, 0, 3, 6, 5, 4, 7]))
+    assert noise.mismatched.tolist() == [True, False] * 4
+    flagged = [0.1, 0.9] * 4
+    # 0 gets its own back (pair 2 shows it); 2 gets one of image 3; 4 gets its sibling's, which is as right.
+    found = repair_quality(_Fixed(flagged, {0: 2, 2: 6, 4: 5}), clean, apply_noise(clean, noise), noise)
+    assert found["repaired"] == 3
+    assert found["repair_precision"] == pytest.approx(2 / 3)
+    assert found["corrupted_restored"] == pytest.approx(2 / 4)
+    assert found["repair_random"] == pytest.approx(1 / 4)  # each image has one of the four mismatched captions
+    none = repair_quality(_Fixed(flagged, {}), clean, apply_noise(clean, noise), noise)
+    assert none == {"repaired": 0, "repair_precision": None, "repair_random": None, "corrupted_restored": 0.0}
+
+
+def test_a_half_wrong_caption_is_no_repair() -> None:
+    """Two captions an image; words of another one are in those of pairs 0, 1 and 4."""
+    clean = Pairs.from_arrays(
+        [f"caption {i}" for i in range(8)], features=np.eye(4, dtype=np.float32), image_index=np.arange(8) // 2
+    )
+    rewritten = {i: f"caption of {i}" for i in (0, 1, 4)}
+    mismatched = np.isin(np.arange(8), [0, 1, 4])
+    noise = Noise(np.arange(8), mismatched, rewritten)
+    # 0 gets its sibling's, as bad as its own; 4 gets its sibling's, which is whole.
+    model = _Fixed(np.where(mismatched, 0.1, 0.9).tolist(), {0: 1, 4: 5})
+    found = repair_quality(model, clean, apply_noise(clean, noise), noise)
+    assert found == {
+        "repaired": 2, "repair_precision": 1 / 2, "repair_random": 0, "corrupted_restored": 1 / 3
+    }  # fmt: skip
+
+
+# -- the whole ------------------------------------------------------------------------------------------------------
+
+
+def test_the_second_call_runs_only_what_is_missing(data: Path) -> None:
+    first = run_bench(bench(data))
+    before = lines(first)
+    assert [(row["method"], row["noise"], row["seed"]) for row in first.rows] == [
+        ("crcl", "0.4", 0),
+        ("infonce", "0.4", 0),
+    ]
+    assert all(row["status"] == "ok" and row["rsum"] is not None for row in first.rows)
+    assert {p.name for p in Path(first.out).iterdir()} == {"bench.jsonl", "table.md", "table.csv", "plot.png"}
+    assert size_of(Path(first.out) / "plot.png")[0] > 1000
+    assert lines(run_bench(bench(data))) == before
+    (Path(first.out) / "bench.jsonl").write_text(before[0] + "\n" + before[1][:50])  # killed in the second cell
+    again = run_bench(bench(data))
+    assert lines(again)[0] == before[0] and len(lines(again)) == 2
+    assert again.rows[1]["rsum"] == first.rows[1]["rsum"]  # and the same again
+    before = lines(again)
+    more = run_bench(bench(data, methods="infonce", seeds=2))
+    assert len(lines(more)) == 3 and lines(more)[:2] == before
+    assert [s.seeds for s in more.summaries] == [1, 2]  # the table has all that is there
+
+
+def test_other_settings_are_another_cell(data: Path) -> None:
+    run_bench(bench(data, methods="infonce"))
+    other = run_bench(bench(data, methods="infonce", overrides=(*SMALL, "epochs=1")))
+    assert len(lines(other)) == 2
+    assert len(other.rows) == 1 and other.rows[0]["epochs"] == 1
+
+
+def test_a_failed_cell_is_told_retried_and_stops_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = bench_module.run_cell
+
+    def fails(settings: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        if settings.method == "crcl":
+            raise RefusedError("the loss is | not finite")
+        return real(settings, *args, **options)
+
+    monkeypatch.setattr(bench_module, "run_cell", fails)
+    result = run_bench(bench(data))
+    assert [row["status"] for row in result.rows] == ["failed", "ok"]
+    assert "crcl at 0.4: RefusedError: the loss is | not finite" in result.table()
+    assert "is \\| not" in (Path(result.out) / "table.md").read_text()
+    with pytest.raises(RefusedError):
+        run_bench(bench(data, methods="crcl", out=str(data.parent / "other")))
+    monkeypatch.setattr(bench_module, "run_cell", real)
+    again = run_bench(bench(data))
+    assert [row["status"] for row in again.rows] == ["ok", "ok"] and again.summaries[0].problem is None
+
+
+def test_what_a_method_needs_and_has_not_got(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cleanpairs.benchmarking import settings as module
+
+    monkeypatch.setattr(module, "_missing", lambda method, params: "a clean meta set" if method == "crcl" else None)
+    monkeypatch.setattr(bench_module, "choose_methods", lambda text: ["crcl", "infonce"])
+    result = run_bench(bench(data, methods="all"))
+    assert [row["status"] for row in result.rows] == ["needs", "ok"]
+    assert "crcl at 0.4: needs a clean meta set" in result.table()
+    with pytest.raises(ConfigError, match="crcl needs a clean meta set"):
+        run_bench(bench(data, methods="crcl"))
+
+
+def test_noise_files_take_the_place_of_rates(data: Path) -> None:
+    file = data.parent / "noise_index_0.2.npy"
+    permutation = np.arange(32)
+    permutation[:8] = np.roll(permutation[:8], 1)
+    np.save(file, permutation)
+    result = run_bench(bench(data, methods="infonce", noise_files=(str(file),)))
+    row = result.rows[0]
+    assert (row["noise"], row["rate"], row["per"]) == ("noise_index_0.2", None, "file")
+    assert row["mismatched"] == noise_of(load_pairs(data), permutation).mismatched.mean()
+    np.save(file, permutation[:-1])
+    with pytest.raises(DataError, match="32 whole numbers"):
+        run_bench(bench(data, noise_files=(str(file),)))
+
+
+def with_column(data: Path) -> Path:
+    table = pq.read_table(data)
+    pq.write_table(table.append_column("kind", pa.array([f"c{i % 3}" for i in range(len(table))])), data)
+    return data
+
+
+def test_kinds_of_noise_are_lines_of_their_own(data: Path) -> None:
+    with_column(data)
+    first = run_bench(bench(data, methods="infonce"))
+    before = lines(first)
+    kinds = "within:kind,shift,collapse:2,partial"
+    result = run_bench(bench(data, methods="infonce", kind=kinds))
+    names = ["within:kind", "shift:1", "collapse:2", "partial:0.5"]
+    assert lines(result)[:1] == before and len(lines(result)) == 5
+    assert [row["noise"] for row in result.rows] == ["0.4", *(f"0.4 {name}" for name in names)]
+    assert [row["per"] for row in result.rows] == ["caption", *names]
+    assert all(row["status"] == "ok" and row["auroc"] is not None for row in result.rows)
+    assert [s.noise for s in result.summaries] == ["0.4", *(f"0.4 {name}" for name in sorted(names))]
+    assert "| 0.4 partial:0.5 | infonce | 1 |" in (Path(result.out) / "table.md").read_text()
+    assert size_of(Path(result.out) / "plot.png")[1] > 2.5 * 1000  # panels below each other
+    train = load_splits(data).train
+    for row, kind in zip(result.rows[1:], names, strict=True):
+        truth = inject_noise(train, 0.4, kind=kind, seed=0).mismatched
+        assert row["mismatched"] == truth.mean() > 0.3
+    again = run_bench(bench(data, methods="infonce", kind=f"uniform,{kinds},shift:1"))
+    assert lines(again) == lines(result) and again.summaries == result.summaries
+
+
+def test_the_identity_of_a_uniform_cell_is_that_of_older_logs(data: Path) -> None:
+    row = run_bench(bench(data, methods="infonce", kind="uniform")).rows[0]
+    digest = load_splits(data).digest
+    assert row["cell"] == f"infonce/{row['settings_digest']}/caption-0.4/0/{digest}/all"
+    other = run_bench(bench(data, methods="infonce", kind="shift")).rows[1]
+    assert other["cell"] == f"infonce/{row['settings_digest']}/shift:1-0.4/0/{digest}/all"
+    alone = run_bench(bench(data, methods="infonce", per="image", noise=(0.2,)))
+    assert [r["noise"] for r in alone.rows] == ["0.4 shift:1", "0.2"]  # of uniform noise one unit
+
+
+def test_kinds_that_cannot_be_are_refused_before_anything_is_written(data: Path) -> None:
+    np.save(data.parent / "n.npy", np.arange(32))
+    for changes, words in (
+        ({"kind": "swap"}, "uniform, within"),
+        ({"kind": " ,"}, "a kind of noise"),
+        ({"kind": "within:nowhere"}, "no such column"),
+        ({"kind": "shift", "noise_files": (str(data.parent / "n.npy"),)}, "their own noise"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            run_bench(bench(data, **changes))
+    assert not (data.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"noise": ()}, "noise rates"), ({"noise": (1.5,)}, "1.5"), ({"seeds": 0}, "at least 1 seed")],
+)
+def test_nonsense_is_refused_before_anything_is_written(data: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run_bench(bench(data, **changes))
+    assert not (data.parent / "out").exists()
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_data_without_two_pairs_is_told_and_not_a_bug(tmp_path: Path, n: int) -> None:
+    with pytest.raises((DataError, RefusedError)):
+        run_bench(bench(write(tmp_path / "t.parquet", n)))
+
+
+def test_two_pairs_are_a_benchmark(tmp_path: Path) -> None:
+    result = run_bench(bench(write(tmp_path / "t.parquet", 2), noise=(1.0,)))
+    assert [row["status"] for row in result.rows] == ["ok", "ok"]
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------
+
+
+def cell(method: str, noise: str, seed: int, rsum: float, **more: Any) -> dict[str, Any]:
+    return {"status": "ok", "method": method, "noise": noise, "rate": float(noise), "seed": seed, "rsum": rsum, **more}
+
+
+def test_mean_spread_and_the_best_by_hand() -> None:
+    rows = [
+        cell("a", "0.4", 0, 100.0),
+        cell("a", "0.4", 1, 104.0),
+        cell("b", "0.4", 0, 103.0),
+        cell("b", "0.2", 0, 90.0),
+    ]
+    found = summarise(rows, ["b", "a"])
+    assert [(s.noise, s.method, s.seeds) for s in found] == [("0.2", "b", 1), ("0.4", "b", 1), ("0.4", "a", 2)]
+    assert found[2].mean["rsum"] == 102 and found[2].std["rsum"] == pytest.approx(8**0.5)  # sample deviation
+    assert found[1].std["rsum"] is None
+    assert ["rsum" in s.best for s in found] == [False, True, False]  # alone, nobody is the best
+    text = to_text(found, tables=("Retrieval",)).splitlines()
+    assert len({len(line.rstrip("*")) for line in text if line}) == 1  # the digits end below each other
+    assert "103.0*" in to_text(found) and "102.0 ± 2.8" in to_text(found)
+    assert "| 0.4 | b | 1 | **103.0** |" in to_markdown(found)
+
+
+def test_ties_are_not_marked_and_missing_figures_are_dashes() -> None:
+    rows = [cell("a", "0.4", 0, 1.0, auroc=0.9), cell("b", "0.4", 0, 1.0), cell("c", "0.4", 0, 1.0, auroc=0.8)]
+    found = summarise(rows)
+    assert [sorted(s.best) for s in found] == [["auroc"], [], []]
+    assert "| 0.4 | b | 1 | 1.0 | - |" in to_markdown(found)
+
+
+def test_csv_reads_back_and_holds_no_formula() -> None:
+    rows = [cell("a", "0.4", 0, 100.0), cell("a", "0.4", 1, 101.0)]
+    rows += [{"status": "failed", "method": "b", "noise": "=cmd", "rate": None, "seed": 0, "error": "-1, no"}]
+    read = list(csv.DictReader(io.StringIO(to_csv(summarise(rows)))))
+    assert float(read[0]["rsum"]) == 100.5 and float(read[0]["rsum_std"]) == pytest.approx(0.5**0.5)
+    assert read[1]["noise"] == "'=cmd" and read[1]["problem"] == "'-1, no" and read[1]["rsum"] == ""
+
+
+def test_nothing_measured_is_a_table_and_a_plot_all_the_same(tmp_path: Path) -> None:
+    rows = [{"status": "needs", "method": "b", "noise": "0.4", "rate": 0.4, "seed": 0, "error": "needs it"}]
+    assert summarise([]) == [] and to_text([]) == "" and to_markdown([]) == "\n"
+    assert "needs it" in to_text(summarise(rows)) and "needs it" in to_markdown(summarise(rows))
+    plot(rows, tmp_path / "p.png")
+    assert size_of(tmp_path / "p.png")[0] > 100
+
+
+def test_the_plot_of_twelve_methods_has_twelve_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    looks: set[Any] = set()
+    real = Axes.errorbar
+
+    def errorbar(self: Any, *args: Any, **style: Any) -> Any:
+        looks.add(json.dumps([style[k] for k in ("color", "marker", "markerfacecolor", "linestyle")]))
+        return real(self, *args, **style)
+
+    monkeypatch.setattr(Axes, "errorbar", errorbar)
+    plot(
+        [cell(f"m{k}", r, s, 100.0 + k + s) for k in range(12) for r in ("0.2", "0.4") for s in (0, 1)],
+        tmp_path / "p.png",
+    )
+    assert len(looks) == 12

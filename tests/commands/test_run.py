@@ -1,0 +1,266 @@
+"""The run directory: made, found, linked, read; damage is named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cleanpairs.commands.export import resolve_threshold
+from cleanpairs.commands.run import PLAN, Run, default_run_path, is_latest, write_scores
+from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``runs/latest`` is looked for in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_new_run_is_the_latest(tmp_path: Path) -> None:
+    first, second = Run.create(tmp_path / "a"), Run.create(tmp_path / "runs" / "b")
+    assert os.readlink(tmp_path / "runs" / "latest") == "b"
+    assert first.path.is_dir() and second.path.is_dir()
+    with pytest.raises(OutputExistsError, match=r"--overwrite.*--resume"):
+        Run.create(tmp_path / "a")
+    Run.create(tmp_path / "a", resume=True)
+    assert os.readlink(tmp_path / "runs" / "latest") == os.path.join("..", "a")
+    Run.create(tmp_path / "c", latest=False)
+    assert os.readlink(tmp_path / "runs" / "latest") == os.path.join("..", "a")
+
+
+def test_a_run_that_is_to_be_replaced_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    old = Run.create(tmp_path / "a")
+    old.write_info({"x": 1})
+    failed = Run.create(tmp_path / "a", overwrite=True)
+    failed.restore_replaced()
+    assert Run.open(tmp_path / "a").info == {"x": 1}
+    new = Run.create(tmp_path / "a", overwrite=True)
+    new.write_info({"x": 2})
+    new.forget_replaced()
+    assert Run.open(tmp_path / "a").info == {"x": 2}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "runs"]
+
+
+def test_a_complete_run_outlives_any_number_of_killed_replacements(tmp_path: Path) -> None:
+    """A kill leaves the half-made run in place of the old one, which is set aside: the next fit must not delete it."""
+    old = Run.create(tmp_path / "a")
+    old.write_info({"status": "complete", "x": 1})
+    for status in ("running", "interrupted", None):
+        killed = Run.create(tmp_path / "a", overwrite=True)  # and neither forgotten nor restored
+        if status is not None:
+            killed.write_info({"status": status})
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        Run.create(tmp_path / "a")
+    with pytest.raises(DataError, match=r"\.replaced-a, move it back"):
+        Run.open(tmp_path / "a")
+    last = Run.create(tmp_path / "a", overwrite=True)
+    last.restore_replaced()
+    assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 1}
+
+    new = Run.create(tmp_path / "a", overwrite=True)
+    new.write_info({"status": "complete", "x": 2})  # killed before the old one was forgotten: the new one counts
+    third = Run.create(tmp_path / "a", overwrite=True)
+    third.restore_replaced()
+    assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 2}
+
+
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
+def test_killed_between_setting_aside_and_beginning_the_run_comes_back(
+    tmp_path: Path, options: dict[str, bool]
+) -> None:
+    Run.create(tmp_path / "a").write_info({"status": "complete", "x": 1})
+    (tmp_path / "a").rename(tmp_path / ".replaced-a")
+    if not options:
+        with pytest.raises(OutputExistsError, match="--overwrite"):
+            Run.create(tmp_path / "a")
+    else:
+        Run.create(tmp_path / "a", **options).restore_replaced()
+    assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 1}
+    assert not (tmp_path / ".replaced-a").exists()
+
+
+def test_a_run_that_has_learnt_nothing_is_discarded_with_its_link(tmp_path: Path) -> None:
+    Run.create(tmp_path / "runs" / "first").write_info({"x": 1})
+    empty = Run.create(tmp_path / "runs" / "second")
+    empty.write_info({"x": 2})
+    empty.discard_empty()
+    assert not empty.path.exists() and os.readlink(tmp_path / "runs" / "latest") == "first"
+    begun = Run.create(tmp_path / "runs" / "third")
+    (begun.path / "checkpoints").mkdir()
+    (begun.path / "checkpoints" / "last.safetensors").touch()
+    begun.discard_empty()
+    assert begun.path.exists() and os.readlink(tmp_path / "runs" / "latest") == "third"
+    unlinked = Run.create(tmp_path / "other", latest=False)
+    unlinked.discard_empty()
+    assert not unlinked.path.exists() and os.readlink(tmp_path / "runs" / "latest") == "third"
+
+
+def test_the_first_run_of_all_leaves_no_link_when_it_is_discarded(tmp_path: Path) -> None:
+    Run.create(tmp_path / "a").discard_empty()
+    assert not (tmp_path / "a").exists() and list((tmp_path / "runs").iterdir()) == []
+
+
+def test_somebodys_own_latest_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "latest").mkdir(parents=True)
+    Run.create(tmp_path / "a")
+    assert not (tmp_path / "runs" / "latest").is_symlink()
+
+
+@pytest.mark.parametrize("how", ["a file called runs", "a directory in the link's place", "a link that stays"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_no_run_is_lost_where_the_link_cannot_be_made(tmp_path: Path, how: str, overwrite: bool) -> None:
+    if overwrite:
+        Run.create(tmp_path / "a", latest=False).write_info({"status": "complete"})
+    if how == "a file called runs":
+        (tmp_path / "runs").write_text("mine")
+    elif how == "a directory in the link's place":
+        (tmp_path / "runs" / "latest" / "mine").mkdir(parents=True)
+    else:  # the name of the new link is taken by what cannot be removed: as a directory that cannot be written is
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / "latest").symlink_to("older")
+        (tmp_path / "runs" / f".latest-{os.getpid()}" / "mine").mkdir(parents=True)
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    if how == "a link that stays":  # it would go on pointing to the older run
+        with pytest.raises(OutputError, match="runs/latest points to older"):
+            Run.create(tmp_path / "a", overwrite=overwrite)
+        assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+        return
+    run = Run.create(tmp_path / "a", overwrite=overwrite)
+    run.write_info({"status": "complete"})
+    run.forget_replaced()
+    assert Run.open(tmp_path / "a").complete and not is_latest(tmp_path / "a")
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.name not in ("a", "run.json")) == [
+        p for p in before if p.name not in ("a", "run.json")
+    ]
+
+
+@pytest.mark.parametrize("call", ["mkdir", "replace"])
+def test_the_old_run_returns_where_the_new_one_cannot_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    Run.create(tmp_path / "a").write_info({"status": "complete", "x": 1})
+    found = getattr(Path, call)
+
+    def fail(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self.name == "a" or self.name.startswith(".latest-"):
+            raise OSError(errno.EROFS, "Read-only file system", str(self))
+        return found(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, call, fail)
+        with pytest.raises(OutputError, match="Read-only"):
+            Run.create(tmp_path / "a", overwrite=True)
+    assert Run.open(None).info == {"status": "complete", "x": 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "runs"]
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["latest"]
+
+
+def test_labels_and_edited_plans_stay(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a")
+    run.write_info({"status": "complete"})
+    (run.path / "audit").mkdir()
+    labels = run.path / "audit" / "labels.csv"
+    labels.write_text("pair_id,matched,key,stratum\n0,,k0,s\n1,1,k1,s\n")
+    with pytest.raises(OutputExistsError, match="1 label given by hand"):
+        Run.create(tmp_path / "a", overwrite=True)
+    labels.write_text("pair_id;matched;key;stratum\n0;;k0;s\n")
+    write_scores(run.path / PLAN, ["k0"], np.ones(1, np.float32), 0.5, {})  # a table that no plan is
+    with pytest.raises(OutputExistsError, match="--plan"):
+        Run.create(tmp_path / "a", overwrite=True)
+    assert labels.exists() and (run.path / PLAN).exists() and not (tmp_path / ".replaced-a").exists()
+
+
+def test_only_a_run_is_overwritten(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a")
+    run.write_info({"x": 1})
+    (run.path / "mine").write_text("mine")
+    with pytest.raises(OutputExistsError, match="'mine', which cleanpairs did not write"):
+        Run.create(tmp_path / "a", overwrite=True)
+    (run.path / "mine").unlink()
+    Run.create(tmp_path / "a", overwrite=True)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(OutputExistsError, match="no run directory"):
+        Run.create(tmp_path / "other", overwrite=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with pytest.raises(OutputExistsError, match="symbolic link"):
+        Run.create(tmp_path / "link", overwrite=True)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises((OutputError, OutputExistsError), match="file"):
+        Run.create(tmp_path / "file" / "run")
+
+
+def test_open_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"runs/latest.*cleanpairs fit"):
+        Run.open(None)
+    with pytest.raises(DataError, match=r"x is no run directory.*run\.json"):
+        Run.open("x")
+    run = Run.create(tmp_path / "runs" / "a")
+    run.write_info({"status": "running"})
+    opened = Run.open(None)
+    assert opened.path == (tmp_path / "runs" / "a").resolve() and opened.info == {"status": "running"}
+    with pytest.raises(DataError, match=r"did not finish.*--resume"):
+        opened.model()
+    with pytest.raises(DataError, match="did not finish"):
+        opened.scores()
+    assert opened.metrics() == []
+    (opened.path / "run.json").write_text("{")
+    with pytest.raises(DataError, match=r"run\.json"):
+        _ = opened.info
+
+
+def test_scores_round_trip_with_quarantined_pairs(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a")
+    y = np.array([0.05, np.nan, 0.9, 0.1], np.float32)
+    write_scores(run.path / "scores.parquet", list("abcd"), y, 0.1, {1: "no image"})
+    scores = run.scores()
+    np.testing.assert_array_equal(scores.correspondence, y)
+    assert scores.reasons == {1: "no image"}
+    assert scores.table["is_mismatch"].to_pylist() == [True, None, False, False]
+    whole = (run.path / "scores.parquet").read_bytes()
+    (run.path / "scores.parquet").write_bytes(whole[:-20])
+    with pytest.raises(DataError, match=r"scores\.parquet"):
+        run.scores()
+
+
+def test_metrics_round_trip(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a")
+    lines = [{"stage": 1, "epoch": 1, "loss": 0.5}, {"stage": 1, "epoch": 2, "loss": 0.25}]
+    run.write_metrics(lines)
+    assert run.metrics() == lines
+    assert [json.loads(x) for x in (run.path / "metrics.jsonl").read_text().splitlines()] == lines
+
+
+def test_default_path_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20260131-120000")
+    path = default_run_path("crcl", "some/where/data.parquet")
+    assert path == Path("runs/20260131-120000-crcl-data")
+    path.mkdir(parents=True)
+    assert default_run_path("crcl", "data.parquet").name == "20260131-120000-crcl-data-2"
+    assert default_run_path("crcl", "shards/*.parquet").parent == Path("runs")
+    assert default_run_path("crcl", "dir/").name.endswith("crcl-dir")
+    with pytest.raises(ConfigError, match="--out"):
+        default_run_path("crcl", "a\x07b.parquet")
+
+
+def test_thresholds(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a")
+    rng = np.random.default_rng(0)
+    apart = np.concatenate([rng.beta(1, 20, 300), rng.beta(12, 4, 700), [np.nan]]).astype(np.float32)
+    write_scores(run.path / "scores.parquet", [""] * 1001, apart, 0.1, {1000: "bad"})
+    auto = resolve_threshold("auto", run)
+    assert auto is not None and 0.1 < auto < 0.6
+    assert resolve_threshold(None, run) is None
+    assert [resolve_threshold(x, run) for x in (0, 0.3, 1.0)] == [0.0, 0.3, 1.0]
+    for bad in (-0.1, 1.5, float("nan"), "otto"):
+        with pytest.raises(ConfigError, match="threshold"):
+            resolve_threshold(bad, run)
+    write_scores(run.path / "scores.parquet", [""] * 50, np.full(50, 0.7, np.float32), 0.1, {}, overwrite=True)
+    with pytest.raises(RefusedError, match="do not separate"):
+        resolve_threshold("auto", run)

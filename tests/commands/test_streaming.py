@@ -1,0 +1,279 @@
+"""Scores in a stream are the scores: chunk borders, lists of captions, quarantined rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from cleanpairs import ClipScore, InfoNCE, load_pairs
+from cleanpairs.commands import score as streaming_module
+from cleanpairs.commands.score import PARTS, score_stream
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.data import open_source
+from cleanpairs.data.parquet import ParquetReader
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
+
+
+def write(path: Path, n: int, *, lists: bool = False, bad: tuple[int, ...] = (), dim: int = 6) -> Path:
+    rng = np.random.default_rng(n)
+    vectors = rng.normal(size=(n, dim)).astype(np.float32)
+    vectors[list(bad), 0] = np.nan
+    words = rng.integers(0, 9, (n, 3))
+    captions = [" ".join(f"w{k}" for k in row) for row in words]
+    texts = [[c, c + " too", ""][: 1 + i % 3] for i, c in enumerate(captions)] if lists else captions
+    kind = pa.list_(pa.string()) if lists else pa.string()
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)
+    pq.write_table(pa.table({"caption": pa.array(texts, kind), "image_features": flat, "id": pa.array(range(n))}), path)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> InfoNCE:
+    data = write(tmp_path / "train.parquet", 40)
+    return InfoNCE(
+        dim=8, dim_word=4, epochs=2, batch_size=8, eval_group_size=8, device="cpu", threshold=0.2, tau=0.1
+    ).fit(data)
+
+
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 2, 23, 50])
+def test_a_stream_of_small_chunks_scores_as_a_whole(
+    model: InfoNCE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, lists: bool
+) -> None:
+    monkeypatch.setattr(streaming_module, "ROWS", 7)
+    data = write(tmp_path / "new.parquet", n, lists=lists, bad=(1, 8) if n > 8 else ())
+    pairs = load_pairs(data)
+    result = score_stream(model, data, tmp_path / "scores.parquet")
+    table = pq.read_table(tmp_path / "scores.parquet")
+    assert len(table) == len(pairs) == result.pairs
+    assert table["pair_id"].to_pylist() == list(range(len(pairs)))
+    assert table["key"].to_pylist() == pairs.keys
+    want = model.score_pairs(pairs)
+    got = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    reasons = {i: r for i, r in enumerate(table["reason"].to_pylist()) if r is not None}
+    assert reasons == pairs.reasons
+    assert (n <= 8) or len(reasons) >= 2
+    flags = table["is_mismatch"].to_pylist()
+    assert flags == [None if np.isnan(s) else bool(s < np.float32(0.2)) for s in got]
+    assert (result.quarantined, result.flagged) == (len(reasons), sum(f is True for f in flags))
+
+
+def test_vectors_of_another_size_leave_no_output(model: InfoNCE, tmp_path: Path) -> None:
+    data = write(tmp_path / "other.parquet", 5, dim=3)
+    with pytest.raises(DataError, match=r"6.*3"):
+        score_stream(model, data, tmp_path / "scores.parquet")
+    assert not (tmp_path / "scores.parquet").exists()
+
+
+def test_an_existing_output_is_kept(model: InfoNCE, tmp_path: Path) -> None:
+    data = write(tmp_path / "new.parquet", 5)
+    (tmp_path / "scores.parquet").write_text("mine")
+    with pytest.raises(OutputExistsError):
+        score_stream(model, data, tmp_path / "scores.parquet")
+    assert (tmp_path / "scores.parquet").read_text() == "mine"
+    assert score_stream(model, data, tmp_path / "scores.parquet", overwrite=True).pairs == 5
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """The last bit of a sum depends on the number of threads that add it up."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two files of 40 rows in row groups of 10, which become partitions of 20 rows."""
+    monkeypatch.setattr(streaming_module, "PARTITION", 20)
+    (tmp_path / "many").mkdir()
+    for name, seed in (("a", 40), ("b", 41)):
+        file = write(tmp_path / f"{name}.parquet", seed, lists=True, bad=(1, 8))
+        pq.write_table(pq.read_table(file), tmp_path / "many" / f"{name}.parquet", row_group_size=10)
+    return tmp_path / "many"
+
+
+def test_partitions_score_as_a_whole(
+    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+    result = score_stream(model, many, tmp_path / "scores.parquet", progress=lambda *rows: told.append(rows))
+    assert told == [(0, 81), (20, 81), (40, 81), (60, 81), (80, 81), (81, 81)]
+    assert not (tmp_path / f"scores.parquet{PARTS}").exists()
+    monkeypatch.setattr(streaming_module, "PARTITION", 1000)
+    assert score_stream(model, many, tmp_path / "whole.parquet") == result
+    table, whole = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("scores", "whole"))
+    assert table.drop(["correspondence"]).equals(whole.drop(["correspondence"]))
+    np.testing.assert_allclose(*(t["correspondence"].to_pandas() for t in (table, whole)), rtol=1e-5)
+    assert table["pair_id"].to_pylist() == list(range(result.pairs)) and result.quarantined > 4
+
+
+def test_a_job_that_was_interrupted_goes_on(
+    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = model.save_pretrained(tmp_path / "model")
+    score_stream(saved, many, tmp_path / "whole.parquet")
+    out, seen = tmp_path / "scores.parquet", []
+    inner = ParquetReader.iter_range
+
+    def until_the_third(self: ParquetReader, source: Any, first: int, rows: int, batch: int, **options: Any) -> Any:
+        seen.append(first)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return inner(self, source, first, rows, batch, **options)
+
+    monkeypatch.setattr(ParquetReader, "iter_range", until_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        score_stream(saved, many, out)
+    parts = tmp_path / f"scores.parquet{PARTS}"
+    assert not out.exists() and sorted(p.name for p in parts.glob("part-*")) == ["part-000000", "part-000001"]
+    score_stream(saved, many, out)
+    assert seen[3] == seen[2] and len(set(seen)) == len(seen) - 1  # the third again, the first two not
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert not parts.exists()
+
+
+def test_parts_of_another_model_are_not_mixed_in(
+    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "scores.parquet"
+    with monkeypatch.context() as patched:
+        patched.setattr(streaming_module, "_put_together", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            score_stream(model, many, out)
+    other = InfoNCE(**{**model.get_params(), "random_state": 5}).fit(tmp_path / "train.parquet")
+    with pytest.raises(OutputExistsError, match="another model"):
+        score_stream(other, many, out)
+    score_stream(other, many, out, overwrite=True)
+    score_stream(other, many, tmp_path / "want.parquet")
+    assert out.read_bytes() == (tmp_path / "want.parquet").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_pool_writes_the_same_file(
+    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    one = score_stream(model, many, tmp_path / "one.parquet")
+    two = score_stream(model, many, tmp_path / "two.parquet", workers=2)
+    assert one == two
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
+    assert not list(tmp_path.glob(".cleanpairs-model-*"))
+
+
+def test_what_cannot_be_divided_says_so(tmp_path: Path, model: InfoNCE) -> None:
+    table = pq.read_table(write(tmp_path / "new.parquet", 9)).rename_columns(["caption", "image_features", "id"])
+    table.to_pandas().drop(columns="image_features").assign(image=b"no image").to_parquet(tmp_path / "images.parquet")
+    with pytest.raises(ConfigError, match="leave --engine and --workers out"):
+        score_stream(model, tmp_path / "images.parquet", tmp_path / "s.parquet", workers=2)
+    assert not (tmp_path / "s.parquet").exists()
+
+
+@pytest.mark.parametrize(("first", "rows"), [(0, 81), (0, 0), (5, 1), (9, 2), (10, 10), (39, 2), (40, 41), (80, 9)])
+def test_a_range_of_rows_is_that_of_all(many: Path, first: int, rows: int) -> None:
+    source, reader = open_source(many), ParquetReader()
+    pairs = load_pairs(many)
+    wanted = [
+        (pairs.keys[i], pairs.captions[i]) for i in np.flatnonzero((pairs.row >= first) & (pairs.row < first + rows))
+    ]
+    found = [
+        p
+        for b in reader.iter_range(source, first, rows, 4)
+        for p in zip(b.keys.to_pylist(), b.captions.to_pylist(), strict=True)
+    ]
+    assert found == wanted
+    vectors = np.concatenate([b.vectors for b in reader.iter_rows(source)])
+    part = [b.vectors for b in reader.iter_range(source, first, rows, 4)]
+    np.testing.assert_array_equal(np.concatenate([vectors[:0], *part]), vectors[first : first + rows])
+
+
+def with_texts(path: Path, n: int, *, kind: Any = np.float32, dim: int = 6, bad: tuple[int, ...] = ()) -> Path:
+    """Vectors of both sides; those of the captions ``bad`` are, in turn, zero, not finite and missing."""
+    table = pq.read_table(write(path, n, dim=dim))
+    rng = np.random.default_rng(7)
+    images = np.stack(table["image_features"].to_pylist()) if n else np.empty((0, dim))
+    texts: list[Any] = list((images + 0.3 * rng.normal(size=(n, dim))).astype(kind))
+    for k, row in enumerate(bad):
+        texts[row] = [np.zeros(dim, kind), np.full(dim, np.nan, kind), None][k % 3]
+    vector = pa.list_(pa.from_numpy_dtype(kind), dim)
+    pq.write_table(table.append_column("text_features", pa.array(texts, vector)), path, row_group_size=9)
+    return path
+
+
+def trained_on_both(tmp_path: Path) -> InfoNCE:
+    settings = {"epochs": 2, "batch_size": 8, "eval_group_size": 8, "device": "cpu", "threshold": 0.2, "tau": 0.1}
+    return InfoNCE(text_encoder="features", **settings).fit(with_texts(tmp_path / "both.parquet", 40))
+
+
+def clip_score_on_both(tmp_path: Path) -> ClipScore:
+    return ClipScore(text_encoder="features", device="cpu").fit(with_texts(tmp_path / "both.parquet", 40))
+
+
+@pytest.mark.parametrize("made", [trained_on_both, clip_score_on_both])
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_vectors_of_both_sides_stream(made: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming_module, "ROWS", 7)
+    monkeypatch.setattr(streaming_module, "_score_at_once", lambda *_: pytest.fail("it was loaded whole"))
+    model = made(tmp_path)
+    for n in (0, 1, 2, 40):
+        bad = (3, 11, 20) if n == 40 else ()
+        data = with_texts(tmp_path / "new.parquet", n, kind=kind, bad=bad)
+        pairs, out = load_pairs(data), tmp_path / "scores.parquet"
+        assert pairs.text_vectors is not None and len(pairs.text_vectors) == n
+        result = score_stream(model, data, out, overwrite=True)
+        table, want = pq.read_table(out), model.score_pairs(pairs)
+        got = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+        assert result.pairs == n and {11, 20} & set(bad) <= set(np.flatnonzero(np.isnan(got)).tolist())
+        if bad:
+            reasons = table["reason"].to_pylist()
+            assert reasons[11] == pairs.reasons[11] == "its text vector is not finite"
+            assert reasons[20] == pairs.reasons[20] == "there is no text vector"
+            assert (reasons[3] is not None) == isinstance(model, ClipScore)  # the cosine of zero is none
+
+
+@pytest.mark.parametrize("made", [trained_on_both, clip_score_on_both])
+def test_text_vectors_of_another_size_are_refused(made: Any, tmp_path: Path) -> None:
+    model = made(tmp_path)
+    data = with_texts(tmp_path / "new.parquet", 5)
+    table = pq.read_table(data)
+    short = pa.array([v[:4] for v in table["text_features"].to_pylist()], pa.list_(pa.float32(), 4))
+    pq.write_table(table.drop("text_features").append_column("text_features", short), data)
+    with pytest.raises(DataError, match=r"6.*4"):
+        score_stream(model, data, tmp_path / "scores.parquet")
+
+
+def test_an_embedding_folder_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained_on_both(tmp_path)
+    table = pq.read_table(with_texts(tmp_path / "new.parquet", 45))
+    images, texts = (np.stack(table[c].to_pylist()) for c in ("image_features", "text_features"))
+    texts[30] = np.inf
+    for name in ("img_emb", "text_emb", "metadata"):
+        (tmp_path / "folder" / name).mkdir(parents=True)
+    for part, rows in enumerate((slice(0, 20), slice(20, 45))):
+        np.save(tmp_path / "folder" / "img_emb" / f"img_emb_{part}.npy", images[rows].astype(np.float16))
+        np.save(tmp_path / "folder" / "text_emb" / f"text_emb_{part}.npy", texts[rows])
+        note = table.select(["caption", "id"])[rows]
+        pq.write_table(note, tmp_path / "folder" / "metadata" / f"metadata_{part}.parquet", row_group_size=8)
+    want = model.score_pairs(load_pairs(tmp_path / "folder"))
+    monkeypatch.setattr(streaming_module, "PARTITION", 11)
+    monkeypatch.setattr(streaming_module, "_score_at_once", lambda *_: pytest.fail("it was loaded whole"))
+    told: list[tuple[int, int]] = []
+    score_stream(model, tmp_path / "folder", tmp_path / "s.parquet", progress=lambda *rows: told.append(rows))
+    scores = pq.read_table(tmp_path / "s.parquet")
+    np.testing.assert_allclose(scores["correspondence"].to_numpy(zero_copy_only=False), want, rtol=1e-4)
+    assert len(told) == 5 and np.flatnonzero(np.isnan(want)).tolist() == [30]
+    assert scores["reason"].to_pylist()[30] == "its text vector is not finite"

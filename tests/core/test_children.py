@@ -1,0 +1,170 @@
+"""Child processes: nothing beside the data is imported by them, and they end with their parent."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import cleanpairs
+from cleanpairs.commands import doctor as diagnosis
+from cleanpairs.core import children
+from cleanpairs.data.decoding import SQUARE, Decoder
+from cleanpairs.engine import Partition, make_engine
+
+PACKAGE = Path(cleanpairs.__file__).resolve().parent
+OPTIONAL = {"cupy", "ray", "faiss", "datasets", "lightning_fabric", "sentencepiece", "sitecustomize", "usercustomize"}
+
+
+def names() -> list[str]:
+    """Of every module that anything here may import: the standard library's, those loaded now, and optional ones."""
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    found = loaded | sys.stdlib_module_names | OPTIONAL
+    return sorted(name for name in found if name.isidentifier() and name not in ("cleanpairs", "__main__"))
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a file or a package of each name, which says so when it is run."""
+    folder, marker = tmp_path / "downloads", tmp_path / "run"
+    folder.mkdir()
+    for number, name in enumerate(names()):
+        code = f"open({str(marker)!r}, 'a').write({name + ' '!r})\n"
+        if number % 2 or name == "multiprocessing":
+            (folder / name).mkdir()
+            (folder / name / "__init__.py").write_text(code)
+        else:
+            (folder / f"{name}.py").write_text(code)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", "")  # Python reads it as the working directory
+    return marker
+
+
+def said(code: str) -> str:
+    with children.start(code, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as child:
+        out, _ = child.communicate(timeout=60)
+    assert child.returncode == 0
+    return out.decode()
+
+
+@pytest.mark.parametrize("first", ["", None, "lib/.."])
+def test_a_child_imports_nothing_from_the_working_directory(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch, first: str | None
+) -> None:
+    """Whatever has put it on this process's own path."""
+    assert len(names()) > 300
+    Path("lib").mkdir(exist_ok=True)
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()) if first is None else first, *sys.path])
+    code = "import json, decimal, colorsys, multiprocessing.pool, numpy, cleanpairs.data.decode_worker, sys; "
+    path = json.loads(said(code + "print(json.dumps(sys.path))"))
+    assert not hostile.exists(), hostile.read_text()
+    assert str(PACKAGE.parent) in [str(Path(p).resolve()) for p in path]
+    assert not {"", ".", str(Path.cwd())} & set(path)
+
+
+def test_each_kind_of_child_runs_nothing_of_it(hostile: Path, tmp_path: Path) -> None:
+    with Decoder(SQUARE(4), 1) as decoder:
+        (batch,) = decoder.batches([(0, [b"no image"])])
+    assert "cannot be decoded" in batch.failures[0]
+    assert diagnosis._probe(["json"])["failed"] == {}
+    partitions = [Partition(0, 0, 1), Partition(1, 1, 1)]
+    done = list(make_engine("local", workers=2).run(Noted(), partitions, tmp_path))
+    assert sorted(f.number for f in done) == [0, 1]
+    assert not hostile.exists(), hostile.read_text()
+
+
+class Noted:
+    """Work whose workers tell their process."""
+
+    def open(self, threads: int | None) -> object:
+        def do(partition: Partition, path: Path) -> dict[str, int]:
+            path.write_text("done")
+            return {"process": os.getpid()}
+
+        return do
+
+
+def test_python_m_cleanpairs_takes_the_working_directory_from_its_path(hostile: Path) -> None:
+    """What Python itself imports before the package cannot be held; nothing after that comes from there."""
+    before = subprocess.run([sys.executable, "-Ic", "import runpy, sys; print(*sys.modules)"], capture_output=True)
+    for name in before.stdout.decode().split():
+        Path(f"{name}.py").unlink(missing_ok=True)
+        shutil.rmtree(name, ignore_errors=True)
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", "cleanpairs", "methods"], capture_output=True, text=True, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "auto" in done.stdout
+    assert not hostile.exists(), hostile.read_text()
+
+
+def test_every_child_is_started_by_one_function() -> None:
+    """Nobody else starts Python, or anything: the sweep over the package's syntax trees."""
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), ast.unparse(node.func))
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Call)
+        and ast.unparse(node.func).split(".")[-1]
+        in ("Popen", "run_path", "check_output", "check_call", "system", "popen", "get_context", "fork", "spawnv",
+            "ProcessPoolExecutor", "Process", "posix_spawn", "execv", "execve"))
+        or (isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("subprocess.run", "subprocess.call"))
+    }  # fmt: skip
+    assert found == {("core/children.py", "subprocess.Popen")}
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+PARENT = """
+import subprocess, sys, threading
+sys.path.insert(0, sys.argv[1])
+from cleanpairs.core import children
+started = []
+def begin():
+    started.append(children.start(sys.argv[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    print(started[0].pid, started[0].stdout.readline().decode().strip(), flush=True)
+    threading.Event().wait()
+begin()
+"""
+BUSY = "print('ready', flush=True)\nwhile True: pass"  # it hears no pipe
+WATCHING = """\
+import ctypes, os
+from cleanpairs.core import children
+ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)  # as where the kernel knows nothing of it
+children._watch(int(os.environ["CLEANPAIRS_PARENT_PIPE"]))
+"""
+
+
+@pytest.mark.parametrize("code", [BUSY, WATCHING + BUSY])
+def test_a_child_ends_with_a_parent_that_is_killed(code: str) -> None:
+    """By the kernel where it can, and by a pipe that closes."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(PACKAGE.parent), code], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    pid, ready = parent.stdout.readline().decode().split()
+    assert ready == "ready"
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(6000):
+        if not alive(int(pid)):
+            return
+        time.sleep(0.01)
+    os.kill(int(pid), signal.SIGKILL)
+    pytest.fail("it is still there")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,232 @@
+"""Limits: what the environment may say, and that each one acts."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs import load_pairs
+from cleanpairs.cli import main
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.limits import LIMITS, limit, parse_bytes
+from cleanpairs.data import read_image
+from cleanpairs.data.decoding import Decoder, Preparation
+from cleanpairs.features import image_matrix
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def test_the_docs_name_every_limit_with_its_variable() -> None:
+    text = (REPO / "docs" / "limits.md").read_text(encoding="utf-8")
+    for name, entry in LIMITS.items():
+        assert f"`{entry.variable}`" in text, name
+        assert entry.what in text, name
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("1", 1), ("4GB", 4 * 10**9), ("1.5g", 1_500_000_000), ("512MiB", 2**29), ("2 KiB", 2048), ("3tb", 3 * 10**12)],
+)
+def test_sizes(text: str, bytes_: int) -> None:
+    assert parse_bytes(text) == bytes_
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "much", "4 GB of it", "1e9", "0.1"])
+def test_no_sizes(text: str) -> None:
+    with pytest.raises(ConfigError, match="like 4GB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_default_and_a_variable_that_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = LIMITS[name]
+    monkeypatch.delenv(entry.variable, raising=False)
+    assert limit(name) == entry.default
+    monkeypatch.setenv(entry.variable, "")
+    assert limit(name) == entry.default
+    for text in ("nonsense", "-1", "nan"):
+        monkeypatch.setenv(entry.variable, text)
+        with pytest.raises(ConfigError, match=entry.variable):
+            limit(name)
+    monkeypatch.setenv(entry.variable, "1")
+    assert limit(name) == 1
+
+
+def encoded(width: int, height: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), "red").save(out, "PNG")
+    return out.getvalue()
+
+
+def test_pixels_and_bytes_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(20, 20)
+    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "400")
+    assert read_image(data).size == (20, 20)
+    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "399")
+    with pytest.raises(DataError, match="20x20 pixels, more than 399"):
+        read_image(data)
+    monkeypatch.delenv("CLEANPAIRS_MAX_PIXELS")
+    monkeypatch.setenv("CLEANPAIRS_MAX_IMAGE_BYTES", str(len(data) - 1))
+    with pytest.raises(DataError, match=f"has {len(data)} bytes, more than {len(data) - 1}"):
+        read_image(data)
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_limits_set_rows_aside_in_every_process(workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [encoded(4, 4), encoded(40, 40), encoded(5, 5)]
+    pq.write_table(pa.table({"image": images, "caption": ["one", "two", "x" * 90]}), tmp_path / "d.parquet")
+    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "100")
+    monkeypatch.setenv("CLEANPAIRS_MAX_CAPTION_BYTES", "80")
+    monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", workers)
+    pairs = load_pairs(tmp_path / "d.parquet")
+    assert pairs.reasons == {2: "the caption is longer than 80 bytes"}
+    failures = image_matrix(pairs, "cnn", image_size=8, cache=False).failures
+    assert failures == {1: "the image has 40x40 pixels, more than 100"}
+
+
+def test_a_file_of_too_many_bytes_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(30, 30))
+    pq.write_table(pa.table({"image": ["a.png"], "caption": ["one"]}), tmp_path / "d.parquet")
+    monkeypatch.setenv("CLEANPAIRS_MAX_IMAGE_BYTES", "20")
+    pairs = load_pairs(tmp_path / "d.parquet")
+    assert pairs.images.read([0]) == [None]
+
+
+def slow(image: object) -> np.ndarray:
+    """A preparation that takes its time."""
+    import time
+
+    time.sleep(30)
+    return np.zeros(1, np.uint8)
+
+
+def test_the_seconds_and_the_memory_of_decoding_are_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLEANPAIRS_DECODE_SECONDS", "0.4")
+    monkeypatch.setenv("CLEANPAIRS_DECODE_MEMORY", "1GiB")
+    with Decoder(Preparation(f"{__name__}:slow"), 1) as decoder:
+        (batch,) = decoder.batches([(0, [encoded(4, 4)])])
+        assert decoder.memory == 2**30
+    assert batch.failures == {0: "the image cannot be decoded: it took more than 0.4 seconds, twice"}
+
+
+def test_the_memory_of_a_process_is_capped() -> None:
+    code = (
+        "import numpy as np; from cleanpairs.core.limits import cap_memory\n"
+        "assert cap_memory('1GiB') == 2**30\n"
+        "assert cap_memory('4GiB') == 2**30, 'it is not raised again'\n"
+        "np.ones(2**28, np.uint8)\n"
+        "try: np.ones(2**30, np.uint8)\n"
+        "except MemoryError: print('held')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "held"
+
+
+def test_the_command_line_caps_memory_and_refuses_a_cap_that_is_none() -> None:
+    command = [sys.executable, "-m", "cleanpairs", "--memory-cap"]
+    good = subprocess.run([*command, "2GiB", "recipes"], capture_output=True, text=True)
+    assert good.returncode == 0, good.stderr
+    for size in ("12MB", "none"):
+        bad = subprocess.run([*command, size, "methods"], capture_output=True, text=True)
+        assert bad.returncode == 2
+        assert "CLEANPAIRS_MEMORY" in bad.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 8 GiB"),
+        pa.lib.ArrowMemoryError("malloc of size 9 failed"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to"),
+    ],
+)
+def test_a_lack_of_memory_is_code_6(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import signal
+
+    from cleanpairs.cli import cli
+
+    def fails(**_: object) -> None:
+        raise error
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys, "argv", ["cleanpairs", "methods"])
+    monkeypatch.setattr(cli, "main", fails)
+    monkeypatch.setenv("CLEANPAIRS_MEMORY", "3GB")
+    try:
+        with pytest.raises(SystemExit) as stop:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stop.value.code == 6
+    assert "Error [limit]" in (said := capsys.readouterr().err)
+    assert "--memory-cap (CLEANPAIRS_MEMORY), which is 3GB" in said
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_lack_of_memory_while_reading_is_no_fault_of_the_data(suffix: str, tmp_path: Path) -> None:
+    from cleanpairs.data import parquet_io
+    from cleanpairs.data.formats import arrow_io
+
+    named = {"parquet": parquet_io._named, "arrow": arrow_io._named}[suffix]
+    with pytest.raises(MemoryError), named(str(tmp_path / f"whole.{suffix}")):
+        raise pa.lib.ArrowMemoryError("realloc of size 2097152 failed")
+    with pytest.raises(DataError, match="damaged"), named(str(tmp_path / f"damaged.{suffix}")):
+        raise pa.ArrowInvalid("not what it says")
+
+
+def test_no_thread_is_started_where_memory_is_capped(tmp_path: Path) -> None:
+    """A thread without memory for its own start is waited for for ever."""
+    script = """
+import resource, sys, threading
+from pathlib import Path
+from cleanpairs.data.prefetch import read_ahead
+from cleanpairs.data.source import fingerprint_files
+files = [Path(name) for name in sys.argv[1:]]
+free = fingerprint_files(files, "x")
+resource.setrlimit(resource.RLIMIT_DATA, (2**33, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+threading.Thread.start = lambda self: sys.exit("a thread was started")
+assert fingerprint_files(files, "x") == free
+with read_ahead(iter([1, 2, 3])) as items:
+    assert list(items) == [1, 2, 3]
+"""
+    files = [tmp_path / name for name in "abc"]
+    for file in files:
+        file.write_bytes(file.name.encode() * 1000)
+    done = subprocess.run([sys.executable, "-c", script, *map(str, files)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_thread_decodes_where_memory_is_capped() -> None:
+    """The processes that decode are asked one after the other, and the images are the same."""
+    script = """
+import io, resource, sys, threading
+import numpy as np
+from PIL import Image
+from cleanpairs.data.decoding import SQUARE, Decoder
+images = []
+for i in range(40):
+    file = io.BytesIO()
+    Image.fromarray(np.full((9, 7, 3), i * 5, np.uint8)).save(file, "png")
+    images.append(file.getvalue() if i != 7 else b"no image")
+def decoded(workers):
+    with Decoder(SQUARE(4), workers) as decoder:
+        return [(b.rows.tolist(), np.stack(b.arrays).tolist(), b.failures) for b in
+                decoder.batches([(0, images[:25]), (25, images[25:])])]
+free = decoded(0)
+resource.setrlimit(resource.RLIMIT_DATA, (2**33, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+threading.Thread.start = lambda self: sys.exit("a thread was started")
+assert decoded(2) == free
+assert list(free[0][2]) == [7]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,238 @@
+"""Recipes: precedence, typing, and errors that name the file, the key and the nearest known key."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cleanpairs.core import recipe as recipe_module
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.recipe import (
+    HEADER_KEYS,
+    DataOptions,
+    OutputOptions,
+    Recipe,
+    find_recipes,
+    load_recipe,
+    recipe_header,
+)
+from cleanpairs.core.registry import METHODS, Registry
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+class Toy:
+    """An estimator as sklearn has them, without training anything."""
+
+    def __init__(
+        self,
+        *,
+        backbone: str = "vse_inf",
+        epochs: int = 3,
+        lr: float = 1e-3,
+        dim: int = 8,
+        refine_epochs: tuple[int, ...] = (1, 2),
+        exclude_duplicates: bool = True,
+        threshold: float | str | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.given = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
+
+
+@pytest.fixture(autouse=True)
+def toy_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry(
+        "method",
+        {"auto": (f"{__name__}:Toy", "toy"), "crcl": (f"{__name__}:Toy", "toy"), "toy": (f"{__name__}:Toy", "toy")},
+    )
+    monkeypatch.setattr(Registry, "load", lambda self, name: self.entry(name) and Toy)
+    monkeypatch.setattr(recipe_module, "METHODS", registry)
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "r.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_no_recipe_is_the_default_method_with_its_defaults() -> None:
+    assert Recipe.resolve() == Recipe("auto", {}, DataOptions(), OutputOptions())
+    assert Recipe.resolve().estimator().given["epochs"] == 3
+
+
+def test_sections_reach_their_places(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "method: {name: toy, threshold: auto, refine_epochs: [4, 5]}\nbackbone: {name: other, dim: 16}\n"
+        "train: {epochs: 7, seed: 5}\ndata: {val: dev.parquet, limit: 10}\noutput: {out: runs/x, overwrite: true}\n",
+    )
+    r = load_recipe(path)
+    assert r.method == "toy"
+    assert r.params == {
+        "threshold": "auto",
+        "refine_epochs": (4, 5),
+        "backbone": "other",
+        "dim": 16,
+        "epochs": 7,
+        "random_state": 5,
+    }
+    assert r.data == DataOptions(val="dev.parquet", limit=10)
+    assert r.output == OutputOptions(out="runs/x", overwrite=True)
+
+
+def test_shorthand_names_and_empty_sections(tmp_path: Path) -> None:
+    r = load_recipe(written(tmp_path, "method: toy\nbackbone: other\ntrain:\n"))
+    assert (r.method, r.params) == ("toy", {"backbone": "other"})
+    assert load_recipe(written(tmp_path, "")) == Recipe()
+
+
+def test_later_wins_recipe_then_set_then_option(tmp_path: Path) -> None:
+    path = written(tmp_path, "train: {epochs: 1, lr: 0.5, seed: 1}\noutput: {quiet: true}\n")
+    r = Recipe.resolve(
+        path,
+        overrides=["epochs=2", "train.lr=5e-4", "method.name=toy"],
+        options={"epochs": 9, "seed": None, "method": None, "quiet": False, "val": Path("a/b")},
+    )
+    assert r.method == "toy"
+    assert r.params == {"epochs": 9, "lr": 5e-4, "random_state": 1}
+    assert r.output.quiet is False
+    assert r.data.val == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5e-4", 5e-4), ("1E3", 1000.0), ("-2e-1", -0.2), (".5e1", 5.0), ("0.5", 0.5), ("null", None), ("auto", "auto")],
+)
+def test_values_are_typed_as_people_write_them(text: str, value: object) -> None:
+    found = Recipe.resolve(overrides=[f"threshold={text}"]).params["threshold"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_value_may_contain_equals_signs() -> None:
+    assert Recipe.resolve(overrides=["data.train=a=b.parquet"]).data.train == "a=b.parquet"
+
+
+def test_unknown_key_names_file_key_and_nearest(tmp_path: Path) -> None:
+    path = written(tmp_path, "train: {epoch: 3}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path)
+    for part in (str(path), "'train.epoch'", "did you mean 'epochs'?", "method auto"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("trian: {}", "unknown section 'trian'; did you mean 'train'"),
+        ("data: {vall: x}", "unknown key 'data.vall'; did you mean 'val'"),
+        ("output: {overwritten: true}", "did you mean 'overwrite'"),
+        ("method: {name: crlc}", "unknown method 'crlc'; did you mean 'crcl'"),
+        ("method: {name: 3}", "must be text"),
+        ("train: 3", "must hold keys and values"),
+        ("- a", "holds sections"),
+        ("train: {epochs: 3, epochs: 4}", "given twice"),
+        ("train: {epochs: 3}\nmethod: {epochs: 4}", "set twice"),
+        ("train: {seed: 3, random_state: 4}", "set twice"),
+        ("train: {epochs: {a: 1}}", "takes a value"),
+        ("train: {exclude_duplicates: 1}", "true or false"),
+        ("output: {quiet: 1}", "output.quiet must be bool"),
+        ("data: {limit: true}", "data.limit must be int | null"),
+        ("data: {limit: many}", "data.limit must be"),
+        ("data: {val: 3}", "text | null"),
+        ("train: {epochs: [", "line 1"),
+        ("x: !!python/object/apply:os.getcwd []", "not readable as YAML"),
+        ("data: {epochs: 3}", "unknown key 'data.epochs'"),
+    ],
+)
+def test_bad_recipes_are_config_errors_that_name_the_file(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path)
+    assert message in str(caught.value)
+    assert ("crlc" in text) or (str(path) in str(caught.value))
+
+
+@pytest.mark.parametrize("text", ["epochs", "=3", ".epochs=3", "trian.epochs=3", "epoch=3", "epochs=[", "train.val=3"])
+def test_bad_overrides(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Recipe.resolve(overrides=[text])
+
+
+def test_unreadable_recipes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no file"):
+        load_recipe(tmp_path / "absent.yaml")
+    with pytest.raises(ConfigError, match="no recipe 'absent'"):
+        load_recipe("absent")
+    path = tmp_path / "r.yaml"
+    path.write_bytes(b"train: {\xff: 1}")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_recipe(path)
+    path.write_bytes(b"#" * ((1 << 20) + 1))
+    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+        load_recipe(path)
+
+
+def test_an_unknown_shipped_name_suggests_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "train: {epochs: 4}")
+    monkeypatch.setattr(recipe_module, "find_recipes", lambda: {"crcl-toy": path})
+    assert load_recipe("crcl-toy").params == {"epochs": 4}
+    with pytest.raises(ConfigError, match="did you mean 'crcl-toy'"):
+        load_recipe("crcl-toi")
+
+
+def test_resolved_yaml_has_every_setting_and_resolves_to_the_same(tmp_path: Path) -> None:
+    r = Recipe.resolve(overrides=["lr=5e-4", "dim=16", "val=é=1.parquet", "refine_epochs=[]", "quiet=true"])
+    path = written(tmp_path, r.to_yaml())
+    again = load_recipe(path)
+    assert again.estimator().given == r.estimator().given
+    assert (again.method, again.data, again.output) == (r.method, r.data, r.output)
+    assert again.to_yaml() == r.to_yaml()
+    sections = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert sections["backbone"] == {"name": "vse_inf", "dim": 16}
+    assert len(again.params) == 8
+
+
+@pytest.mark.parametrize(
+    "text", ["1e3", "5E-4", "no", "null", "3", "0x1", "a: b", "# c", "- d", " e ", "é\u202e", "~", ""]
+)
+def test_text_stays_text_in_the_resolved_yaml(tmp_path: Path, text: str) -> None:
+    r = Recipe.resolve(options={"val": text})
+    assert load_recipe(written(tmp_path, r.to_yaml())).data.val == text
+
+
+def test_keys_belong_to_one_place_for_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the real methods
+    options = {f.name for cls in (DataOptions, OutputOptions) for f in fields(cls)}
+    checked = 0
+    for entry in METHODS:
+        params = set(recipe_module._constructor(entry.name))
+        assert not params & options
+        assert "random_state" in params
+        assert "seed" not in params
+        assert Recipe(entry.name).to_yaml()
+        checked += 1
+    assert checked >= 2
+
+
+def test_header_takes_the_opening_comment_only(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, "# A title\n# command: cleanpairs fit: x\n#minutes: 2\n# date:\ntrain: {}\n# hardware: y\n"
+    )
+    assert recipe_header(path) == {"command": "cleanpairs fit: x", "minutes": "2"}
+
+
+def test_every_shipped_recipe_resolves_and_says_what_to_expect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    shipped = find_recipes()
+    assert sorted(shipped) == sorted(path.stem for path in (REPO / "recipes").glob("*.yaml"))
+    assert len(shipped) >= 1
+    for name, path in shipped.items():
+        header = recipe_header(path)
+        assert not set(HEADER_KEYS) - set(header), f"{path}: its header lacks some of {HEADER_KEYS}"
+        assert header["command"].startswith(("cleanpairs ", "make ", "python ")), path
+        assert header["minutes"] == "not measured" or float(header["minutes"]) > 0, path
+        assert load_recipe(name).method in METHODS

@@ -1,0 +1,125 @@
+"""Every shipped recipe: its name, its header, its settings, and that it steps at a size that takes a moment."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cleanpairs import Pairs
+from cleanpairs.core.recipe import HEADER_KEYS, Recipe, find_recipes, load_recipe, recipe_header
+from cleanpairs.core.registry import METHODS
+
+SHIPPED = find_recipes()
+CORPORA = ("flickr30k", "coco", "cc152k", "now", "photos", "clipart")
+TRAINED = [name for name in METHODS.names() if name != "clip-score"]
+SMALL: dict[str, Any] = {
+    "dim": 16, "dim_word": 8, "dim_sim": 4, "epochs": 2, "refine_epochs": (1,), "warmup": 1, "freeze": 1, "start": 1,
+    "lr_update": 1, "batch_size": 16, "eval_group_size": 16, "memory": 64, "neighbours": 4,
+    "classes": 8, "meta_batch": 8,
+    "meta_every": 1, "kept": 2, "device": "cpu",
+}  # fmt: skip
+WORDS = [f"word{k}" for k in range(20)]
+
+
+def corpus(n: int, seed: int = 0, wrong: int = 0) -> Pairs:
+    """Captions of three words beside the sum of the words' vectors, in two regions; ``wrong`` captions rotate."""
+    rng = np.random.default_rng(seed)
+    table = np.random.default_rng(7).normal(size=(len(WORDS), 12))
+    chosen = [rng.choice(len(WORDS), 3, replace=False) for _ in range(n)]
+    captions = [" ".join(WORDS[k] for k in c) for c in chosen]
+    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    features = np.stack([np.stack([table[c].sum(0), table[c[0]]]) for c in chosen]).astype(np.float32)
+    return Pairs.from_arrays(captions, features=features)
+
+
+def shrunk(name: str, **changes: Any) -> Any:
+    """The recipe's estimator with its sizes made small; what is no size stays as the recipe has it."""
+    recipe = load_recipe(name)
+    estimator = recipe.estimator()
+    known = inspect.signature(type(estimator)).parameters
+    return estimator.set_params(**{k: v for k, v in {**SMALL, **changes}.items() if k in known})
+
+
+def test_the_sweep_covers_every_method_on_every_corpus() -> None:
+    expected = {f"{method}-{where}" for method in TRAINED for where in CORPORA} | {"clip-score-web"}
+    assert expected <= set(SHIPPED)
+    assert len(SHIPPED) >= len(TRAINED) * len(CORPORA) + 1 >= 67
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_name_header_and_settings(name: str) -> None:
+    recipe, header = load_recipe(name), recipe_header(SHIPPED[name])
+    assert name.startswith(f"{recipe.method}-")
+    assert set(HEADER_KEYS) <= set(header)
+    lines = SHIPPED[name].read_text(encoding="utf-8").splitlines()
+    assert [line.split(":")[0] for line in lines[: len(HEADER_KEYS)]] == [f"# {key}" for key in HEADER_KEYS]
+    assert max(len(line) for line in lines) <= 120
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", header["date"])
+    assert header["minutes"] == "not measured" or 0 < float(header["minutes"]) < 2
+    assert header["command"] == "cleanpairs demo" or f"--recipe {name}" in header["command"]
+    estimator = recipe.estimator()
+    estimator.set_params(device="cpu")._validate()
+    missing = set(METHODS.entry(recipe.method).needs) - set(recipe.params)
+    assert not missing, f"{name} cannot be fitted without {missing}"
+    assert getattr(estimator, "warmup", 0) < estimator.epochs
+    assert (estimator.lr_update or 0) <= estimator.epochs
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(SHIPPED) if not name.startswith("clip-score")])
+def test_it_steps(name: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {}
+    if load_recipe(name).method == "mscn":
+        meta = corpus(12, seed=3)
+        features = meta.images.array()
+        assert features is not None
+        np.save(tmp_path / "train_ims.npy", features)
+        (tmp_path / "train_caps.txt").write_text("\n".join(meta.captions) + "\n", encoding="utf-8")
+        changes["meta"] = str(tmp_path)
+    model = shrunk(name, **changes)
+    pairs = corpus(40, wrong=12)
+    model.fit(pairs)
+    y = model.correspondence_
+    assert y.shape == (40,)
+    assert np.isfinite(y).all() and y.min() >= 0 and y.max() <= 1
+    assert np.isfinite(model.score_pairs(corpus(2, seed=5))).all()
+    assert len(model.history_) == SMALL["epochs"] + sum(getattr(model, "refine_epochs", ()))
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(SHIPPED) if name.startswith("clip-score")])
+def test_the_filter_steps(name: str, tmp_path: Path) -> None:
+    """With a tiny CLIP of random weights in place of the named one."""
+    transformers = pytest.importorskip("transformers")
+    tokens = [*(chr(k) for k in range(97, 123)), *(f"{chr(k)}</w>" for k in range(97, 123)), "<start>", "<end>"]
+    ids = {token: k for k, token in enumerate(tokens)}
+    transformers.CLIPTokenizer(
+        vocab=ids, merges=[], bos_token="<start>", eos_token="<end>", unk_token="<end>", pad_token="<end>"
+    ).save_pretrained(tmp_path)
+    tower = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    end = ids["<end>"]
+    text = {"vocab_size": len(ids), "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.CLIPModel(
+            transformers.CLIPConfig(
+                text_config={**tower, **text, "max_position_embeddings": 24},
+                vision_config={**tower, "image_size": 16, "patch_size": 8},
+                projection_dim=12,
+            )
+        ).save_pretrained(tmp_path)
+    size = {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(size), encoding="utf-8")
+    recipe = Recipe.resolve(name, overrides=[f"model={tmp_path}", "device=cpu", "eval_group_size=16"])
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 12)).astype(np.float32)
+    pairs = Pairs.from_arrays([" ".join("abc"[k] for k in rng.integers(0, 3, 4)) for _ in range(40)], features=features)
+    model = recipe.estimator().fit(pairs)
+    assert np.isfinite(model.correspondence_).all()
+    flagged = float((model.correspondence_ < model.threshold_).mean())
+    assert abs(flagged - load_recipe(name).params["quantile"]) < 0.1

@@ -1,0 +1,88 @@
+"""Only regular files are opened, whatever lies where one is expected."""
+
+from __future__ import annotations
+
+import ast
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+import cleanpairs
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import check_regular, open_regular, read_json, read_text, sha256_of
+
+PACKAGE = Path(cleanpairs.__file__).parent
+
+# Modules that read files of their own making, or of this package.
+OWN = {
+    "audit/fragment.py", "data/decode_worker.py", "data/formats/remote.py", "data/writing.py",
+    "engine/job.py", "engine/queries.py", "export/partitions.py", "ops/search.py", "core/regular.py",
+    "report/page.py", "commands/score.py", "encoders/efficientnet_lite.py", "benchmarking/cell.py", "cli/terminal.py",
+    "commands/demo.py",
+}  # fmt: skip
+
+
+def put(path: Path, what: str) -> Path:
+    if what == "FIFO":
+        os.mkfifo(path)
+    elif what == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+    return path
+
+
+@pytest.mark.parametrize("what", ["FIFO", "device", "socket"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    path = put(Path("there"), what)
+    for read in (check_regular, open_regular, read_text, read_json, sha256_of):
+        with pytest.raises(DataError, match=f"there is a {what}, not a regular file"):
+            read(path)
+        with pytest.raises(OSError, match="not a regular file"):  # said wherever an unreadable file is
+            read(path)
+
+
+def test_regular_files_are_read_through_links(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": "\u00e9"}', encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "a.json")
+    assert read_json(tmp_path / "link") == {"a": "\u00e9"}
+    with open_regular(tmp_path / "link") as file:
+        assert file.name == str(tmp_path / "link") and len(file.read()) == 11
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        open_regular(tmp_path / "none")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_regular(tmp_path / "loop")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "\xff", "{"])
+def test_json_that_cannot_be_read_is_a_value_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"."):
+        read_json(tmp_path / "a.json")
+
+
+def reads(call: ast.Call) -> bool:
+    """Whether it opens a path to read it."""
+    called = ast.unparse(call.func)
+    mode = [m.value for m in [*call.args[:2], *(k.value for k in call.keywords)] if isinstance(m, ast.Constant)]
+    if called == "open":
+        return not any(m in ("w", "wb", "ab") for m in mode)
+    return called.endswith((".read_text", ".read_bytes")) or (
+        called.endswith(".open") and ("rb" in mode or "r" in mode)
+    )
+
+
+def test_paths_of_others_are_opened_by_the_one_function() -> None:
+    found = []
+    for module in sorted(PACKAGE.rglob("*.py")):
+        name = module.relative_to(PACKAGE).as_posix()
+        calls = (n for n in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(n, ast.Call))
+        found += [f"{name}:{call.lineno}" for call in calls if name not in OWN and reads(call)]
+    assert found == []

@@ -1,0 +1,239 @@
+"""Vectors of both sides that the data brings: taken without an option, with captions or without, from end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from cleanpairs.benchmarking import Bench, run_bench
+from cleanpairs.cli import cli
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.noise import apply_noise, corrupt, inject_noise
+from cleanpairs.methods.clip_score import ClipScore
+from cleanpairs.methods.infonce import InfoNCE
+
+N, D = 120, 8
+
+
+def vectors(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(N, D) of images, and of captions that are near them."""
+    rng = np.random.default_rng(seed)
+    image = rng.normal(size=(N, D)).astype(np.float32)
+    return image, (image + 0.3 * rng.normal(size=(N, D))).astype(np.float32)
+
+
+def table(**more: Any) -> pa.Table:
+    """Rows with a uid and vectors of both sides, without captions."""
+    image, text = vectors()
+    kind = pa.list_(pa.float32(), D)
+    columns = {"image_emb": pa.array(list(image), kind), "text_emb": pa.array(list(text), kind)}
+    return pa.table({"uid": [f"{i:032x}" for i in range(N)], **columns, **more})
+
+
+def run(*arguments: str) -> str:
+    """The output of a command that must succeed."""
+    result = CliRunner().invoke(cli, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("image_emb", "text_emb"),
+        ("image_embedding", "text_embedding"),
+        ("image_embeddings", "text_embeddings"),
+        ("img_emb", "caption_embedding"),
+        ("Image_Vector", "txt_vectors"),
+    ],
+)
+def test_columns_of_vectors_are_found_by_their_usual_names(tmp_path: Path, names: tuple[str, str]) -> None:
+    data = table(caption=[f"caption {i}" for i in range(N)])
+    pq.write_table(data.rename_columns(["uid", *names, "caption"]), tmp_path / "a.parquet")
+    pairs = load_pairs(tmp_path / "a.parquet")
+    image, text = vectors()
+    assert pairs.has_both_vectors and not pairs.reasons
+    np.testing.assert_array_equal(np.asarray(pairs.images.array())[:, 0], image)
+    np.testing.assert_array_equal(pairs.text_vectors, text)
+
+
+def test_pairs_without_captions() -> None:
+    image, text = vectors()
+    text[3] = text[2]
+    text[5, 0] = np.nan
+    pairs = Pairs.from_arrays(image_vectors=image, text_vectors=text, keys=[f"k{i}" for i in range(N)])
+    assert not pairs.has_captions and pairs.keys[7] == "k7"
+    assert pairs.reasons == {5: "its text vector is not finite"}
+    assert pairs.text_group[2] == pairs.text_group[3] and len(np.unique(pairs.text_group)) == N - 1
+    np.testing.assert_array_equal(pairs.take(np.array([9, 4])).text_vectors, text[[9, 4]])
+    with pytest.raises(DataError, match="image_vectors"):
+        Pairs.from_arrays(text_vectors=text)
+    with pytest.raises(DataError, match="vectors of both sides"):
+        Pairs.from_arrays(image_vectors=image)
+
+
+def test_noise_moves_the_vectors_with_their_captions() -> None:
+    image, text = vectors()
+    text[5, 0] = np.inf
+    same = ["the same caption"] * N  # says nothing about whose vector it is
+    for captions in (None, same):
+        pairs = Pairs.from_arrays(captions, image_vectors=image, text_vectors=text)
+        noise = inject_noise(pairs, 0.5, seed=1)
+        noisy = apply_noise(pairs, noise)
+        assert noisy.text_vectors is not None
+        want = np.where(np.arange(N)[:, None] == 5, 0, text)[noise.permutation]
+        np.testing.assert_array_equal(noisy.text_vectors, want)
+        assert list(noisy.reasons) == np.flatnonzero(noise.permutation == 5).tolist()
+    assert inject_noise(Pairs.from_arrays(image_vectors=image, text_vectors=text), 0.5).mismatched.mean() > 0.4
+
+
+@pytest.mark.parametrize("captioned", [True, False])
+def test_corrupt_keeps_the_vectors_of_captions(tmp_path: Path, captioned: bool) -> None:
+    more = {"caption": [f"caption {i}" for i in range(N)]} if captioned else {}
+    data = table(similarity=np.linspace(0, 1, N), **more)
+    pq.write_table(data, tmp_path / "a.parquet")
+    noise = corrupt(tmp_path / "a.parquet", 0.4, out=tmp_path / "b.parquet")
+    pairs = load_pairs(tmp_path / "b.parquet")
+    assert pairs.text_vectors is not None and noise.mismatched.sum() > 30
+    np.testing.assert_array_equal(pairs.text_vectors, vectors()[1][noise.permutation])
+    np.testing.assert_array_equal(
+        np.isnan(pairs.precomputed_scores["similarity"]), noise.moved
+    )  # that of the old caption
+
+
+def test_corrupt_of_an_embedding_folder(tmp_path: Path) -> None:
+    image, text = vectors()
+    for name, array in (("img_emb", image), ("text_emb", text)):
+        (tmp_path / "e" / name).mkdir(parents=True)
+        np.save(tmp_path / "e" / name / f"{name}_0.npy", array.astype(np.float16))
+    (tmp_path / "e" / "metadata").mkdir()
+    pq.write_table(pa.table({"uid": table()["uid"]}), tmp_path / "e" / "metadata" / "metadata_0.parquet")
+    noise = corrupt(tmp_path / "e", 0.4, out=tmp_path / "b.parquet")
+    pairs = load_pairs(tmp_path / "b.parquet")
+    np.testing.assert_array_equal(pairs.text_vectors, text.astype(np.float16)[noise.permutation])
+
+
+def test_which_captions_are_taken() -> None:
+    image, text = vectors()
+    both = Pairs.from_arrays([f"word{i % 7} thing{i}" for i in range(N)], image_vectors=image, text_vectors=text)
+    few: dict[str, Any] = {"epochs": 1, "dim": 8, "dim_word": 8}
+    assert InfoNCE(**few).fit(both).text_encoder_ == "features"
+    assert InfoNCE(text_encoder="words", **few, require_evidence=False).fit(both).text_encoder_ == "words"
+    with pytest.raises(DataError, match="no captions"):
+        InfoNCE(text_encoder="words").fit(Pairs.from_arrays(image_vectors=image, text_vectors=text))
+
+
+def test_a_model_knows_what_it_was_fitted_on(tmp_path: Path) -> None:
+    image, text = vectors()
+    pairs = Pairs.from_arrays(image_vectors=image, text_vectors=text)
+    model = InfoNCE(epochs=1).fit(pairs)
+    again = InfoNCE.from_pretrained(model.save_pretrained(tmp_path / "m"))
+    np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
+
+
+def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(table(), "clean.parquet")
+    run("corrupt", "clean.parquet", "--noise", "0.3", "--out", "data.parquet")
+    assert "of the data, both sides" in run("fit", "data.parquet", "--method", "infonce", "--set", "epochs=2")
+    run("score", "data.parquet", "--out", "scores.parquet")
+    run("rematch", "--repairs", "plausible", "--out", "plan.parquet")
+    run("export", "--plan", "plan.parquet", "--repaired", "out.parquet", "--dropped", "dropped.parquet")
+    plan = pq.read_table("plan.parquet").to_pylist()
+    given = load_pairs("data.parquet").text_vectors
+    assert given is not None
+    donor_values = [p for p in plan if p["action"] == "rematch_text"]
+    assert donor_values
+    rows = {row["uid"]: row["text_emb"] for row in pq.read_table("out.parquet").to_pylist()}
+    for pair in donor_values:
+        np.testing.assert_array_equal(rows[pair["key"]], given[pair["donor_pair_id"]])
+    run("restore", "out.parquet", "--to", "back.parquet")
+    assert pq.read_table("back.parquet").equals(pq.read_table("data.parquet"))
+    run("report", "--out", "report.html")
+    run("export", "--repaired", "ids.npy")
+    kept = {tuple(int(p["key"][k : k + 16], 16) for k in (0, 16)) for p in plan if p["action"] == "keep"}
+    assert {tuple(map(int, uid)) for uid in np.load("ids.npy")} == kept
+
+
+def arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Loose arrays, whole and in parts that are cut in different places."""
+    image, text = vectors()
+    np.save(folder / "image.npy", image)
+    np.save(folder / "text.npy", text.astype(np.float16))
+    for part, (first, last) in enumerate([(0, 20), (20, 30), (30, N)]):
+        np.save(folder / f"image_{part + 9}.npy", image[first:last])  # 9, 10, 11: not in the order of their letters
+    np.save(folder / "text_0.npy", text[:70])
+    np.save(folder / "text_1.npy", text[70:])
+    return image, text
+
+
+def test_loose_arrays(tmp_path: Path) -> None:
+    image, text = arrays(tmp_path)
+    (tmp_path / "captions.txt").write_text("".join(f"caption {i}\n" for i in range(N)), encoding="utf-8")
+    pq.write_table(pa.table({"uid": table()["uid"], "caption": ["a b"] * N}), tmp_path / "rows.parquet")
+    whole = load_pairs(tmp_path / "image.npy", text_vectors=tmp_path / "text.npy")
+    np.testing.assert_array_equal(whole.text_vectors, text.astype(np.float16))
+    assert whole.keys == [str(i) for i in range(N)] and not whole.has_captions and not whole.reasons
+    parts = load_pairs(tmp_path / "image_*.npy", text_vectors=tmp_path / "{text_0,text_1}.npy")
+    lines = load_pairs(tmp_path / "image.npy", captions=tmp_path / "captions.txt")
+    rows = load_pairs(
+        tmp_path / "image_*.npy", text_vectors=tmp_path / "text_*.npy", captions=tmp_path / "rows.parquet"
+    )
+    for pairs in (whole, parts, lines, rows):
+        np.testing.assert_array_equal(np.asarray(pairs.images.array())[:, 0], image)
+    for pairs in (parts, rows):
+        np.testing.assert_array_equal(pairs.text_vectors, text)
+    assert lines.captions == [f"caption {i}" for i in range(N)] and lines.text_vectors is None
+    assert rows.keys == table()["uid"].to_pylist() and set(rows.captions) == {"a b"}
+
+
+def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
+    arrays(tmp_path)
+    image = tmp_path / "image.npy"
+    with pytest.raises(DataError, match=r"image\.npy has 120, .*text_1\.npy has 50"):
+        load_pairs(image, text_vectors=tmp_path / "text_1.npy")
+    with pytest.raises(DataError, match="--text-vectors"):
+        load_pairs(image)
+    with pytest.raises(DataError, match="one a line"):
+        load_pairs(image, text_vectors=tmp_path / "text.npy", captions=tmp_path / "captions.docx")
+    with pytest.raises(DataError, match="no splits"):
+        load_pairs(image, text_vectors=tmp_path / "text.npy", split="test")
+    pq.write_table(table(), tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match=r"go with arrays of vectors \(\.npy\)"):
+        load_pairs(tmp_path / "a.parquet", captions=tmp_path / "captions.txt")
+    with pytest.raises(DataError, match="no column 'txt_emb'"):
+        load_pairs(tmp_path / "a.parquet", text_vectors="txt_emb")
+
+
+def test_several_arrays_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays(tmp_path)
+    pq.write_table(table().select(["uid"]), tmp_path / "rows.parquet")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    images = [word for k in (9, 10, 11) for word in ("--image-vectors", f"image_{k}.npy")]
+    texts = ["--text-vectors", "text_0.npy", "--text-vectors", "text_1.npy"]
+    run(
+        "fit", *images, *texts, "--captions", "rows.parquet", "--method", "infonce", "--set", "epochs=1", "--out", "run"
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run("export", "--run", "../run", "--repaired", "out.parquet")
+    assert set(pq.read_table("out.parquet")["uid"].to_pylist()) <= set(table()["uid"].to_pylist())
+
+
+def test_bench_compares_with_the_plain_scores_and_needs_no_model(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    what = Bench(str(tmp_path / "a.parquet"), methods="clip-score", noise=(0.4,), seeds=1, out=str(tmp_path / "b"))
+    rows = {row["method"]: row for row in run_bench(what).rows}
+    assert set(rows) == {"clip-score", "cosine", "negCLIPLoss"}
+    assert all(row["status"] == "ok" and row["auroc"] > 0.95 for row in rows.values())
+    assert "negCLIPLoss" in (tmp_path / "b" / "table.md").read_text(encoding="utf-8")
+    image, _ = vectors()
+    with pytest.raises(ConfigError, match="vectors of both sides"):
+        ClipScore().fit(Pairs.from_arrays([f"caption {i}" for i in range(N)], image_vectors=image))

@@ -1,0 +1,115 @@
+"""Rows that are computed once: cached equals fresh, killed and gone on equals whole, and what is damaged is noticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.features import rows as rows_module
+from cleanpairs.features.rows import Chunk, compute_rows, digest
+
+N, SHAPE = 23, (2, 3)
+
+
+@pytest.fixture(autouse=True)
+def synced_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "SYNC_SECONDS", -1.0)
+
+
+def values(first: int, last: int) -> np.ndarray:
+    return np.arange(first * 6, last * 6, dtype=np.float32).reshape(-1, *SHAPE) / 7
+
+
+def source(asked: list[int], width: int = 5, die_at: int | None = None) -> Callable[[int], Iterator[Chunk]]:
+    """Chunks of ``width`` rows; row 6 fails."""
+
+    def chunks(first: int) -> Iterator[Chunk]:
+        for start in range(first // width * width, N, width):
+            if die_at is not None and start >= die_at:
+                raise KeyboardInterrupt
+            asked.append(start)
+            end = min(start + width, N)
+            yield Chunk(start, values(start, end), {6: "it is broken"} if start <= 6 < end else {})
+
+    return chunks
+
+
+def test_cached_equals_fresh_and_is_computed_once(tmp_path: Path) -> None:
+    asked: list[int] = []
+    told: list[tuple[int, int]] = []
+    fresh = compute_rows(N, SHAPE, np.float32, source([]))
+    first = compute_rows(
+        N, SHAPE, np.float32, source(asked), folder=tmp_path / "c", progress=lambda *at: told.append(at)
+    )
+    again = compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path / "c")
+    assert asked == [0, 5, 10, 15, 20] and told == [(5, N), (10, N), (15, N), (20, N), (N, N)]
+    for rows in (first, again):
+        assert isinstance(rows.array, np.memmap) and not rows.array.flags.writeable
+        np.testing.assert_array_equal(rows.array, fresh.array)
+        assert rows.failures == fresh.failures == {6: "it is broken"}
+
+
+@pytest.mark.parametrize("width", [5, 4, 7])
+@pytest.mark.parametrize("die_at", [5, 15, 20])
+def test_killed_and_gone_on_equals_whole(tmp_path: Path, die_at: int, width: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compute_rows(N, SHAPE, np.float32, source([], die_at=die_at), folder=tmp_path)
+    with (tmp_path / "rows.npy").open("r+b") as file:  # what came behind the last sync may be anything
+        file.seek(0, 2)
+        file.write(b"\xff" * 10)
+    asked: list[int] = []
+    rows = compute_rows(N, SHAPE, np.float32, source(asked, width), folder=tmp_path)
+    assert asked[0] == die_at // width * width
+    np.testing.assert_array_equal(rows.array, values(0, N))
+    assert rows.failures == {6: "it is broken"}
+    assert (tmp_path / "rows.npy").stat().st_size == 128 + N * 24
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "rows": 22, "done": 22, "failures": {}}'])
+def test_without_a_sound_state_all_is_computed_again(tmp_path: Path, text: str) -> None:
+    compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path)
+    (tmp_path / "state.json").write_text(text, encoding="utf-8")
+    asked: list[int] = []
+    rows = compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path)
+    assert len(asked) == 5
+    np.testing.assert_array_equal(rows.array, values(0, N))
+
+
+def test_a_damaged_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path)
+    (tmp_path / "rows.npy").write_bytes(b"not numpy")
+    with pytest.raises(DataError, match="delete that folder"):
+        compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path)
+    np.save(tmp_path / "rows.npy", np.zeros((N, 9), np.float32))
+    with pytest.raises(DataError, match=r"holds float32 \(23, 9\)"):
+        compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(OutputError, match="CLEANPAIRS_CACHE"):
+        compute_rows(N, SHAPE, np.float32, source([]), folder=tmp_path / "file" / "c")
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_rows(tmp_path: Path, n: int) -> None:
+    def chunks(first: int) -> Iterator[Chunk]:
+        for start in range(first, n):
+            yield Chunk(start, values(start, start + 1), {})
+
+    for _ in range(2):
+        rows = compute_rows(n, SHAPE, np.float32, chunks, folder=tmp_path / "c")
+        np.testing.assert_array_equal(rows.array, values(0, n))
+    if n:
+        assert json.loads((tmp_path / "c" / "state.json").read_text(encoding="utf-8"))["done"] == n
+
+
+def test_a_digest_tells_parts_apart() -> None:
+    found: set[Any] = {digest("ab", "c"), digest("a", "bc"), digest("abc"), digest(), digest("")}
+    assert len(found) == 5 and digest("a", b"b") == digest(b"a", "b")

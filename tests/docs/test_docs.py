@@ -1,0 +1,171 @@
+"""The documentation says what is so: names, codes, figures and links; and the site builds without a warning."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import cleanpairs
+from cleanpairs.cli import COMMANDS
+from cleanpairs.core import errors
+from cleanpairs.core.recipe import find_recipes
+from cleanpairs.core.registry import BACKBONES, METHODS
+
+REPO = Path(__file__).resolve().parents[2]
+DOCS = REPO / "docs"
+PAGES = sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
+
+
+def read(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def table(text: str, heading: str) -> list[dict[str, str]]:
+    """The rows of the first table below a heading, by column."""
+    lines = [line for line in text.split(heading, 1)[1].splitlines() if line.startswith("|")]
+    names = cells(lines[0])
+    rows = []
+    for line in lines[2:]:
+        if len(cells(line)) != len(names) or set(line) <= set("|-"):
+            break
+        rows.append(dict(zip(names, cells(line), strict=True)))
+    return rows
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+# -- the site -------------------------------------------------------------------------------------------------------
+
+
+def pages_of(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    return [page for part in (nav if isinstance(nav, list) else nav.values()) for page in pages_of(part)]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    text = (REPO / "mkdocs.yml").read_text(encoding="utf-8")
+    assert sorted(pages_of(yaml.safe_load(text)["nav"])) == PAGES
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed (the docs extra)")
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=REPO, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
+    api = (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
+    for name, home in cleanpairs._HOME.items():
+        assert f'id="{home}.{name}"' in api, name
+    assert f'id="{cleanpairs._HOME["PairCleaner"]}.PairCleaner.fit"' in api
+    built = list((tmp_path / "site").rglob("*.html"))
+    assert len(built) > len(PAGES)
+    for page in built:
+        html = page.read_text(encoding="utf-8")
+        assert not re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//', html), page
+        assert not re.findall(r'<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//', html), page
+
+
+def test_links_between_pages_and_from_the_readme_lead_somewhere() -> None:
+    checked = 0
+    for file in [REPO / "README.md", *DOCS.rglob("*.md")]:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if not target.startswith(("http", "#", "mailto")):
+                assert (file.parent / target.split("#")[0]).exists(), f"{file.name}: {target}"
+                checked += 1
+    assert checked > 50
+
+
+# -- what the pages say ---------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = read("api.md")
+    shown = set(re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE))
+    assert shown == {f"{home}.{name}" for name, home in cleanpairs._HOME.items()}
+
+
+def test_the_table_of_errors_is_the_exceptions() -> None:
+    rows = table(read("errors.md"), "# Errors and exit codes")
+    said = {row["exception"].strip("`").split("`")[0]: row for row in rows if row["exception"].startswith("`")}
+    swept = 0
+    for name in errors.__all__:
+        error = getattr(errors, name)
+        assert said[name]["code"] == str(error.exit_code) and said[name]["printed as"] == f"`Error [{error.kind}]`"
+        swept += 1
+    assert swept == 8
+    codes = [int(row["code"]) for row in rows]
+    assert codes == sorted(codes) and set(codes) == {*range(8), 129, 130, 143}
+
+
+def test_the_table_of_methods_is_the_registry() -> None:
+    rows = table(read("methods/index.md"), "# Methods")
+    assert [re.findall(r"\[(\S+)\]", row["method"])[0] for row in rows] == METHODS.names()
+    for row, entry in zip(rows, METHODS, strict=True):
+        assert row["paper"] == entry.source
+        assert (row["needs"] == "nothing") == (not entry.needs), entry.name
+    for name in METHODS.names():
+        assert (DOCS / "methods" / f"{name}.md").exists()
+
+
+def test_the_page_of_recipes_names_what_ships() -> None:
+    text = read("recipes.md")
+    for name in find_recipes():
+        method = next(m for m in sorted(METHODS.names(), key=len, reverse=True) if name.startswith(m))
+        corpus = name[len(method) + 1 :]
+        assert f"`{corpus}`" in text or f"`{name}`" in text, name
+        assert method in text
+
+
+def test_the_figures_of_choosing_are_those_of_the_results() -> None:
+    spec = importlib.util.spec_from_file_location("choosing_tables", REPO / "tools" / "choosing_tables.py")
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    results = (REPO / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    assert tool.filled(read("choosing.md"), results) == read("choosing.md"), "run: python tools/choosing_tables.py"
+    assert {row["method"] for row in table(read("choosing.md"), "## The method")} <= set(METHODS.names())
+    assert len(table(read("choosing.md"), "## The threshold")) >= 4
+
+
+def test_commands_and_options_that_the_docs_name_exist() -> None:
+    """``cleanpairs COMMAND`` in every page and in the README, with the long options behind it."""
+    import click
+
+    from cleanpairs.cli import cli
+
+    context, swept = click.Context(cli), 0
+    for file in [REPO / "README.md", *DOCS.rglob("*.md")]:
+        if file.name == "log.md":  # it tells of what was
+            continue
+        for name, rest in re.findall(r"\bcleanpairs ([a-z]+)\b([^\n`|#;)]*)", file.read_text(encoding="utf-8")):
+            if name not in COMMANDS:
+                continue
+            command = cli.get_command(context, name)
+            assert command is not None
+            known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+            used = set(re.findall(r"(?<=\s)--[a-z-]+[a-z]", rest.split("&&")[0]))
+            assert used <= known, f"{file.name}: cleanpairs {name}{rest}: {used - known}"
+            swept += 1
+    assert swept > 60
+
+
+def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
+    text = (REPO / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 90
+    commands = re.findall(r"^    (\S.*)$", text, flags=re.MULTILINE)
+    assert commands[:2] == ["make demo", "make test"]
+    assert all(f"`{name}`" in text for name in [*METHODS.names(), *BACKBONES.names()])

@@ -1,0 +1,63 @@
+"""Thresholds for a purity, or a share, that is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
+from cleanpairs.estimators.cut import Cut, cut_at
+
+
+@pytest.fixture(scope="module")
+def scored() -> tuple[np.ndarray, np.ndarray, Calibration]:
+    """P(matched) (6000,), the truth, and the calibration."""
+    rng = np.random.default_rng(8)
+    wrong = rng.random(6000) < 0.4
+    s = np.where(wrong, rng.normal(0, 1, 6000), rng.normal(3, 1.2, 6000))
+    found = calibrate(s, rng.normal(0, 1, 1500))
+    assert found is not None
+    return 1 - found.mismatched(positions(s, s)), wrong, found
+
+
+@pytest.mark.parametrize("most", [0.05, 0.02])
+def test_the_kept_are_as_pure_as_asked_and_hardly_fewer_than_could_be(
+    scored: tuple[np.ndarray, np.ndarray, Calibration], most: float
+) -> None:
+    y, wrong, calibration = scored
+    cut = cut_at(y, calibration, "auto", max_wrong=most, keep=None)
+    kept = y >= cut.threshold
+    assert cut.kept == kept.sum() and cut.share is not None and cut.lost is not None
+    assert wrong[kept].mean() <= 1.5 * most and cut.share.value <= most
+    assert cut.share.low <= wrong[kept].mean() <= cut.share.high
+    assert abs(cut.lost - (~wrong & ~kept).sum() / (~wrong).sum()) < 0.06
+    best = np.cumsum(wrong[np.argsort(-y)]) / np.arange(1, 6001)
+    oracle = np.flatnonzero(best <= most)[-1] + 1
+    assert cut.kept > 0.8 * oracle
+    assert f"{cut.kept:,} of 6,000" in str(cut) and "interval" in str(cut)
+
+
+def test_purity_is_refused_where_it_cannot_be_known(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
+    y, _, calibration = scored
+    with pytest.raises(RefusedError, match="no calibrated probabilities"):
+        cut_at(y, None, "crcl", max_wrong=0.05, keep=None)
+    with pytest.raises(RefusedError, match="of no 30 pairs"):
+        cut_at(y, calibration, "auto", max_wrong=1e-5, keep=None)
+
+
+def test_a_share_is_kept_by_any_score(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
+    y, _, calibration = scored
+    cut = cut_at(np.linspace(0, 1, 50), None, "crcl", max_wrong=None, keep=0.8)
+    assert cut == Cut(cut.threshold, 40, 50, None, None) and "undetermined" in str(cut)
+    known = cut_at(y, calibration, "auto", max_wrong=None, keep=0.5)
+    assert known.kept == 3000 and known.share is not None
+    assert cut_at(np.full(9, 0.7), None, "crcl", max_wrong=None, keep=0.5).kept == 9  # equal ones are all kept
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"max_wrong": 0.1, "keep": 0.5}, {"keep": 0.0}, {"keep": 1.1}, {"max_wrong": 1.0}]
+)
+def test_what_is_out_of_range_is_named(asked: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"keep|max_wrong"):
+        cut_at(np.linspace(0, 1, 50), None, "crcl", **{"max_wrong": None, "keep": None, **asked})  # type: ignore[arg-type]

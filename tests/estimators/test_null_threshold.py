@@ -1,0 +1,55 @@
+"""The threshold of what is trained on vectors of one space, whatever scale its labels have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cleanpairs.data import Pairs
+from cleanpairs.data.noise import apply_noise, inject_noise
+from cleanpairs.estimators.null_threshold import null_threshold
+from cleanpairs.methods.rcl import RCL
+from cleanpairs.scoring.evaluate import detection
+
+N, D = 400, 32
+
+
+def noisy(rate: float) -> Pairs:
+    """Vectors as a contrastive model leaves them: a small cone a side, with the topics of a corpus."""
+    rng = np.random.default_rng(0)
+    topic = rng.normal(size=(20, D))[rng.integers(0, 20, N)] + rng.normal(size=(N, D))
+    cones = rng.normal(size=(2, D)) * 2.5
+    image, text = (topic + 0.6 * rng.normal(size=(N, D)) + cone for cone in cones)
+    pairs = Pairs.from_arrays(image_vectors=image.astype(np.float32), text_vectors=text.astype(np.float32))
+    return apply_noise(pairs, inject_noise(pairs, rate, seed=0))
+
+
+@pytest.mark.parametrize("scale", [lambda y: y, lambda y: 0.8 + 0.2 * y, lambda y: 0.05 * y])
+def test_the_scale_of_the_labels_does_not_matter(scale: object) -> None:
+    pairs = noisy(0.4)
+    assert pairs.true_mismatch is not None and pairs.text_vectors is not None and callable(scale)
+    rng = np.random.default_rng(1)
+    y = scale(np.clip(np.where(pairs.true_mismatch, 0.25, 0.75) + 0.1 * rng.normal(size=N), 0, 1))
+    image = np.asarray(pairs.images.array())[:, 0]
+    found = null_threshold(y, image, pairs.text_vectors, pairs.image_group, pairs.text_group)
+    assert found is not None
+    assert detection(y, pairs.true_mismatch, found[0]).f1 > 0.9
+    assert found[1] == pytest.approx(0.4, abs=0.08)
+    random = rng.random(N)  # a method that has learned the wrong pairs by heart
+    assert null_threshold(random, image, pairs.text_vectors, pairs.image_group, pairs.text_group) is None
+    alike = np.ones(N)  # labels that the training has not moved
+    assert null_threshold(alike, image, pairs.text_vectors, pairs.image_group, pairs.text_group) is None
+    unrelated = rng.normal(size=(N, D))  # two spaces of one length: every pair looks like any other
+    assert null_threshold(y, image, unrelated, pairs.image_group, pairs.text_group) is None
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_a_method_with_a_fixed_threshold_flags_the_wrong_pairs(rate: float) -> None:
+    pairs = noisy(rate)
+    assert pairs.true_mismatch is not None
+    model = RCL().fit(pairs)
+    if rate:
+        assert detection(model.correspondence_, pairs.true_mismatch, model.threshold_).f1 > 0.85
+    else:
+        assert np.mean(model.correspondence_ < model.threshold_) < 0.03
+    assert RCL(threshold=0.25).fit(pairs).threshold_ == 0.25

@@ -1,0 +1,132 @@
+"""A damaged model directory is refused by name; nothing in one can run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cleanpairs import CRCL, InfoNCE, Pairs
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.recipe import Recipe
+from cleanpairs.estimators.persistence import load_estimator
+
+FILES = ("config.json", "vocabulary.json", "model.safetensors", "bank.safetensors")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    pairs = Pairs.from_arrays([f"a b{i}" for i in range(12)], features=rng.normal(size=(12, 4)).astype(np.float32))
+    model = InfoNCE(dim=8, dim_word=4, epochs=1, batch_size=6, eval_group_size=6, device="cpu").fit(pairs)
+    return model.save_pretrained(tmp_path_factory.mktemp("saved") / "model")
+
+
+@pytest.fixture
+def copy(saved: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in FILES:
+        (folder / name).write_bytes((saved / name).read_bytes())
+    return folder
+
+
+def test_it_holds_four_files_that_cannot_run(saved: Path) -> None:
+    assert sorted(p.name for p in saved.iterdir()) == sorted(FILES)
+    for name in ("config.json", "vocabulary.json"):
+        json.loads((saved / name).read_text(), parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "garbage", "directory"])
+@pytest.mark.parametrize("name", FILES)
+def test_damage_is_named(copy: Path, name: str, damage: str) -> None:
+    file = copy / name
+    whole = file.read_bytes()
+    file.unlink()
+    if damage == "directory":
+        file.mkdir()
+    elif damage != "missing":
+        file.write_bytes({"empty": b"", "truncated": whole[: len(whole) // 2], "garbage": b"\x80\x04N."}[damage])
+    with pytest.raises(DataError, match=name.replace(".", r"\.")):
+        load_estimator(copy)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("format", 99), ("format", None), ("method", "os.system"), ("method", 3), ("parameters", {"nonsense": 1}),
+        ("parameters", None), ("backbone", {"name": "vse_inf"}), ("backbone", []), ("bank", {}), ("state", None),
+        ("state", []),
+    ],
+)  # fmt: skip
+def test_a_config_that_makes_no_model(copy: Path, key: str, value: object) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config[key] = value
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="model"):
+        load_estimator(copy)
+
+
+@pytest.mark.parametrize("key", ["method", "parameters", "backbone", "bank", "state"])
+def test_a_config_without_a_part(copy: Path, key: str) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    del config[key]
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="model"):
+        load_estimator(copy)
+
+
+@pytest.mark.parametrize("name", ["threshold_", "noise_rate_"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, 1.5, "0.5", None])
+def test_a_threshold_that_is_none(copy: Path, name: str, value: object) -> None:
+    """Below NaN is nothing: every pair would pass."""
+    if name == "noise_rate_" and value is None:
+        return  # it was not asked for
+    config = json.loads((copy / "config.json").read_text())
+    config["state"][name] = value
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=f"its {name.rstrip('_')} is"):
+        load_estimator(copy)
+
+
+def test_files_of_two_models(copy: Path) -> None:
+    vocabulary = json.loads((copy / "vocabulary.json").read_text())
+    vocabulary["vocabulary"].append("more")
+    (copy / "vocabulary.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(DataError, match="not of one model"):
+        load_estimator(copy)
+
+
+def test_another_method_is_said(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds a InfoNCE, not a CRCL"):
+        CRCL.from_pretrained(saved)
+    for nothing in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(DataError, match=r"config\.json is missing"):
+            load_estimator(nothing)
+    file = tmp_path / "file"
+    file.write_text("x")
+    with pytest.raises(DataError, match="file"):
+        load_estimator(file)
+
+
+def test_loading_leaves_the_callers_random_state_alone(saved: Path) -> None:
+    torch.manual_seed(3)
+    want = torch.rand(2)
+    torch.manual_seed(3)
+    load_estimator(saved)
+    assert torch.equal(torch.rand(2), want)
+
+
+def test_settings_are_read_by_the_names_that_they_had(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config["parameters"]["label_group"] = config["parameters"].pop("eval_group_size")
+    (copy / "config.json").write_text(json.dumps(config))
+    assert load_estimator(copy).eval_group_size == 6
+
+
+def test_a_setting_by_its_old_name_is_refused_with_the_new_one() -> None:
+    with pytest.raises(ConfigError, match="it is called 'label_epochs' now"):
+        Recipe.resolve(overrides=["horizon=3"], options={"method": "crcl"})

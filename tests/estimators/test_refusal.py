@@ -1,0 +1,164 @@
+"""Where nothing tells wrong pairs from right ones, a fit is refused with code 7, and nothing is dropped."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cleanpairs import Pairs
+from cleanpairs.core.errors import DataError, RefusedError
+from cleanpairs.core.registry import METHODS
+
+SMALL: dict[str, Any] = {
+    "backbone": "mlp",
+    "dim": 16,
+    "dim_word": 8,
+    "epochs": 2,
+    "batch_size": 32,
+    "eval_group_size": 16,
+}
+NOUNS = "cat dog tree house boat car moon fish bird rose".split()
+SAID = "a big red small blue old new tiny green one".split()
+
+
+def corpus(n: int, wrong: float = 0.0, seed: int = 0) -> Pairs:
+    """Captions of a noun and other words, whose image is the noun's vector with noise; ``wrong`` of them permuted."""
+    rng = np.random.default_rng(seed)
+    nouns = rng.integers(0, len(NOUNS), n)
+    captions = [f"{' '.join(rng.choice(SAID, 3))} {NOUNS[k]} number {i}" for i, k in enumerate(nouns)]
+    images = rng.normal(size=(len(NOUNS), 24))[nouns] + 0.7 * rng.normal(size=(n, 24))
+    rows = rng.permutation(n)[: int(wrong * n)]
+    shuffled = np.arange(n)
+    shuffled[rows] = rng.permutation(rows)
+    return Pairs.from_arrays([captions[i] for i in shuffled], features=images.astype(np.float32))
+
+
+def method(name: str, **changes: Any) -> Any:
+    extra: dict[str, Any] = {"crcl": {"refine_epochs": (1,)}}.get(name, {})
+    if name == "mscn":
+        extra = {"meta": corpus(40, seed=9)}
+    return METHODS.load(name)(**{**SMALL, **extra, **changes})
+
+
+TRAINED = [name for name in METHODS.names() if name != "clip-score"]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_method_refuses_pairs_in_random_order(name: str) -> None:
+    with pytest.raises(RefusedError, match="nothing to tell wrong pairs from right ones by: like images") as error:
+        method(name).fit(corpus(200, wrong=1.0))
+    assert error.value.exit_code == 7
+
+
+def test_a_filter_by_given_vectors_refuses_them_too() -> None:
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(200, 16)).astype(np.float32)
+    for texts, refused in ((shared, False), (shared[rng.permutation(200)], True)):
+        pairs = Pairs.from_arrays([f"caption {i}" for i in range(200)], features=shared, text_vectors=texts)
+        filter_ = METHODS.load("clip-score")(text_encoder="features", image_encoder="features", eval_group_size=16)
+        if refused:
+            with pytest.raises(RefusedError, match="clip-score has nothing to tell"):
+                filter_.fit(pairs)
+        else:
+            filter_.fit(pairs)
+
+
+@pytest.mark.parametrize("kind", ["rows", "images", "captions"])
+def test_rows_that_are_all_alike_are_refused(kind: str) -> None:
+    pairs = corpus(200)
+    captions = ["a red cat"] * 200 if kind != "images" else pairs.captions
+    features = pairs.images.array()
+    assert features is not None
+    if kind != "captions":
+        features = np.ones_like(features)
+    with pytest.raises(RefusedError, match="all rows are alike"):
+        method("crcl").fit(Pairs.from_arrays(captions, features=features[:, 0]))
+
+
+def test_a_refused_fit_leaves_no_labels() -> None:
+    model = method("crcl").fit(corpus(150))
+    with pytest.raises(RefusedError):
+        model.fit(corpus(150, wrong=1.0))
+    assert not hasattr(model, "correspondence_")
+    assert not hasattr(model, "threshold_")
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.4, 0.7])
+def test_pairs_that_can_be_told_are_not_refused(wrong: float) -> None:
+    model = method("crcl").fit(corpus(300, wrong=wrong))
+    assert model.evidence_.enough
+    assert np.isfinite(model.correspondence_).all()
+
+
+def test_who_insists_is_not_refused() -> None:
+    model = method("crcl", require_evidence=False).fit(corpus(150, wrong=1.0))
+    assert not model.evidence_.enough
+    assert model.threshold_ == 0.1
+
+
+@pytest.mark.parametrize("n", [2, 3, 20])
+def test_of_a_few_pairs_without_a_hint_none_is_flagged(n: int) -> None:
+    features = np.random.default_rng(0).normal(size=(n, 8)).astype(np.float32)
+    same = Pairs.from_arrays(["the same words"] * n, features=features)
+    model = method("crcl").fit(same)
+    assert not (model.correspondence_ < model.threshold_).any()
+    assert method("crcl", threshold=0.3).fit(same).threshold_ == 0.3
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_none_and_one_pair(n: int) -> None:
+    with pytest.raises(DataError if n == 0 else RefusedError):
+        method("crcl").fit(corpus(n))
+
+
+def test_the_share_of_bad_rows_is_a_parameter_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = corpus(40)
+    for row in range(12):  # 30 %
+        pairs.reasons[row] = "set aside by the test"
+    with pytest.raises(DataError, match="12 of 40 pairs are unusable, more than 20%"):
+        method("crcl").fit(pairs)
+    assert method("crcl", max_bad_share=0.3).fit(pairs).quarantined_.keys() == set(range(12))
+    monkeypatch.setenv("CLEANPAIRS_MAX_BAD_SHARE", "0.5")
+    method("crcl").fit(pairs)
+    with pytest.raises(DataError, match="more than 10%"):
+        method("crcl", max_bad_share=0.1).fit(pairs)
+    for row in range(40):
+        pairs.reasons[row] = "set aside by the test"
+    with pytest.raises(DataError, match="all of 40 pairs are unusable"):
+        method("crcl", max_bad_share=1.0).fit(pairs)
+
+
+def test_the_command_line_refuses_with_code_7_and_leaves_nothing_to_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cleanpairs.cli import main
+
+    pairs = corpus(200, wrong=1.0)
+    vectors = pairs.images.array()
+    assert vectors is not None
+    pq.write_table(
+        pa.table({"caption": pairs.captions, "image_features": list(vectors[:, 0])}), tmp_path / "shuffled.parquet"
+    )
+    monkeypatch.chdir(tmp_path)
+    codes = []
+    for argv in (
+        "fit shuffled.parquet --backbone mlp --epochs 2 --out run --quiet",
+        "export run --repaired out.parquet",
+    ):
+        monkeypatch.setattr(sys, "argv", ["cleanpairs", *argv.split()])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        codes.append(stop.value.code)
+    assert codes[0] == 7
+    assert codes[1] not in (0, 1)
+    said = capfd.readouterr().err
+    assert "Error [refused]" in said
+    assert "no pair is dropped" in said
+    assert not (tmp_path / "out.parquet").exists()

@@ -1,0 +1,488 @@
+"""Export: every pair in the ledger once, lists of captions, donors' images, and nothing half-written."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.export import diff_export, export_pairs, restore_export, writing
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+
+ADDED = ["correspondence", "action", "original_caption", "source_key", "repair_score"]
+
+
+def png(number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4), (number % 256, number // 256, 7)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write_flat(path: Path, n: int, **more: Any) -> Path:
+    columns = {"key": [f"k{i}" for i in range(n)], "image": [png(i) for i in range(n)]}
+    columns |= {"caption": [f"text {i}" for i in range(n)], "site": list(range(n))}
+    pq.write_table(pa.table(columns | more), path, row_group_size=5)
+    return path
+
+
+def write_lists(path: Path, sizes: list[int]) -> Path:
+    captions = [[f"text {i}.{j}" for j in range(size)] for i, size in enumerate(sizes)]
+    images = [png(i) for i in range(len(sizes))]
+    schema = pa.schema([("key", pa.string()), ("image", pa.binary()), ("captions", pa.list_(pa.string()))])
+    keys = [f"k{i}" for i in range(len(sizes))]
+    pq.write_table(pa.table({"key": keys, "image": images, "captions": captions}, schema=schema), path)
+    return path
+
+
+def plan_of(pairs: Pairs, actions: list[str], donors: Sequence[int | None]) -> RepairPlan:
+    """A plan by hand; quarantined pairs stay so."""
+    n = len(pairs)
+    actions = ["drop" if d in pairs.reasons else a for a, d in zip(actions, donors, strict=True)]
+    actions = ["quarantine" if i in pairs.reasons else a for i, a in enumerate(actions)]
+    captions: list[str | None] = []
+    for i, (action, donor) in enumerate(zip(actions, donors, strict=True)):
+        text = {"keep": pairs.captions[i], "rematch_image": pairs.captions[i]}.get(action)
+        captions.append(pairs.captions[donor] if action == "rematch_text" and donor is not None else text)
+    repaired = [a.startswith("rematch") for a in actions]
+    columns = {
+        "pair_id": range(n),
+        "key": pairs.keys,
+        "action": actions,
+        "correspondence": [None if a == "quarantine" else 0.5 for a in actions],
+        "donor_pair_id": [d if r else None for d, r in zip(donors, repaired, strict=True)],
+        "donor_key": [pairs.keys[d] if r and d is not None else None for d, r in zip(donors, repaired, strict=True)],
+        "caption": captions,
+        "original_caption": pairs.captions,
+        "repair_score": [0.75 if r else None for r in repaired],
+        "margin": [None] * n,
+        "confidence": [None] * n,
+        "donor_use": [1 if r else None for r in repaired],
+        "reason": [None if a == "keep" else f"because {a}" for a in actions],
+    }
+    table = pa.table({k: pa.array(list(v), PLAN_SCHEMA.field(k).type) for k, v in columns.items()})
+    return RepairPlan(table, 0.1, 0.5, pairs.source.fingerprint)
+
+
+def keep_all(pairs: Pairs) -> RepairPlan:
+    return plan_of(pairs, ["keep"] * len(pairs), [None] * len(pairs))
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Pairs:
+    return load_pairs(write_flat(tmp_path / "in.parquet", 12))
+
+
+@pytest.fixture
+def mixed(flat: Pairs) -> RepairPlan:
+    actions = ["keep", "rematch_text", "rematch_image", "drop", *["keep"] * 7, "rematch_image"]
+    return plan_of(flat, actions, [None, 3, 11, None, *[None] * 7, 2])
+
+
+def test_every_kind_of_decision(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    before = (tmp_path / "in.parquet").read_bytes()
+    out, dropped, ledger = (tmp_path / f"{name}.parquet" for name in ("out", "dropped", "ledger"))
+    summary = export_pairs(flat, mixed, out, dropped=dropped, ledger=ledger)
+    assert (summary.pairs, summary.kept, summary.rematched_text, summary.rematched_image) == (12, 8, 1, 2)
+    assert (summary.dropped, summary.quarantined, summary.rows) == (1, 0, 11)
+    assert str(out) in str(summary)
+
+    table = pq.read_table(out, page_checksum_verification=True)
+    assert table.column_names == ["key", "image", "caption", "site", *ADDED]
+    assert table.schema.field("correspondence").type == table.schema.field("repair_score").type == pa.float32()
+    rows = table.to_pylist()
+    assert [r["key"] for r in rows] == [f"k{i}" for i in range(12) if i != 3]
+    assert rows[1] | {"image": None} == {
+        "key": "k1",
+        "image": None,
+        "caption": "text 3",
+        "site": 1,
+        "correspondence": 0.5,
+        "action": "rematch_text",
+        "original_caption": "text 1",
+        "source_key": "k3",
+        "repair_score": 0.75,
+    }
+    assert rows[1]["image"] == png(1)
+    assert rows[2]["image"] == png(11) and rows[10]["image"] == png(2)  # bytes, not pixels
+    assert rows[2]["caption"] == "text 2" and rows[2]["source_key"] == "k11" and rows[2]["original_caption"] is None
+    assert rows[0]["action"] == "keep" and rows[0]["source_key"] is None and rows[0]["repair_score"] is None
+
+    gone = pq.read_table(dropped).to_pylist()
+    assert [(r["pair_id"], r["key"], r["caption"], r["action"], r["reason"], r["image"]) for r in gone] == [
+        (3, "k3", "text 3", "drop", "because drop", png(3))
+    ]
+    lines = pq.read_table(ledger).to_pylist()
+    assert [line["pair_id"] for line in lines] == list(range(12))
+    assert [line["out_row"] for line in lines] == [0, 1, 2, None, *range(3, 11)]
+    assert lines[1]["new_caption"] == "text 3" and lines[1]["source_pair_id"] == 3
+    assert lines[2]["new_caption"] is None and lines[2]["source_key"] == "k11"
+    assert (tmp_path / "in.parquet").read_bytes() == before
+
+
+def test_the_manifest_describes_the_files(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    summary = export_pairs(flat, mixed, tmp_path / "out.parquet", ledger=tmp_path / "ledger.parquet")
+    manifest = json.loads((tmp_path / "out.parquet.manifest.json").read_text())
+    assert set(manifest["files"]) == {"out.parquet", "ledger.parquet"}
+    for name, entry in manifest["files"].items():
+        data = (tmp_path / name).read_bytes()
+        assert entry["sha256"] == hashlib.sha256(data).hexdigest() and entry["bytes"] == len(data)
+        assert entry["rows"] == pq.read_metadata(tmp_path / name).num_rows
+    assert manifest["counts"]["kept"] == summary.kept and manifest["threshold"] == 0.1
+    assert manifest["fingerprint"] == flat.source.fingerprint and manifest["versions"]["pyarrow"] == pa.__version__
+    assert summary.files["manifest"] == tmp_path / "out.parquet.manifest.json"
+
+
+def test_the_ledger_is_always_written(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    summary = export_pairs(flat, mixed, tmp_path / "out.parquet", dropped=tmp_path / "gone" / "out.parquet")
+    assert summary.files["ledger"] == tmp_path / "out.parquet.ledger.parquet"
+    assert pq.read_table(summary.files["ledger"])["pair_id"].to_pylist() == list(range(12))
+    manifest = json.loads((tmp_path / "out.parquet.manifest.json").read_text())
+    roles = {name: entry["role"] for name, entry in manifest["files"].items()}
+    assert roles == {
+        "out.parquet": "out", "out.parquet.ledger.parquet": "ledger", "gone/out.parquet": "dropped"
+    }  # fmt: skip
+
+
+def test_it_opens_with_datasets_and_pandas(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    pandas = pytest.importorskip("pandas")
+    out = tmp_path / "out.parquet"
+    export_pairs(flat, mixed, out)
+    loaded = datasets.load_dataset("parquet", data_files=str(out), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded.num_rows == 11 and loaded[1]["caption"] == "text 3"
+    frame = pandas.read_parquet(out)
+    assert frame.shape == (11, 9) and frame.loc[1, "original_caption"] == "text 1"
+
+
+def test_lists_stay_one_row(tmp_path: Path) -> None:
+    pairs = load_pairs(write_lists(tmp_path / "in.parquet", [3, 1, 2]))
+    actions = ["keep", "rematch_text", "drop", "drop", "rematch_image", "keep"]
+    plan = plan_of(pairs, actions, [None, 3, None, None, 0, None])
+    out, dropped, ledger = (tmp_path / f"{name}.parquet" for name in ("out", "dropped", "ledger"))
+    summary = export_pairs(pairs, plan, out, dropped=dropped, ledger=ledger)
+    rows = pq.read_table(out).to_pylist()
+    assert [r["captions"] for r in rows] == [["text 0.0", "text 1.0"], ["text 2.1"]]
+    assert rows[0]["action"] == ["keep", "rematch_text"] and rows[0]["original_caption"] == [None, "text 0.1"]
+    assert rows[0]["source_key"] == [None, "k1"] and rows[0]["correspondence"] == [0.5, 0.5]
+    assert [r["image"] for r in rows] == [png(0), png(2)]
+    assert (summary.rows, summary.kept, summary.rematched_text, summary.rematched_image) == (2, 2, 1, 0)
+    assert summary.dropped == 3
+    gone = pq.read_table(dropped).to_pylist()
+    assert [(r["pair_id"], r["captions"]) for r in gone] == [(2, "text 0.2"), (3, "text 1.0"), (4, "text 2.0")]
+    assert "explode" in gone[2]["reason"]
+    lines = pq.read_table(ledger).to_pylist()
+    assert [(x["row"], x["position"], x["out_row"]) for x in lines] == [
+        (0, 0, 0), (0, 1, 0), (0, 2, None), (1, 0, None), (2, 0, None), (2, 1, 1)
+    ]  # fmt: skip
+    assert lines[4]["action"] == "drop" and lines[4]["source_pair_id"] is None
+
+
+def test_explode(tmp_path: Path) -> None:
+    pairs = load_pairs(write_lists(tmp_path / "in.parquet", [3, 1, 2]))
+    actions = ["keep", "rematch_text", "drop", "drop", "rematch_image", "keep"]
+    plan = plan_of(pairs, actions, [None, 3, None, None, 0, None])
+    out = tmp_path / "out.parquet"
+    summary = export_pairs(pairs, plan, out, ledger=tmp_path / "ledger.parquet", explode=True)
+    table = pq.read_table(out)
+    assert table.schema.field("captions").type == pa.string()
+    rows = table.to_pylist()
+    assert [r["captions"] for r in rows] == ["text 0.0", "text 1.0", "text 2.0", "text 2.1"]
+    assert [r["image"] for r in rows] == [png(0), png(0), png(0), png(2)]
+    assert [r["key"] for r in rows] == ["k0", "k0", "k2", "k2"]
+    assert summary.rematched_image == 1 and summary.rows == 4
+    assert pq.read_table(tmp_path / "ledger.parquet")["out_row"].to_pylist() == [0, 1, None, None, 2, 3]
+
+
+def test_features_are_replaced_with_the_image(tmp_path: Path) -> None:
+    features = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(24, dtype=np.float32)), 4)
+    table = pa.table({"caption": [f"text {i}" for i in range(6)], "image_features": features})
+    pq.write_table(table, tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    plan = plan_of(pairs, ["rematch_image", *["keep"] * 5], [4, *[None] * 5])
+    export_pairs(pairs, plan, tmp_path / "out.parquet")
+    out = pq.read_table(tmp_path / "out.parquet")
+    assert out["image_features"].to_pylist() == [[16, 17, 18, 19], *table["image_features"].to_pylist()[1:]]
+    assert out.schema.field("image_features").type == table.schema.field("image_features").type
+
+
+def test_the_research_layout(tmp_path: Path) -> None:
+    np.save(tmp_path / "train_ims.npy", np.arange(24, dtype=np.float32).reshape(3, 2, 4))
+    (tmp_path / "train_caps.txt").write_text("".join(f"text {i}\n" for i in range(6)))
+    pairs = load_pairs(tmp_path)
+    plan = plan_of(pairs, ["keep", "rematch_text", "drop", "keep", "drop", "drop"], [None, 4, None, None, None, None])
+    export_pairs(pairs, plan, tmp_path / "out" / "clean.parquet")
+    rows = pq.read_table(tmp_path / "out" / "clean.parquet").to_pylist()
+    assert [r["captions"] for r in rows] == [["text 0", "text 4"], ["text 3"]]
+    assert rows[1]["image_features"] == [[8, 9, 10, 11], [12, 13, 14, 15]]
+
+
+def test_images_with_a_path_beside_the_bytes(tmp_path: Path) -> None:
+    images = [{"bytes": png(i), "path": f"{i}.png"} for i in range(4)]
+    pq.write_table(pa.table({"image": images, "caption": [f"text {i}" for i in range(4)]}), tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    export_pairs(pairs, plan_of(pairs, ["rematch_image", *["keep"] * 3], [2, *[None] * 3]), tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet")["image"].to_pylist() == [images[2], *images[1:]]
+
+
+def test_the_truth_follows_the_repair(tmp_path: Path) -> None:
+    # captions of rows 0 and 1 were swapped; row 0 gets its own back, row 2 somebody else's image
+    path = write_flat(
+        tmp_path / "in.parquet", 4, true_mismatch=[True, True, False, False], true_key=["k1", "k0", "k2", "k3"]
+    )
+    pairs = load_pairs(path)
+    plan = plan_of(pairs, ["rematch_text", "keep", "rematch_image", "keep"], [1, None, 3, None])
+    export_pairs(pairs, plan, tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["true_mismatch"].to_pylist() == [False, True, True, False]
+    assert table["true_key"].to_pylist() == ["k0", "k0", "k2", "k3"]
+    again = load_pairs(tmp_path / "out.parquet")
+    np.testing.assert_array_equal(again.true_mismatch_mask(), plan.apply(pairs).true_mismatch_mask())
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_caption_that_was_written_for_its_image(tmp_path: Path, lists: bool) -> None:
+    captions: list[Any] = ["one", "two", "three"]
+    truth: dict[str, list[Any]] = {"true_mismatch": [False, True, False], "true_key": ["k0", "k2", "k2"]}
+    if lists:
+        captions, truth = [[c] for c in captions], {name: [[v] for v in column] for name, column in truth.items()}
+    table = pa.table({"key": ["k0", "k1", "k2"], "image": [png(i) for i in range(3)], "caption": captions} | truth)
+    pq.write_table(table, tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    plan = keep_all(pairs)
+    for name, value in (("action", "recaption"), ("caption", "a new one"), ("repair_score", 0.75)):
+        values = plan.table[name].to_pylist()
+        values[1] = value
+        at = PLAN_SCHEMA.get_field_index(name)
+        plan = replace(plan, table=plan.table.set_column(at, name, pa.array(values, PLAN_SCHEMA.field(name).type)))
+    summary = export_pairs(pairs, plan, tmp_path / "out.parquet", explode=lists)
+    assert (summary.kept, summary.recaptioned, summary.rows) == (2, 1, 3) and "1 with a caption written" in str(summary)
+    row = pq.read_table(tmp_path / "out.parquet").to_pylist()[1]
+    assert (row["caption"], row["original_caption"], row["source_key"]) == ("a new one", "two", None)
+    assert row["image"] == png(1) and row["repair_score"] == 0.75 and row["action"] == "recaption"
+    assert row["true_mismatch"] is False and row["true_key"] == ""
+    line = pq.read_table(tmp_path / "out.parquet.ledger.parquet").to_pylist()[1]
+    assert (line["original_caption"], line["new_caption"], line["out_row"]) == ("two", "a new one", 1)
+    (change,) = diff_export(tmp_path / "out.parquet").changes
+    assert (change.before, change.after, change.action, change.source_key) == ("two", "a new one", "recaption", None)
+    restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet")
+    assert pq.read_table(tmp_path / "back.parquet").equals(table)
+
+
+@pytest.mark.parametrize("explode", [False, True])
+def test_the_truth_of_lists_runs_along_the_captions(tmp_path: Path, explode: bool) -> None:
+    captions = [["a", "b"], ["c", "d"]]
+    truth = {"true_mismatch": [[False, True], [True, False]], "true_key": [["k0", "k1"], ["k0", "k1"]]}
+    table = pa.table({"key": ["k0", "k1"], "image": [png(0), png(1)], "captions": captions, **truth})
+    pq.write_table(table, tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    plan = plan_of(pairs, ["drop", "rematch_text", "keep", "drop"], [None, 2, None, None])
+    out, dropped = tmp_path / "out.parquet", tmp_path / "dropped.parquet"
+    export_pairs(pairs, plan, out, dropped=dropped, explode=explode)
+    again = load_pairs(out)
+    assert again.captions == ["c", "c"] and again.true_key == ["k0", "k0"]
+    np.testing.assert_array_equal(again.true_mismatch_mask(), [False, True])
+    np.testing.assert_array_equal(load_pairs(dropped).true_mismatch_mask(), [False, False])
+
+
+def test_pairs_in_memory_cannot_be_exported(tmp_path: Path) -> None:
+    pairs = Pairs.from_arrays(["a", "b"], features=np.eye(2))
+    with pytest.raises(DataError, match="memory"):
+        export_pairs(pairs, keep_all(pairs), tmp_path / "out.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_with_their_columns_in_another_order(tmp_path: Path) -> None:
+    table = pq.read_table(write_flat(tmp_path / "all.parquet", 6))
+    pq.write_table(table.slice(0, 3), tmp_path / "a.parquet")
+    pq.write_table(table.slice(3).select(["caption", "key", "site", "image"]), tmp_path / "b.parquet")
+    pairs = load_pairs(str(tmp_path / "[ab].parquet"))
+    export_pairs(pairs, keep_all(pairs), tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").select(table.column_names).equals(table)
+
+
+def test_columns_of_the_input_give_way_to_added_ones(tmp_path: Path) -> None:
+    path = write_flat(tmp_path / "in.parquet", 3, action=["a", "b", "c"], action_input=[1, 2, 3])
+    pairs = load_pairs(path)
+    summary = export_pairs(pairs, keep_all(pairs), tmp_path / "out.parquet", dropped=tmp_path / "dropped.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert summary.renamed == {"action": "action_input_2"} and "action_input_2" in str(summary)
+    assert table["action_input_2"].to_pylist() == ["a", "b", "c"] and table["action_input"].to_pylist() == [1, 2, 3]
+    assert table["action"].to_pylist() == ["keep"] * 3
+    assert pq.read_table(tmp_path / "dropped.parquet").num_rows == 0
+
+
+def test_a_cleaned_file_can_be_cleaned_again(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    export_pairs(flat, mixed, tmp_path / "once.parquet")
+    again = load_pairs(tmp_path / "once.parquet")
+    summary = export_pairs(again, keep_all(again), tmp_path / "twice.parquet")
+    assert set(summary.renamed) == set(ADDED) and summary.rows == 11
+
+
+def test_extra_columns(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    export_pairs(flat, mixed, tmp_path / "out.parquet", extra_columns={"cosine": np.arange(12, dtype=np.float32)})
+    assert pq.read_table(tmp_path / "out.parquet")["cosine"].to_pylist() == [i for i in range(12) if i != 3]
+    with pytest.raises(ConfigError, match="'cosine' must have one value a pair"):
+        export_pairs(flat, mixed, tmp_path / "o.parquet", extra_columns={"cosine": np.zeros(3)})
+
+
+def test_outputs_that_exist_or_collide(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    out.write_bytes(b"precious")
+    with pytest.raises(OutputExistsError):
+        export_pairs(flat, mixed, out)
+    assert out.read_bytes() == b"precious"
+    export_pairs(flat, mixed, out, overwrite=True)
+    assert pq.read_metadata(out).num_rows == 11
+    with pytest.raises(ConfigError, match="own path"):
+        export_pairs(flat, mixed, tmp_path / "a.parquet", ledger=tmp_path / "a.parquet")
+    before = (tmp_path / "in.parquet").read_bytes()
+    with pytest.raises(OutputExistsError, match="input"):
+        export_pairs(flat, mixed, tmp_path / "in.parquet", overwrite=True)
+    assert (tmp_path / "in.parquet").read_bytes() == before
+
+
+def test_a_changed_input_is_refused(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    write_flat(tmp_path / "in.parquet", 12, site=[7] * 12)
+    with pytest.raises(DataError, match="changed"):
+        export_pairs(flat, mixed, tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_plan_for_other_data_is_refused(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    other = load_pairs(write_flat(tmp_path / "other.parquet", 12, site=[7] * 12))
+    with pytest.raises(DataError, match="other data"):
+        export_pairs(other, mixed, tmp_path / "out.parquet")
+
+
+def test_nothing_is_published_when_the_counts_do_not_add_up(
+    flat: Pairs, mixed: RepairPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, ledger = tmp_path / "out.parquet", tmp_path / "ledger.parquet"
+    out.write_bytes(b"precious")
+    whole = writing.iter_tables
+
+    def short(source: Any, **options: Any) -> Any:
+        for table in whole(source, **options):
+            yield table.slice(0, max(len(table) - 1, 0))  # a reader that loses rows
+
+    monkeypatch.setattr(writing, "iter_tables", short)
+    with pytest.raises(CleanpairsError):
+        export_pairs(flat, mixed, out, ledger=ledger, overwrite=True)
+    assert out.read_bytes() == b"precious" and not ledger.exists()
+    assert not list(tmp_path.glob("out.parquet.manifest*"))
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    pairs = load_pairs(write_flat(tmp_path / "two.parquet", 2))
+    plan = plan_of(pairs, ["drop", "drop"], [None, None])
+    summary = export_pairs(pairs, plan, tmp_path / "none.parquet", dropped=tmp_path / "dropped.parquet")
+    assert summary.rows == 0 and pq.read_table(tmp_path / "none.parquet").column_names[-5:] == ADDED
+    assert pq.read_metadata(tmp_path / "dropped.parquet").num_rows == 2
+
+
+_KILLED = """
+import os, signal, sys
+from cleanpairs.data import load_pairs
+from cleanpairs.export import export_pairs, writing
+from cleanpairs.repair.plan import RepairPlan
+
+pairs = load_pairs(sys.argv[1])
+plan = RepairPlan.load(sys.argv[2])
+whole, stop = writing.iter_tables, sys.argv[4]
+
+
+def tables(source, **options):
+    for table in whole(source, **options):
+        yield table
+        if stop == "batch":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+writing.iter_tables = tables
+if stop == "manifest":
+    writing.write_manifest = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+export_pairs(pairs, plan, sys.argv[3], ledger=sys.argv[3] + ".ledger", overwrite=True)
+"""
+
+
+@pytest.mark.parametrize("stop", ["batch", "manifest"])
+def test_a_killed_export_leaves_the_old_output_whole(flat: Pairs, mixed: RepairPlan, tmp_path: Path, stop: str) -> None:
+    out, plan_file = tmp_path / "out.parquet", tmp_path / "plan.parquet"
+    mixed.save(plan_file)
+    export_pairs(flat, keep_all(flat), out, ledger=Path(f"{out}.ledger"))
+    files = [out, Path(f"{out}.ledger"), Path(f"{out}.manifest.json")]
+    before = [file.read_bytes() for file in files]
+    command = [sys.executable, "-c", _KILLED, str(tmp_path / "in.parquet"), str(plan_file), str(out), stop]
+    killed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert [file.read_bytes() for file in files] == before
+    export_pairs(flat, mixed, out, ledger=Path(f"{out}.ledger"), overwrite=True)  # what it left is in nobody's way
+    assert pq.read_metadata(out).num_rows == 11
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_the_ledger_adds_up_on_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("ledger")
+    sizes = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=7).filter(lambda s: sum(s) > 1))
+    pairs = load_pairs(write_lists(folder / "in.parquet", sizes))
+    n = len(pairs)
+    actions = data.draw(
+        st.lists(st.sampled_from(["keep", "drop", "rematch_text", "rematch_image"]), min_size=n, max_size=n)
+    )
+    donors = [(i + data.draw(st.integers(1, n - 1))) % n for i in range(n)]
+    plan = plan_of(pairs, actions, donors)
+    explode = data.draw(st.booleans())
+    out, dropped, ledger = (folder / f"{name}.parquet" for name in ("out", "dropped", "ledger"))
+    summary = export_pairs(pairs, plan, out, dropped=dropped, ledger=ledger, explode=explode)
+    lines, rows = pq.read_table(ledger).to_pylist(), pq.read_table(out).to_pylist()
+    gone = pq.read_table(dropped).to_pylist()
+
+    assert [line["pair_id"] for line in lines] == list(range(n))
+    assert [line["key"] for line in lines] == pairs.keys and len(rows) == summary.rows
+    assert sum(line["out_row"] is None for line in lines) == len(gone) == summary.dropped + summary.quarantined
+    assert summary.kept + summary.rematched_text + summary.rematched_image + len(gone) == n
+    in_rows: dict[int, list[str]] = {}
+    for line in lines:
+        written = line["action"] in ("keep", "rematch_text", "rematch_image")
+        assert (line["out_row"] is not None) == written
+        assert (line["new_caption"] is not None) == (line["action"] == "rematch_text")
+        if written:
+            in_rows.setdefault(line["out_row"], []).append(line["new_caption"] or line["original_caption"])
+            assert rows[line["out_row"]]["key"] == line["key"]
+    texts = [[row["captions"]] if explode else row["captions"] for row in rows]
+    assert texts == [in_rows[i] for i in range(len(rows))]
+    if explode:
+        assert [line["action"] for line in lines] == plan.table["action"].to_pylist()
+    else:
+        assert summary.rematched_image == 0
+
+
+def test_many_donors_images_are_fetched_in_time(tmp_path: Path) -> None:
+    pairs = load_pairs(write_flat(tmp_path / "in.parquet", 2000))
+    plan = plan_of(
+        pairs, ["rematch_image"] * 2000, [(i * 7 + 1) % 2000 if (i * 7 + 1) % 2000 != i else 0 for i in range(2000)]
+    )
+    started = time.perf_counter()
+    export_pairs(pairs, plan, tmp_path / "out.parquet")
+    assert time.perf_counter() - started < 20
+    images = pq.read_table(tmp_path / "out.parquet")["image"].to_pylist()
+    assert images == [png(d) for d in plan.table["donor_pair_id"].to_pylist()]

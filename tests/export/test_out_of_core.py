@@ -1,0 +1,320 @@
+"""An export as a stream, in one process and by partitions, is the export in memory, row for row."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanpairs.commands.export import export_plan
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.data import load_pairs, open_source
+from cleanpairs.data import writing as data_writing
+from cleanpairs.engine import Engine, Partition, make_engine
+from cleanpairs.engine.work import carry_out
+from cleanpairs.export import export_pairs, restore_export, stream
+from cleanpairs.export.decisions import PlanFile
+from cleanpairs.export.out_of_core import InputWatch, export_stream, streams
+from cleanpairs.export.partitions import ExportWork
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+
+ROLES = ("out", "ledger", "dropped")
+DIM = 4
+
+
+def write_input(path: Path, n: int, **more: Any) -> Path:
+    rng = np.random.default_rng(n)
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=n * DIM).astype(np.float32)), DIM)
+    captions = [None if i == 6 else f"text {i}" for i in range(n)]
+    keys = pa.array([f"k{i}" if i % 5 else None for i in range(n)], pa.string())
+    texts = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=n * DIM).astype(np.float16)), DIM)
+    columns = {
+        "key": keys, "caption": pa.array(captions, pa.string()), "image_features": flat, "text_features": texts,
+        "similarity": pa.array(rng.random(n)), "clip_score": pa.array(range(n), pa.int64()),
+    }  # fmt: skip
+    pq.write_table(pa.table({**columns, **more}), path, row_group_size=7)
+    return path
+
+
+def write_plan(
+    path: Path, data: Path, seed: int = 0, edit: Callable[[dict[str, list[Any]]], None] | None = None
+) -> Path:
+    """Every kind of decision, at random."""
+    pairs, rng = load_pairs(data), np.random.default_rng(seed)
+    n = len(pairs)
+    kinds = ["keep", "rematch_text", "rematch_image", "recaption", "drop"] if n > 2 else ["keep", "drop"]
+    actions = ["quarantine" if i in pairs.reasons else str(rng.choice(kinds)) for i in range(n)]
+    donors = [
+        int(rng.choice([j for j in range(n) if j != i and j not in pairs.reasons])) if a.startswith("rematch") else None
+        for i, a in enumerate(actions)
+    ]
+    captions = [
+        {"recaption": f"new {i}", "rematch_text": pairs.captions[d or 0], "drop": None, "quarantine": None}.get(a, c)
+        for i, (a, d, c) in enumerate(zip(actions, donors, pairs.captions, strict=True))
+    ]
+    lines: dict[str, list[Any]] = {
+        "pair_id": list(range(n)), "key": pairs.keys, "action": actions, "donor_pair_id": donors, "caption": captions,
+        "donor_key": [None if d is None else pairs.keys[d] for d in donors], "original_caption": pairs.captions,
+        "correspondence": [None if a == "quarantine" else 0.5 for a in actions],
+        "repair_score": [0.75 if d is not None else None for d in donors],
+        "reason": [None if a == "keep" else f"because {a}" for a in actions],
+    }  # fmt: skip
+    if edit is not None:
+        edit(lines)
+    table = pa.table({f.name: pa.array(lines.get(f.name, [None] * n), f.type) for f in PLAN_SCHEMA})
+    settings = {"data": str(data), "columns": {}}
+    whole = RepairPlan(PLAN_SCHEMA.empty_table(), 0.1, 0.5, pairs.source.fingerprint, settings)
+    whole.save(path)
+    pq.write_table(table.replace_schema_metadata(pq.read_schema(path).metadata), path, row_group_size=9)
+    return path
+
+
+def files(folder: Path, name: str) -> dict[str, Path]:
+    return {"out": folder / f"{name}.parquet"} | {r: folder / f"{name}-{r}.parquet" for r in ("ledger", "dropped")}
+
+
+def in_memory(plan: Path, folder: Path) -> dict[str, pa.Table]:
+    loaded, at = RepairPlan.load(plan), files(folder, "memory")
+    export_pairs(load_pairs(loaded.settings["data"]), loaded, **at)
+    return {role: pq.read_table(path) for role, path in at.items()}
+
+
+def streamed(
+    plan: Path, folder: Path, engine: Engine | None = None, name: str = "stream", **more: Any
+) -> dict[str, Path]:
+    opened = PlanFile.open(plan)
+    assert opened is not None
+    watch = InputWatch.of(open_source(opened.note["settings"]["data"]), time.time())
+    at = files(folder, name)
+    assert streams(opened, watch.source, at["out"]) is None
+    summary = export_stream(opened, watch, **at, engine=engine or make_engine("local"), **more)
+    assert summary.rows == len(pq.read_table(at["out"]))
+    return at
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "PARTITION", 14)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 61])
+def test_the_stream_writes_what_is_written_in_memory(tmp_path: Path, n: int) -> None:
+    plan = write_plan(
+        tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", n, site=pa.array(range(n), pa.int64())), seed=n
+    )
+    wanted, at = in_memory(plan, tmp_path), streamed(plan, tmp_path)
+    for role in ROLES:
+        found = pq.read_table(at[role])
+        found.validate(full=True)
+        assert found.schema.equals(wanted[role].schema, check_metadata=True)
+        assert found.equals(wanted[role]), role
+    manifests = [json.loads((tmp_path / f"{name}.parquet.manifest.json").read_text()) for name in ("memory", "stream")]
+    assert manifests[0]["counts"] == manifests[1]["counts"]
+    assert manifests[0]["fingerprint"] == manifests[1]["fingerprint"]
+    if n:
+        restore_export(at["out"], tmp_path / "again.parquet", ledger=at["ledger"])
+        assert pq.read_table(tmp_path / "again.parquet").equals(pq.read_table(tmp_path / "in.parquet"))
+
+
+def test_vectors_and_scores_follow_the_captions(tmp_path: Path) -> None:
+    data = write_input(tmp_path / "in.parquet", 61)
+    at = streamed(write_plan(tmp_path / "plan.parquet", data), tmp_path)
+    before, out, ledger = pq.read_table(data), pq.read_table(at["out"]), pq.read_table(at["ledger"])
+    vectors, seen = before["text_features"].to_pylist(), set()
+    for line in ledger.select(["pair_id", "action", "source_pair_id", "out_row"]).to_pylist():
+        i, row, action = line["pair_id"], line["out_row"], line["action"]
+        seen.add(action)
+        if row is None:
+            continue
+        wanted = {"rematch_text": vectors[line["source_pair_id"] or 0], "recaption": None}.get(action, vectors[i])
+        assert out["text_features"][row].as_py() == wanted
+        for name in ("similarity", "clip_score"):
+            assert out[name][row].as_py() == (before[name][i].as_py() if action == "keep" else None)
+    assert seen == {"keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine"}
+    assert out["text_features"].type == before["text_features"].type
+
+
+class InParts:
+    """Partitions one by one, through their files, as in other processes; the one numbered ``stops`` ends the job."""
+
+    remote = True
+
+    def __init__(self, stops: int = -1) -> None:
+        self.stops, self.done = stops, 0
+
+    def run(self, work: Any, partitions: list[Partition], folder: Path) -> Any:
+        for partition in reversed(partitions):
+            if partition.number == self.stops:
+                raise DataError("stopped")
+            yield carry_out(work.open(1), partition, folder)
+            self.done += 1
+
+
+def test_parts_put_together_are_the_same_files_and_a_stopped_job_goes_on(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61))
+    whole = streamed(plan, tmp_path)
+    with pytest.raises(DataError, match="stopped"):
+        streamed(plan, tmp_path, InParts(stops=1), "parts")
+    assert not (tmp_path / "parts.parquet").exists()
+    left = sorted(p.name for p in (tmp_path / "parts.parquet.parts").iterdir())
+    assert left == [".job-lock", "manifest.jsonl", "part-000002", "part-000003", "part-000004"]
+    engine = InParts()
+    parts = streamed(plan, tmp_path, engine, "parts")
+    assert engine.done == 2  # of five
+    for role in ROLES:
+        assert parts[role].read_bytes() == whole[role].read_bytes(), role
+        pq.read_table(parts[role], page_checksum_verification=True).validate(full=True)
+    assert not (tmp_path / "parts.parquet.parts").exists()
+
+
+def test_parts_of_another_plan_are_not_mixed_in(tmp_path: Path) -> None:
+    data = write_input(tmp_path / "in.parquet", 61)
+    with pytest.raises(DataError, match="stopped"):
+        streamed(write_plan(tmp_path / "plan.parquet", data), tmp_path, InParts(stops=0))
+    other = write_plan(tmp_path / "other.parquet", data, seed=1)
+    with pytest.raises(OutputExistsError, match="another job"):
+        streamed(other, tmp_path, InParts())
+    at = streamed(other, tmp_path, InParts(), overwrite=True)
+    assert pq.read_table(at["ledger"]).equals(in_memory(other, tmp_path)["ledger"])
+
+
+def test_edited_plans_are_followed_as_in_memory(tmp_path: Path) -> None:
+    def edit(lines: dict[str, list[Any]]) -> None:
+        texts = [i for i, a in enumerate(lines["action"]) if a == "rematch_text"]
+        lines["donor_pair_id"][texts[0]] = 1 if texts[0] != 1 else 2  # another donor: scores are void
+        lines["action"][texts[1]] = "keep"  # taken back, the donor still stands there
+        lines["action"][texts[2]] = "drop"
+
+    plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61), edit=edit)
+    wanted, at = in_memory(plan, tmp_path), streamed(plan, tmp_path)
+    assert all(pq.read_table(at[role]).equals(wanted[role]) for role in ROLES)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("action", "burn", "unknown action 'burn'"),
+        ("donor_pair_id", 99, "no other pair"),
+        ("donor_pair_id", "own", "no other pair"),
+        ("donor_pair_id", 6, "which is quarantined"),
+        ("caption", "mine", "captions follow from action"),
+        ("key", "stranger", "has key 'stranger' in the plan"),
+        ("pair_id", 7, "in order of pair_id"),
+    ],
+)
+def test_plans_that_cannot_be_carried_out(tmp_path: Path, column: str, value: Any, says: str) -> None:
+    def edit(lines: dict[str, list[Any]]) -> None:
+        i = lines["action"].index("rematch_text")
+        lines[column][i] = i if value == "own" else value
+        if column == "donor_pair_id":
+            lines["donor_key"][i] = "another"
+
+    plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61), edit=edit)
+    with pytest.raises(DataError, match=says):
+        streamed(plan, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.parquet", "plan.parquet"]
+
+
+def test_an_input_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_input(tmp_path / "in.parquet", 61)
+    plan = write_plan(tmp_path / "plan.parquet", data)
+    os.utime(data, (1, 1))
+    source = open_source(data)
+    settled = InputWatch.of(source, time.time() + 60)
+    settled.refuse_changed()
+    damaged = bytearray(data.read_bytes())
+    damaged[100] ^= 1
+    monkeypatch.setattr(stream, "write_manifest", lambda *a, **k: None)
+    data.write_bytes(damaged)
+    os.utime(data, (1, 1))  # the clock of its status cannot be put back
+    for watch in (settled, InputWatch.of(source, time.time())):
+        with pytest.raises(DataError, match="has changed"):
+            watch.refuse_changed()
+    with pytest.raises(DataError):
+        export_plan(plan, tmp_path / "out.parquet")
+
+
+def test_what_does_not_stream_says_why_and_takes_no_workers(tmp_path: Path) -> None:
+    data = write_input(tmp_path / "in.parquet", 9, true_mismatch=[False] * 9, true_key=[f"k{i}" for i in range(9)])
+    plan = write_plan(tmp_path / "plan.parquet", data)
+    with pytest.raises(ConfigError, match="truth"):
+        export_plan(plan, tmp_path / "out.parquet", workers=2)
+    with pytest.raises(ConfigError, match="uids"):
+        export_plan(plan, tmp_path / "out.npy", workers=2)
+    assert export_plan(plan, tmp_path / "out.parquet").pairs == 9
+    RepairPlan.load(plan).save(tmp_path / "plan.csv")
+    with pytest.raises(ConfigError, match="CSV"):
+        export_plan(tmp_path / "plan.csv", tmp_path / "out.parquet", workers=2)
+
+
+def test_row_groups_are_bounded_as_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61))
+    monkeypatch.setattr(data_writing, "GROUP_ROWS", 5)
+    at = streamed(plan, tmp_path)
+    groups = pq.read_metadata(at["out"])
+    assert max(groups.row_group(i).num_rows for i in range(groups.num_row_groups)) <= 5
+
+
+DYING = '''
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Dying:
+    """Work whose worker is killed at partition 1, half-way, while the file ``once`` is there."""
+
+    work: Any
+    once: str
+
+    def open(self, threads):
+        do = self.work.open(threads)
+
+        def export(partition, path):
+            if partition.number == 1 and Path(self.once).exists():
+                Path(self.once).unlink()
+                path.write_bytes(b"half of")
+                os.kill(os.getpid(), signal.SIGKILL)
+            return do(partition, path)
+
+        return export
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_every_engine_writes_the_same_files_though_a_worker_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    if engine == "ray" and importlib.util.find_spec("ray") is None:
+        pytest.skip('needs Ray: pip install "cleanpairs[ray]"')
+    plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61))
+    wanted = streamed(plan, tmp_path)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "dying_export.py").write_text(DYING)
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    dying = importlib.import_module("dying_export").Dying
+    once = tmp_path / "once"
+    once.write_text("")
+    monkeypatch.setattr(stream, "ExportWork", lambda *given: dying(ExportWork(*given), str(once)))
+    at = streamed(plan, tmp_path, make_engine(engine, workers=2), engine)
+    assert not once.exists()  # it did die
+    for role in ROLES:
+        assert at[role].read_bytes() == wanted[role].read_bytes(), role
+    assert not (tmp_path / f"{engine}.parquet.parts").exists()
+    monkeypatch.delitem(sys.modules, "dying_export")

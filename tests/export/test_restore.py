@@ -1,0 +1,509 @@
+"""Restore: the input's table comes back from an export, whatever was done to it, or nothing is written."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.data import Pairs, load_pairs, parquet_io
+from cleanpairs.data import writing as data_writing
+from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore, restore_export
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+
+N = 17
+
+
+def png(number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4), (number % 256, number // 256, 7)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def plan_of(pairs: Pairs, actions: Sequence[str], donors: Sequence[int | None]) -> RepairPlan:
+    """A plan by hand; quarantined pairs stay so."""
+    n = len(pairs)
+    actions = [
+        "quarantine" if i in pairs.reasons else "drop" if d in pairs.reasons else a
+        for i, (a, d) in enumerate(zip(actions, donors, strict=True))
+    ]
+    repaired = [a.startswith("rematch") for a in actions]
+    given = [d if r else None for d, r in zip(donors, repaired, strict=True)]
+    captions = [
+        None if a in ("drop", "quarantine") else pairs.captions[i if a != "rematch_text" or d is None else d]
+        for i, (a, d) in enumerate(zip(actions, given, strict=True))
+    ]
+    columns: dict[str, Sequence[Any]] = {
+        "pair_id": range(n),
+        "key": pairs.keys,
+        "action": actions,
+        "correspondence": [None if a == "quarantine" else 0.5 for a in actions],
+        "donor_pair_id": given,
+        "donor_key": [None if d is None else pairs.keys[d] for d in given],
+        "caption": captions,
+        "original_caption": pairs.captions,
+        "repair_score": [0.75 if r else None for r in repaired],
+        "margin": [None] * n,
+        "confidence": [None] * n,
+        "donor_use": [1 if r else None for r in repaired],
+        "reason": [None if a == "keep" else f"because {a}" for a in actions],
+    }
+    table = pa.table({k: pa.array(list(v), PLAN_SCHEMA.field(k).type) for k, v in columns.items()})
+    return RepairPlan(table, 0.1, 0.5, pairs.source.fingerprint)
+
+
+def random_plan(pairs: Pairs, seed: int) -> RepairPlan:
+    rng, n = np.random.default_rng(seed), len(pairs)
+    share = [0.4, 0.2, 0.2, 0.2] if seed else [1.0, 0, 0, 0]
+    actions = rng.choice(["keep", "rematch_text", "rematch_image", "drop"], n, p=share if n > 1 else [0.5, 0, 0, 0.5])
+    return plan_of(pairs, actions.tolist(), [int((i + rng.integers(1, max(n, 2))) % n) for i in range(n)])
+
+
+def columns(n: int, **more: Any) -> dict[str, Any]:
+    return {
+        "key": [f"k{i}" for i in range(n)],
+        "image": [png(i) for i in range(n)],
+        "caption": [f"text {i}" for i in range(n)],
+        "site": list(range(n)),
+    } | more
+
+
+def lists(n: int = N) -> list[list[str | None] | None]:
+    made: list[list[str | None] | None] = [[f"text {i}.{j}" for j in range(i % 4)] for i in range(n)]
+    return [None, ["", "a\0b", None], *made[2:]]
+
+
+def as_datasets() -> pa.Table:
+    features = {"image": {"_type": "Image"}, "caption": {"dtype": "string", "_type": "Value"}}
+    images = pa.array([{"bytes": png(i), "path": f"{i}.png"} for i in range(N)])
+    note = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    return pa.table({"image": images, "caption": columns(N)["caption"]}).replace_schema_metadata(note)
+
+
+def as_pandas() -> pa.Table:
+    import pandas as pd
+
+    frame = pd.DataFrame({"caption": pd.Categorical([f"text {i % 5}" for i in range(N)]), "image": columns(N)["image"]})
+    return pa.Table.from_pandas(frame.set_index(np.arange(N) + 100))
+
+
+def with_features(regions: int = 1) -> pa.Table:
+    kind: Any = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(N * 4 * regions, dtype=np.float32)), 4)
+    if regions > 1:
+        kind = pa.FixedSizeListArray.from_arrays(kind, regions)
+    return pa.table(columns(N) | {"image_features": kind})
+
+
+def with_missing() -> pa.Table:
+    captions = [None if i == 3 else "" if i == 5 else f"text {i}" for i in range(N)]
+    images = [None if i == 4 else b"no image" if i == 6 else png(i) for i in range(N)]
+    return pa.table(columns(N, caption=captions, image=images))
+
+
+def not_utf8() -> pa.Table:
+    raw = pa.array([b"\xff\xfe" if i % 5 == 1 else b"text %d" % i for i in range(N)], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), N, raw.buffers())
+    return pa.table(columns(N)).set_column(2, "caption", text)
+
+
+def many_types() -> pa.Table:
+    return pa.table(
+        columns(N)
+        | {
+            "when": pa.array(np.arange(N), pa.timestamp("ns", "UTC")),
+            "price": pa.array([None] * N, pa.decimal128(7, 2)),
+            "none": pa.nulls(N),
+            "tags": pa.array([[("a", i)] for i in range(N)], pa.map_(pa.string(), pa.int32())),
+            "half": pa.array(np.arange(N, dtype=np.float16)),
+            "source": pa.array([f"s{i % 3}" for i in range(N)]).dictionary_encode(),
+            "nested": [{"a": [i, None], "b": None if i % 2 else {"c": "x"}} for i in range(N)],
+            "fixed": pa.array([b"abc"] * N, pa.binary(3)),
+        }
+    )
+
+
+def strict() -> pa.Table:
+    schema = pa.schema([
+        pa.field("caption", pa.large_string(), nullable=False, metadata={"unit": "words"}),
+        pa.field("image", pa.large_binary(), nullable=False),
+        pa.field("id", pa.int32(), nullable=False),
+    ], metadata={"made": "by hand"})  # fmt: skip
+    made = columns(N)
+    return pa.table({"caption": made["caption"], "image": made["image"], "id": list(range(N))}, schema=schema)
+
+
+def with_truth() -> pa.Table:
+    wrong = [None if i == 2 else i % 3 == 0 for i in range(N)]
+    return pa.table(
+        columns(N, true_mismatch=wrong, true_key=[f"k{(i + 1) % N}" if w else None for i, w in enumerate(wrong)])
+    )
+
+
+def truth_of_lists() -> pa.Table:
+    captions = [[f"{i} a", f"{i} b"] for i in range(N)]
+    truth = {"true_mismatch": [[False, True]] * N, "true_key": [[f"k{i}", "k0"] for i in range(N)]}
+    return pa.table(columns(N, caption=captions, **truth))
+
+
+INPUTS: dict[str, Callable[[], pa.Table]] = {
+    "strings": lambda: pa.table(columns(N)),
+    "duplicates": lambda: pa.table(columns(N, caption=["same"] * N, image=[png(1)] * N, key=["k"] * N)),
+    "one row": lambda: pa.table(columns(1)),
+    "two rows": lambda: pa.table(columns(2)),
+    "missing": with_missing,
+    "not utf-8": not_utf8,
+    "lists": lambda: pa.table(columns(N, caption=lists())),
+    "large lists": lambda: pa.table(columns(N, caption=pa.array(lists(), pa.large_list(pa.string())))),
+    "lists of two": lambda: pa.table(
+        columns(N, caption=pa.array([[f"{i} a", f"{i} b"] for i in range(N)], pa.list_(pa.string(), 2)))
+    ),
+    "vectors": with_features,
+    "regions": lambda: with_features(3),
+    "datasets": as_datasets,
+    "paths of null": lambda: pa.table(columns(N, image=pa.array([{"bytes": png(i), "path": None} for i in range(N)]))),
+    "pandas": as_pandas,
+    "names that give way": lambda: pa.table(columns(N, action=["a"] * N, action_input=[1] * N, source_key=["b"] * N)),
+    "names of the ledger": lambda: pa.table(columns(N, row=[5] * N, original_row=["a"] * N, out_row=[None] * N)),
+    "many types": many_types,
+    "not null": strict,
+    "truth": with_truth,
+    "truth of lists": truth_of_lists,
+}
+
+
+def comes_back(folder: Path, data: Any, seed: int, explode: bool, **read: Any) -> ExportSummary:
+    """Export a random plan, restore, compare; a clean sheet of a folder."""
+    shutil.rmtree(folder / "work", ignore_errors=True)
+    pairs = load_pairs(data, **read)
+    plan = random_plan(pairs, seed)
+    summary = export_pairs(pairs, plan, folder / "work" / "out.parquet", explode=explode)
+    restored = restore_export(folder / "work" / "out.parquet", folder / "work" / "back.parquet")
+    back = pq.read_table(folder / "work" / "back.parquet", page_checksum_verification=True)
+    files = [data] if Path(data).is_file() else sorted(Path(data).parent.glob(Path(data).name))
+    tables = [pq.read_table(file) for file in files]
+    wanted = pa.concat_tables([t.select(tables[0].column_names) for t in tables]).slice(0, read.get("limit"))
+    assert back.schema.equals(wanted.schema, check_metadata=True)
+    assert plain(back).equals(plain(wanted), check_metadata=True)
+    assert restored.rows == restored.unchanged + restored.undone + restored.returned == wanted.num_rows
+    assert restored.columns == wanted.num_columns
+    assert (restored.unchanged == wanted.num_rows) == (summary.kept == summary.pairs)
+    return summary
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """With dictionaries decoded: their order is the file's affair."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(i, field.name, table.column(i).cast(field.type.value_type))
+    return table
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_the_input_comes_back(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore, "BATCH_ROWS", 5)  # the two streams fall out of step, and batches are cut
+    path = tmp_path / "in.parquet"
+    pq.write_table(INPUTS[kind](), path, row_group_size=6)
+    for explode in (False, True)[: 2 if "lists" in kind else 1]:
+        for seed in range(3):
+            comes_back(tmp_path, path, seed, explode)
+
+
+def test_nothing_written_and_nothing_there(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    for n in (0, 1, 2):
+        pq.write_table(pa.table(columns(n), schema=pa.table(columns(1)).schema), path)
+        pairs = load_pairs(path)
+        out = tmp_path / str(n) / "out.parquet"
+        export_pairs(pairs, plan_of(pairs, ["drop"] * n, [None] * n), out)
+        summary = restore_export(out, out.with_name("back.parquet"))
+        assert (summary.rows, summary.returned) == (n, n)
+        assert pq.read_table(out.with_name("back.parquet")).equals(pq.read_table(path), check_metadata=True)
+
+
+def test_several_files_come_back_as_one(tmp_path: Path) -> None:
+    table = pa.table(columns(12))
+    strict_site = table.schema.set(3, pa.field("site", pa.int64(), nullable=False))
+    pq.write_table(table.slice(0, 5).cast(strict_site), tmp_path / "a.parquet")
+    pq.write_table(table.slice(5, 0), tmp_path / "b.parquet")
+    mixed = table.slice(5).select(["site", "caption", "key", "image"])  # another order
+    pq.write_table(mixed.set_column(0, "site", pa.array([None] * 7, pa.int64())), tmp_path / "c.parquet")
+    for explode in (False, True):
+        pairs = load_pairs(str(tmp_path / "[abc].parquet"))
+        folder = tmp_path / f"work{explode}"
+        export_pairs(pairs, random_plan(pairs, 1), folder / "out.parquet", explode=explode)
+        restore_export(folder / "out.parquet", folder / "back.parquet")
+        back = pq.read_table(folder / "back.parquet")
+        assert back.schema.equals(table.schema)  # a null in one file: the column takes nulls
+        wanted = table.set_column(3, "site", pa.array([*range(5), *[None] * 7], pa.int64()))
+        assert back.equals(wanted)
+
+
+def test_only_the_rows_that_were_read_come_back(tmp_path: Path) -> None:
+    pq.write_table(pa.table(columns(N)), tmp_path / "in.parquet")
+    comes_back(tmp_path, tmp_path / "in.parquet", 1, False, limit=9)
+
+
+def test_paths_of_images(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for i in range(6):
+        (tmp_path / "images" / f"{i}.png").write_bytes(png(i))
+    table = pa.table({"file_name": [f"images/{i}.png" for i in range(6)], "text": [f"text {i}" for i in range(6)]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    for seed in range(4):
+        comes_back(tmp_path, tmp_path / "in.parquet", seed, False)
+
+
+def test_an_export_of_an_export(tmp_path: Path) -> None:
+    pq.write_table(pa.table(columns(N)), tmp_path / "in.parquet")
+    first = load_pairs(tmp_path / "in.parquet")
+    export_pairs(first, random_plan(first, 1), tmp_path / "once.parquet")
+    comes_back(tmp_path, tmp_path / "once.parquet", 2, False)
+
+
+def test_pairs_of_a_table_in_memory(tmp_path: Path) -> None:
+    table = pa.table(columns(N))
+    pairs = load_pairs(table)
+    export_pairs(pairs, random_plan(pairs, 1), tmp_path / "out.parquet")
+    restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet")
+    assert pq.read_table(tmp_path / "back.parquet").equals(table)
+
+
+def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
+    pq.write_table(pa.table(columns(6)), tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    actions = ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep"]
+    export_pairs(pairs, plan_of(pairs, actions, [None, 0, 5, None, None, None]), tmp_path / "out.parquet")
+    lines = pq.read_table(tmp_path / "out.parquet.ledger.parquet").to_pylist()
+    names = ["key", "image", "caption", "site"]
+    assert [line["original_columns"] for line in lines] == [None, ["caption"], ["image"], names, None, None]
+    empty = dict.fromkeys(names)
+    assert lines[0]["original_row"] is None
+    assert lines[1]["original_row"] == empty | {"caption": "text 1"}
+    assert lines[2]["original_row"] == empty | {"image": png(2)}
+    assert lines[3]["original_row"] == {"key": "k3", "image": png(3), "caption": "text 3", "site": 3}
+
+
+def test_a_row_of_many_captions_is_kept_once(tmp_path: Path) -> None:
+    captions = [[f"{i}.{j}" for j in range(400)] for i in range(3)]
+    pq.write_table(pa.table({"image": [png(i) for i in range(3)], "caption": captions}), tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    export_pairs(pairs, plan_of(pairs, ["drop"] * 1200, [None] * 1200), tmp_path / "out.parquet")
+    ledger = pq.read_table(tmp_path / "out.parquet.ledger.parquet")
+    assert len(ledger) == 1200 and ledger["original_columns"].null_count == 1197
+    comes_back(tmp_path, tmp_path / "in.parquet", 1, True)
+
+
+def test_memory_is_that_of_some_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    table = pa.table({"image": [rng.bytes(200_000) for _ in range(150)], "caption": [f"text {i}" for i in range(150)]})
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=5, compression="none")
+    monkeypatch.setattr(parquet_io, "_BATCH_BYTES", 2**20)
+    monkeypatch.setattr(data_writing, "GROUP_BYTES", 2**20)
+    pairs = load_pairs(tmp_path / "in.parquet")
+    plan = plan_of(pairs, ["keep", "drop"] * 75, [None] * 150)
+    default = pa.default_memory_pool()
+    peaks = []
+    for work in (
+        lambda: export_pairs(pairs, plan, tmp_path / "out.parquet"),
+        lambda: restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet"),
+    ):
+        counting = pa.proxy_memory_pool(default)
+        pa.set_memory_pool(counting)
+        try:
+            work()
+        finally:
+            pa.set_memory_pool(default)
+        peaks.append(counting.max_memory() or 0)
+    assert 0 < max(peaks) < 14 * 2**20 < table.nbytes / 2, peaks  # of batches and row groups of 1 MiB
+    assert pq.read_table(tmp_path / "back.parquet").equals(table)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """``out.parquet`` beside ``in.parquet``."""
+    pq.write_table(pa.table(columns(N)), tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    export_pairs(pairs, random_plan(pairs, 1), tmp_path / "out.parquet", dropped=tmp_path / "gone" / "out.parquet")
+    return tmp_path / "out.parquet"
+
+
+def test_the_files_may_be_moved_together_and_the_ledger_apart(exported: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("out.parquet", "out.parquet.manifest.json", "out.parquet.ledger.parquet"):
+        (tmp_path / name).rename(there / name)
+    restore_export(there / "out.parquet", tmp_path / "back.parquet")
+    (there / "out.parquet.ledger.parquet").rename(tmp_path / "elsewhere.parquet")
+    with pytest.raises(DataError, match=r"no ledger .*--ledger"):
+        restore_export(there / "out.parquet", tmp_path / "b.parquet")
+    restore_export(there / "out.parquet", tmp_path / "b.parquet", ledger=tmp_path / "elsewhere.parquet")
+    assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "back.parquet").read_bytes()
+
+
+def test_a_ledger_in_another_folder_is_found(tmp_path: Path) -> None:
+    pq.write_table(pa.table(columns(N)), tmp_path / "in.parquet")
+    pairs = load_pairs(tmp_path / "in.parquet")
+    out, ledger = tmp_path / "a" / "out.parquet", tmp_path / "b" / "out.parquet"  # of one name
+    export_pairs(pairs, random_plan(pairs, 1), out, ledger=ledger)
+    manifest = json.loads((tmp_path / "a" / "out.parquet.manifest.json").read_text())
+    assert set(manifest["files"]) == {"out.parquet", "../b/out.parquet"}
+    assert restore_export(out, tmp_path / "back.parquet").rows == N
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.parquet.ledger.parquet"])
+def test_a_file_edited_since_is_not_undone(exported: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    pq.write_table(pq.read_table(file).slice(1), file)
+    with pytest.raises(DataError, match="edited after the export") as caught:
+        restore_export(exported, tmp_path / "back.parquet")
+    assert str(file) in str(caught.value) and not (tmp_path / "back.parquet").exists()
+
+
+def test_what_cannot_be_opened(exported: Path, tmp_path: Path) -> None:
+    back, manifest = tmp_path / "back.parquet", tmp_path / "out.parquet.manifest.json"
+    with pytest.raises(DataError, match="there is no file"):
+        restore_export(tmp_path / "nothing.parquet", back)
+    with pytest.raises(DataError, match=r"in\.parquet\.manifest\.json"):
+        restore_export(tmp_path / "in.parquet", back)
+    whole = manifest.read_text()
+    for text in ("", "[]", '{"files": 3}', '{"files": {"a": 3}}'):
+        manifest.write_text(text)
+        with pytest.raises(DataError, match="cannot be read as the manifest"):
+            restore_export(exported, back)
+    manifest.write_text(whole.replace('"role"', '"part"'))
+    with pytest.raises(DataError, match="earlier version"):
+        restore_export(exported, back)
+    manifest.write_text(whole)
+    assert not back.exists() and restore_export(exported, back).rows == N
+
+
+def test_a_ledger_without_its_note(exported: Path, tmp_path: Path) -> None:
+    ledger, manifest = tmp_path / "out.parquet.ledger.parquet", tmp_path / "out.parquet.manifest.json"
+    good = pq.read_table(ledger)
+    note = json.loads(good.schema.metadata[b"cleanpairs.ledger"])
+
+    def with_note(metadata: dict[bytes, bytes] | None) -> None:
+        import hashlib
+
+        pq.write_table(good.replace_schema_metadata(metadata), ledger)
+        entries = json.loads(manifest.read_text())
+        entries["files"][ledger.name]["sha256"] = hashlib.sha256(ledger.read_bytes()).hexdigest()
+        manifest.write_text(json.dumps(entries))
+
+    for metadata, message in [
+        (None, "lacks 'cleanpairs.ledger'"),
+        ({b"cleanpairs.ledger": json.dumps(note | {"version": 9}).encode()}, "version 9"),
+        ({b"cleanpairs.ledger": b"{"}, "damaged"),
+        ({b"cleanpairs.ledger": json.dumps(note | {"schema": "AAAA"}).encode()}, "damaged"),
+        ({b"cleanpairs.ledger": json.dumps(note | {"rows": 3}).encode()}, "damaged"),
+        ({b"cleanpairs.ledger": json.dumps(note | {"rows": N + 1}).encode()}, "damaged"),
+    ]:
+        with_note(metadata)
+        with pytest.raises(DataError, match=message):
+            restore_export(exported, tmp_path / "back.parquet")
+        assert not (tmp_path / "back.parquet").exists()
+
+
+def test_the_export_and_what_exists_are_not_written_over(exported: Path, tmp_path: Path) -> None:
+    before = (tmp_path / "in.parquet").read_bytes()
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        restore_export(exported, tmp_path / "in.parquet")
+    assert (tmp_path / "in.parquet").read_bytes() == before
+    for name in ("out.parquet", "out.parquet.ledger.parquet", "out.parquet.manifest.json"):
+        with pytest.raises(OutputExistsError, match="input"):
+            restore_export(exported, tmp_path / name, overwrite=True)
+    table = pq.read_table(tmp_path / "in.parquet")
+    restore_export(exported, tmp_path / "in.parquet", overwrite=True)
+    assert pq.read_table(tmp_path / "in.parquet").equals(table, check_metadata=True)
+
+
+def test_the_research_layout_is_not_restored_but_its_captions_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "train_ims.npy", np.arange(24, dtype=np.float32).reshape(3, 2, 4))
+    (tmp_path / "train_caps.txt").write_text("".join(f"text {i}\n" for i in range(6)))
+    pairs = load_pairs(tmp_path)
+    out = tmp_path / "out.parquet"
+    export_pairs(pairs, plan_of(pairs, ["drop", *["keep"] * 5], [None] * 6), out)
+    with pytest.raises(ConfigError, match=r"research layout.*original_caption") as caught:
+        restore_export(out, tmp_path / "back.parquet")
+    assert "out.parquet.ledger.parquet" in str(caught.value)
+    ledger = pq.read_table(tmp_path / "out.parquet.ledger.parquet")
+    assert ledger["original_caption"].to_pylist() == [f"text {i}" for i in range(6)]
+    assert "original_row" not in ledger.column_names
+
+
+_KILLED = """
+import os, signal, sys
+from cleanpairs.data import atomic, load_pairs
+from cleanpairs.export import export_pairs, restore_export
+from cleanpairs.repair.plan import RepairPlan
+
+what, stop, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+rename, done = atomic._renameat2, []
+
+
+def renames(source, target, flags):
+    if len(done) == stop:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done.append(target)
+    rename(source, target, flags)
+
+
+atomic._renameat2 = renames
+if what == "export":
+    export_pairs(load_pairs(sys.argv[4]), RepairPlan.load(sys.argv[5]), out, overwrite=True)
+else:
+    restore_export(out, sys.argv[4], overwrite=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed(*argv: object) -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED, *map(str, argv)], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2, 3])
+def test_a_kill_between_the_renames_of_an_export_is_noticed(exported: Path, tmp_path: Path, renames: int) -> None:
+    pairs = load_pairs(tmp_path / "in.parquet")
+    plan, old = tmp_path / "plan.parquet", exported.read_bytes()
+    random_plan(pairs, 2).save(plan)
+    killed("export", renames, exported, tmp_path / "in.parquet", plan)
+    whole = pq.read_table(exported, page_checksum_verification=True)
+    if renames in (0, 3):  # the old set, and the new one
+        assert (exported.read_bytes() == old) == (renames == 0)
+        restore_export(exported, tmp_path / "back.parquet")
+        assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(tmp_path / "in.parquet"))
+        return
+    assert exported.read_bytes() == old and len(whole) > 0  # the cleaned file is renamed last
+    with pytest.raises(DataError, match="cut short"):  # a mixture is never undone
+        restore_export(exported, tmp_path / "back.parquet")
+    assert not (tmp_path / "back.parquet").exists()
+    with pytest.raises(DataError, match="cut short"):
+        diff_export(exported)
+    export_pairs(pairs, RepairPlan.load(plan), exported, overwrite=True)
+    assert restore_export(exported, tmp_path / "back.parquet").rows == N
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_killed_restore_leaves_the_old_file_or_the_new_one(exported: Path, tmp_path: Path, renames: int) -> None:
+    back = tmp_path / "back.parquet"
+    back.write_bytes(b"precious")
+    killed("restore", renames, exported, back)
+    if renames == 0:
+        assert back.read_bytes() == b"precious"
+        restore_export(exported, back, overwrite=True)
+    assert pq.read_table(back).equals(pq.read_table(tmp_path / "in.parquet"), check_metadata=True)
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".cleanpairs-back")]

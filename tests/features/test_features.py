@@ -1,0 +1,146 @@
+"""Images to features: the cache, what cannot be decoded, pixels, and the limit on bad rows."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cleanpairs import CRCL, Pairs, load_pairs
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
+from cleanpairs.features import image_matrix, resolve_image_encoder
+
+SMALL = {"dim": 16, "dim_word": 8, "epochs": 1, "refine_epochs": (), "freeze": 1, "batch_size": 8, "image_size": 32}
+
+
+def picture(seed: int, size: int = 40) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (size, size, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def written(path: Path, images: list[bytes | None]) -> Path:
+    captions = [f"caption number {i} of {chr(97 + i % 20)}" for i in range(len(images))]
+    pq.write_table(pa.table({"image": pa.array(images, pa.binary()), "caption": captions}), path)
+    return path
+
+
+def test_frozen_features_are_the_encoders_own_and_come_from_the_cache_the_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images: list[bytes | None] = [picture(i) for i in range(3)]
+    pairs = load_pairs(written(tmp_path / "a.parquet", images))
+    first = image_matrix(pairs, image_size=224)
+    direct = EfficientNetLite0().encode([Image.open(io.BytesIO(b)) for b in images if b], image_size=224)
+    assert first.encoder == "efficientnet_lite0" and first.array.shape == (3, 9, 1280)
+    made = first.array.astype(np.float32)
+    cosine = (made * direct).sum(2) / np.linalg.norm(made, axis=2) / np.linalg.norm(direct, axis=2)
+    assert cosine.min() > 0.999  # in bfloat16, where the processor multiplies it
+
+    def fail(*args: object, **kwargs: object) -> np.ndarray:
+        raise AssertionError("encoded again")
+
+    monkeypatch.setattr(EfficientNetLite0, "encode", fail)
+    again = image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=224)
+    np.testing.assert_array_equal(again.array, first.array)
+    with pytest.raises(AssertionError, match="encoded again"):
+        image_matrix(pairs, image_size=96)  # another size is another key
+
+
+def test_an_image_file_that_was_replaced_is_encoded_again(tmp_path: Path) -> None:
+    table = pa.table({"image_path": ["a.png", "b.png"], "caption": ["one thing", "another thing"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for name, seed in (("a.png", 0), ("b.png", 1)):
+        (tmp_path / name).write_bytes(picture(seed))
+    before = np.array(image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=32).array)
+    (tmp_path / "b.png").write_bytes(picture(2))
+    after = np.array(image_matrix(load_pairs(tmp_path / "a.parquet"), image_size=32).array)
+    np.testing.assert_array_equal(after[0], before[0])
+    assert np.abs(after[1].astype(float) - before[1]).max() > 0.01
+
+
+def test_a_truncated_image_is_quarantined_with_its_reason_and_survives_the_cache(tmp_path: Path) -> None:
+    images: list[bytes | None] = [picture(i) for i in range(8)]
+    images[3] = images[3][:200]  # type: ignore[index]
+    pairs = load_pairs(written(tmp_path / "a.parquet", images))
+    for _ in range(2):
+        matrix = image_matrix(pairs, image_size=32)
+        assert list(matrix.failures) == [3] and "cannot be decoded" in matrix.failures[3]
+        assert not np.asarray(matrix.array[3]).any()
+    model = CRCL(**SMALL).fit(pairs)
+    assert list(model.quarantined_) == [3] and np.isnan(model.correspondence_[3])
+    assert np.isfinite(np.delete(model.correspondence_, 3)).all()
+
+
+def test_more_than_a_fifth_of_bad_rows_is_refused(tmp_path: Path) -> None:
+    images: list[bytes | None] = [picture(i) for i in range(8)]
+    images[2] = images[5] = b"<html>not found</html>"
+    with pytest.raises(DataError, match=r"2 of 8 .* pair 2"):
+        CRCL(**SMALL).fit(load_pairs(written(tmp_path / "a.parquet", images)))
+
+
+def test_pixels_are_the_whole_picture_resized(tmp_path: Path) -> None:
+    image = Image.new("RGB", (60, 20), "red")
+    image.paste("blue", (30, 0, 60, 20))
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    matrix = image_matrix(Pairs.from_arrays(["red and blue"], images=[out.getvalue()]), "cnn", image_size=32)
+    assert matrix.array.shape == (1, 3, 32, 32) and matrix.array.dtype == np.uint8
+    assert matrix.array[0, :, 16, 2].tolist() == [255, 0, 0] and matrix.array[0, :, 16, 29].tolist() == [0, 0, 255]
+
+
+def test_a_model_trains_from_the_pixels_and_scores(tmp_path: Path) -> None:
+    pairs = load_pairs(written(tmp_path / "a.parquet", [picture(i) for i in range(12)]))
+    model = CRCL(image_encoder="cnn", **SMALL).fit(pairs)
+    assert model.image_encoder_ == "cnn"
+    scores = model.score_pairs(pairs)
+    assert scores.shape == (12,) and ((scores >= 0) & (scores <= 1)).all()
+    model.save_pretrained(tmp_path / "model")
+    np.testing.assert_array_equal(CRCL.from_pretrained(tmp_path / "model").score_pairs(pairs), scores)
+
+
+def test_an_encoder_that_does_not_fit_the_data_is_refused() -> None:
+    assert resolve_image_encoder("auto", "features") == "features"
+    assert resolve_image_encoder("auto", "bytes") == "efficientnet_lite0"
+    with pytest.raises(ConfigError, match="precomputed vectors"):
+        resolve_image_encoder("features", "bytes")
+    with pytest.raises(ConfigError, match="did you mean 'cnn'"):
+        resolve_image_encoder("cn", "bytes")
+
+
+def test_features_are_the_same_when_decoding_processes_are_killed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cleanpairs.data.decoding import Decoder
+
+    images = [picture(k) for k in range(140)]
+    images[77] = b"no image"
+    pq.write_table(pa.table({"image": images, "caption": [f"c{k}" for k in range(140)]}), tmp_path / "d.parquet")
+    pairs = load_pairs(tmp_path / "d.parquet")
+    monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "0")
+    here = image_matrix(pairs, "cnn", image_size=16)
+    monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "2")
+    decoders: list[Decoder] = []
+    starts = Decoder.__init__
+
+    def remembered(self: Decoder, *args: object, **kwargs: object) -> None:
+        starts(self, *args, **kwargs)  # type: ignore[arg-type]
+        decoders.append(self)
+
+    monkeypatch.setattr(Decoder, "__init__", remembered)
+
+    def kill(done: int, total: int) -> None:
+        for worker in decoders[0]._all:
+            worker.kill()
+
+    there = image_matrix(pairs, "cnn", image_size=16, progress=kill)
+    assert np.array_equal(here.array, there.array)
+    assert here.failures.keys() == there.failures.keys() == {77}
+    assert len(decoders) == 1

@@ -1,0 +1,145 @@
+"""The memory of feature pairs: first in, first out, around the end of the ring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from cleanpairs.methods.memory_bank import FeatureMemory
+
+
+def features(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What pair r looks like: images (n, 2) and texts (n, 3) that are known by r."""
+    return np.stack([rows, -rows], axis=1).astype(np.float32), np.stack([rows + 0.5] * 3, axis=1).astype(np.float32)
+
+
+def push(memory: FeatureMemory, *rows: int) -> None:
+    r = np.array(rows, dtype=np.int64)
+    images, texts = features(r)
+    memory.push(torch.from_numpy(images), torch.from_numpy(texts), r)
+
+
+def check(memory: FeatureMemory, rows: list[int]) -> None:
+    """The memory holds just these, in whatever order, and what it says of one pair belongs together."""
+    held = memory.arrays()
+    assert len(memory) == len(held.rows) == len(rows)
+    assert sorted(held.rows.tolist()) == sorted(rows)
+    if rows:
+        images, texts = features(held.rows)
+        np.testing.assert_array_equal(held.images, images)
+        np.testing.assert_array_equal(held.texts, texts)
+
+
+def test_an_empty_memory() -> None:
+    memory = FeatureMemory(4)
+    check(memory, [])
+    assert memory.position_of(np.array([0, 1, -1])).tolist() == [-1, -1, -1]
+    assert memory.position_of(np.zeros(0, dtype=np.int64)).shape == (0,)
+    push(memory)
+    check(memory, [])
+
+
+def test_the_oldest_make_room() -> None:
+    memory = FeatureMemory(5)
+    for pushed, held in (
+        ([10, 11], [10, 11]),
+        ([12, 13, 14], [10, 11, 12, 13, 14]),
+        ([15], [11, 12, 13, 14, 15]),
+        ([16, 17, 18], [14, 15, 16, 17, 18]),
+        ([], [14, 15, 16, 17, 18]),
+        ([19, 20, 21], [17, 18, 19, 20, 21]),
+    ):
+        push(memory, *pushed)
+        check(memory, held)
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_more_than_fit_leave_the_last_ones(before: int) -> None:
+    memory = FeatureMemory(3)
+    push(memory, *range(100, 100 + before))
+    push(memory, *range(7))
+    check(memory, [4, 5, 6])
+    push(memory, 9)
+    check(memory, [5, 6, 9])
+
+
+def test_any_pushes_are_those_of_a_list() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 7):
+        held: list[int] = []
+        memory, following = FeatureMemory(size), 0
+        for n in rng.integers(0, 2 * size + 1, 30):
+            rows = list(range(following, following + n))
+            following += n
+            push(memory, *rows)
+            held = (held + rows)[-size:]
+            check(memory, held)
+
+
+def test_positions_are_those_of_the_entries() -> None:
+    memory = FeatureMemory(4)
+    push(memory, 30, 10, 20)
+    for _ in range(2):
+        held = memory.arrays().rows
+        asked = np.array([20, 5, 30, 10, 99, 20, 40])
+        for row, at in zip(asked, memory.position_of(asked), strict=True):
+            assert (at == -1) == (row not in held)
+            assert at == -1 or held[at] == row
+        push(memory, 40, 50)  # 30 is gone, the ring has gone around
+
+
+def test_a_pair_that_is_held_twice_has_a_position() -> None:
+    memory = FeatureMemory(4)
+    push(memory, 3, 5, 3)
+    assert memory.arrays().rows[memory.position_of(np.array([3]))].tolist() == [3]
+
+
+@pytest.mark.parametrize("pushed", [0, 2, 7])
+def test_the_state_goes_on(pushed: int, tmp_path: Path) -> None:
+    """Through a file of tensors, as a checkpoint has it."""
+    memory = FeatureMemory(5)
+    push(memory, *range(pushed))
+    state = memory.state()
+    arrays = {k: v for k, v in state.items() if isinstance(v, np.ndarray)}
+    plain: dict[str, Any] = {k: v for k, v in state.items() if k not in arrays}
+    assert all(type(v) is int for v in plain.values())
+    save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, tmp_path / "state")
+    other = FeatureMemory(5)
+    other.load_state({**load_file(tmp_path / "state"), **plain})
+    for at in (100, 103, 106):
+        for m in (memory, other):
+            push(m, at, at + 1, at + 2)
+        check(other, memory.arrays().rows.tolist())
+        np.testing.assert_array_equal(other.arrays().rows, memory.arrays().rows)
+
+
+def test_a_loaded_memory_does_not_write_into_the_state() -> None:
+    memory, other = FeatureMemory(3), FeatureMemory(3)
+    push(memory, 1, 2, 3)
+    other.load_state(memory.state())
+    push(other, 7)
+    check(memory, [1, 2, 3])
+
+
+def test_what_is_remembered_has_no_gradient_and_is_no_view() -> None:
+    memory, z = FeatureMemory(3), torch.ones(2, 4, requires_grad=True)
+    memory.push(z * 2, z * 3, np.array([5, 6]))
+    assert not memory.arrays().images.requires_grad
+    with torch.no_grad():
+        z.zero_()
+    assert memory.arrays().texts.eq(3).all()
+
+
+def test_moving_the_memory_moves_what_it_gets_later() -> None:
+    """No second device is needed: ``meta`` has shapes and no values."""
+    memory = FeatureMemory(3)
+    push(memory, 1, 2)
+    memory.to("meta")
+    push(memory, 3, 4)
+    assert memory.arrays().images.device.type == memory.arrays().texts.device.type == "meta"
+    assert memory.arrays().rows.tolist() == [4, 2, 3]

@@ -1,0 +1,193 @@
+"""A plan as a person leaves it: CSV there and back, and what follows from an edited action or donor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cleanpairs.core.errors import DataError, OutputExistsError
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+
+TEXTS = ["a dog", "=SUM(1)", "'quoted", 'two\nlines, "and" commas', "", "naïve 日本語", "-5", "plain"]
+
+
+def plan_of(edit: dict[int, dict[str, Any]] | None = None) -> RepairPlan:
+    """Eight pairs: 0 and 1 have swapped captions, 2 has a new image of 3, 4 is dropped, 5 quarantined, 6, 7 kept."""
+    rows: list[dict[str, Any]] = [
+        {
+            "pair_id": i, "key": f"k{i}", "action": "keep", "correspondence": 0.9, "donor_pair_id": None,
+            "donor_key": None, "caption": text, "original_caption": text, "repair_score": None, "margin": None,
+            "confidence": None, "donor_use": None, "reason": None,
+        }
+        for i, text in enumerate(TEXTS)
+    ]  # fmt: skip
+    for i, d in ((0, 1), (1, 0)):
+        rows[i] |= {
+            "action": "rematch_text", "donor_pair_id": d, "donor_key": f"k{d}", "caption": TEXTS[d],
+            "repair_score": 0.8, "margin": 0.1, "confidence": 0.7, "donor_use": 1, "reason": "mismatched caption",
+        }  # fmt: skip
+    rows[2] |= {"action": "rematch_image", "donor_pair_id": 3, "donor_key": "k3", "repair_score": 0.6, "donor_use": 1}
+    rows[4] |= {"action": "drop", "caption": None, "reason": "no candidate"}
+    rows[5] |= {"action": "quarantine", "caption": None, "correspondence": None, "reason": "broken image"}
+    for i, changes in (edit or {}).items():
+        rows[i] |= changes
+    return RepairPlan(pa.Table.from_pylist(rows, PLAN_SCHEMA), 0.1, 0.5, "f" * 8, {"data": "x.parquet"})
+
+
+@pytest.mark.parametrize("name", ["plan.parquet", "plan.csv"])
+def test_there_and_back(tmp_path: Path, name: str) -> None:
+    plan = plan_of()
+    plan.save(tmp_path / name)
+    loaded = RepairPlan.load(tmp_path / name)
+    assert loaded.table.equals(plan.table)
+    assert (loaded.threshold, loaded.min_repair_score, loaded.fingerprint) == (0.1, 0.5, "f" * 8)
+    assert loaded.settings == {"data": "x.parquet"}
+    with pytest.raises(OutputExistsError, match=name):
+        plan.save(tmp_path / name, overwrite=False)
+
+
+def test_a_spreadsheet_gets_no_formula(tmp_path: Path) -> None:
+    plan_of().save(tmp_path / "plan.csv")
+    text = (tmp_path / "plan.csv").read_bytes()
+    assert text.startswith(b"\xef\xbb\xbf")
+    for cell in (b'"=SUM', b'"-5"', b",=SUM", b",-5"):
+        assert cell not in text
+    assert b"'=SUM(1)" in text and b"''quoted" in text
+
+
+def edited(tmp_path: Path, *changes: tuple[str, str], count: int = 1) -> RepairPlan:
+    """The plan after a person replaced text in its CSV."""
+    path = tmp_path / "plan.csv"
+    plan_of().save(path, overwrite=True)
+    text = path.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert text.count(old) >= 1, (old, text)
+        text = text.replace(old, new, count)
+    path.write_text(text, encoding="utf-8")
+    return RepairPlan.load(path)
+
+
+def test_a_dropped_pair_may_be_kept(tmp_path: Path) -> None:
+    table = edited(tmp_path, ('4,"k4","drop"', '4,"k4","keep"')).table.to_pylist()
+    assert table[4]["action"] == "keep" and table[4]["caption"] == TEXTS[4]
+
+
+def test_a_repair_may_be_taken_back_or_dropped(tmp_path: Path) -> None:
+    for action, caption in (("keep", TEXTS[0]), ("drop", None)):
+        row = edited(tmp_path, ('0,"k0","rematch_text"', f'0,"k0","{action}"')).table.to_pylist()[0]
+        assert row["caption"] == caption
+        assert [row[k] for k in ("donor_pair_id", "donor_key", "repair_score", "confidence", "donor_use")] == [None] * 5
+
+
+def test_another_donor_brings_its_caption_and_loses_the_scores(tmp_path: Path) -> None:
+    path = tmp_path / "plan.parquet"
+    plan_of({0: {"donor_pair_id": 7}}).save(path)
+    row = RepairPlan.load(path).table.to_pylist()[0]
+    assert row["caption"] == "plain" and row["donor_key"] == "k7" and row["donor_use"] == 1
+    assert [row[k] for k in ("repair_score", "margin", "confidence")] == [None] * 3
+    other = RepairPlan.load(path).table.to_pylist()[1]
+    assert other["repair_score"] == pytest.approx(0.8)
+
+
+def test_how_often_a_donor_is_used_is_counted_again(tmp_path: Path) -> None:
+    path = tmp_path / "plan.parquet"
+    plan_of({1: {"donor_pair_id": 7}, 0: {"donor_pair_id": 7}}).save(path)
+    assert [row["donor_use"] for row in RepairPlan.load(path).table.to_pylist()[:3]] == [2, 2, 1]
+
+
+def test_a_caption_of_somebodys_own_is_refused_by_name(tmp_path: Path) -> None:
+    for row, action in ((7, "keep"), (0, "rematch_text")):
+        plan_of({row: {"caption": "what I see"}}).save(tmp_path / "plan.parquet", overwrite=True)
+        with pytest.raises(DataError, match=f"pair {row} .*what I see.*{action}"):
+            RepairPlan.load(tmp_path / "plan.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('0,"k0","rematch_text"', '0,"k0","burn"'), "unknown action 'burn'"),
+        (('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,99'), "donor_pair_id is no other pair"),
+        (('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,cat'), "cannot be read as a plan in CSV"),
+        (("pair_id", "id"), "needs the columns"),
+        (('7,"k7"', '9,"k7"'), "in order of pair_id"),
+    ],
+)
+def test_edits_that_make_no_plan(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        edited(tmp_path, change)
+
+
+def test_pandas_may_have_written_it(tmp_path: Path) -> None:
+    """It makes 1.0 of 1 where other cells of the column are empty."""
+    import pandas as pd
+
+    plan = plan_of()
+    plan.save(tmp_path / "plan.csv")
+    pd.read_csv(tmp_path / "plan.csv").to_csv(tmp_path / "plan.csv", index=False)
+    assert ",1.0," in (tmp_path / "plan.csv").read_text(encoding="utf-8")
+    assert RepairPlan.load(tmp_path / "plan.csv").table.equals(plan.table)
+    text = (tmp_path / "plan.csv").read_text(encoding="utf-8")
+    (tmp_path / "plan.csv").write_text(text.replace(",1.0,k1", ",1.5,k1"), encoding="utf-8")
+    with pytest.raises(DataError, match="cannot be read as a plan"):
+        RepairPlan.load(tmp_path / "plan.csv")
+
+
+def test_without_its_other_half_a_csv_is_no_plan(tmp_path: Path) -> None:
+    plan_of().save(tmp_path / "plan.csv")
+    (tmp_path / "plan.csv.json").unlink()
+    with pytest.raises(DataError, match=r"plan\.csv\.json"):
+        RepairPlan.load(tmp_path / "plan.csv")
+
+
+def test_plans_of_any_text(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    letters = list("ab '\"=-+@,;\n\t\r日é")
+    texts = ["".join(rng.choice(letters, rng.integers(0, 6))) for _ in range(300)]
+    table = pa.table({
+        "pair_id": np.arange(300), "key": texts[::-1], "action": ["keep"] * 300, "caption": texts,
+        "original_caption": texts, **{
+            name: pa.nulls(300, PLAN_SCHEMA.field(name).type)
+            for name in PLAN_SCHEMA.names
+            if name not in ("pair_id", "key", "action", "caption", "original_caption")
+        },
+    })  # fmt: skip
+    plan = RepairPlan(table, 0.1, 0.5)
+    plan.save(tmp_path / "plan.csv")
+    assert RepairPlan.load(tmp_path / "plan.csv").table.equals(plan.table)
+
+
+def test_killed_between_the_table_and_its_note_the_older_plan_is_what_it_was(tmp_path: Path) -> None:
+    """The note is renamed first: the old table may stand beside the new note, and then counts the old note in it."""
+    path = tmp_path / "plan.csv"
+    old = replace(plan_of(), threshold=0.25)
+    new = replace(plan_of({6: {"action": "drop", "caption": None}}), threshold=0.75)
+    old.save(path)
+    kept = path.read_bytes()
+    for same_table in (True, False):
+        (replace(old, threshold=0.75) if same_table else new).save(path, overwrite=True)
+        assert RepairPlan.load(path).threshold == 0.75
+        path.write_bytes(kept)
+        found = RepairPlan.load(path)
+        assert found.threshold == (0.75 if same_table else 0.25) and found.table.equals(old.table)
+        old.save(path, overwrite=True)
+
+
+def test_the_note_beside_a_csv_is_replaced_only_where_it_is_one_and_asked_for(tmp_path: Path) -> None:
+    path, beside = tmp_path / "plan.csv", tmp_path / "plan.csv.json"
+    for theirs in ("mine", "[]", '{"threshold": 1}'):
+        beside.write_text(theirs, encoding="utf-8")
+        for overwrite in (False, True):
+            with pytest.raises(OutputExistsError, match=r"plan\.csv\.json exists and is no plan's"):
+                plan_of().save(path, overwrite=overwrite)
+        assert beside.read_text(encoding="utf-8") == theirs and not path.exists()
+    beside.unlink()
+    plan_of().save(path)
+    path.rename(tmp_path / "edited.csv")  # its note may be wanted yet
+    with pytest.raises(OutputExistsError, match="overwrite"):
+        plan_of().save(path)
+    plan_of().save(path, overwrite=True)

@@ -1,0 +1,179 @@
+"""Captions written for dropped pairs: used only where the scorer likes them better, and not over and over."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cleanpairs import CRCL, Pairs
+from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.repair.recaption import recaption
+
+COLOURS = {"red": (200, 30, 30), "green": (30, 180, 30), "blue": (30, 30, 200)}
+
+
+def png(colour: str, side: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (side, side), COLOURS[colour]).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+class Namer:
+    """Names the colour of a picture, really looking at it; ``lies`` of them in turn are wrong."""
+
+    name = "namer"
+
+    def __init__(self, text: str = "a {} square of {}", lies: int = 0) -> None:
+        self.text, self.lies, self.looked = text, lies, 0
+
+    def caption(self, images: Sequence[Image.Image]) -> list[str]:
+        told = []
+        for image in images:
+            pixel = np.asarray(image.convert("RGB"))[0, 0].astype(int)
+            names = sorted(COLOURS, key=lambda c: float(np.abs(pixel - COLOURS[c]).sum()))
+            self.looked += 1
+            told.append(self.text.format(names[1 if self.looked <= self.lies else 0], image.width))
+        return told
+
+
+def corpus(n: int = 12) -> tuple[Pairs, RepairPlan]:
+    """Squares of three colours, all captioned "purple"; the first half of the plan is dropped, the rest kept."""
+    names = [list(COLOURS)[i % 3] for i in range(n)]
+    pairs = Pairs.from_arrays(["purple"] * n, images=[png(c, 8 + i) for i, c in enumerate(names)])
+    import pyarrow as pa
+
+    from cleanpairs.repair.plan import PLAN_SCHEMA
+
+    rows = [
+        {
+            "pair_id": i, "key": pairs.keys[i], "action": "drop" if i < n // 2 else "keep", "correspondence": 0.1,
+            "caption": None if i < n // 2 else "purple", "original_caption": "purple",
+            "reason": "no candidate" if i < n // 2 else None,
+        }
+        for i in range(n)
+    ]  # fmt: skip
+    return pairs, RepairPlan(pa.Table.from_pylist(rows, PLAN_SCHEMA), 0.5, 0.5, pairs.source.fingerprint)
+
+
+def by_colour(pairs: Pairs) -> np.ndarray:
+    """1 where the caption names the picture's colour, 0.6 where it names no colour, 0.1 for a wrong one."""
+    scores = []
+    for i, caption in zip(pairs.image_index.tolist(), pairs.captions, strict=True):
+        said = [c for c in COLOURS if c in caption]
+        scores.append(0.6 if not said else 1.0 if said[0] == list(COLOURS)[i % 3] else 0.1)
+    return np.array(scores, dtype=np.float32)
+
+
+def test_dropped_pairs_get_captions_that_fit() -> None:
+    pairs, plan = corpus()
+    new = recaption(pairs, plan, Namer(), by_colour)
+    table = new.table.to_pylist()
+    for i, row in enumerate(table):
+        colour = list(COLOURS)[i % 3]
+        if i < 6:
+            assert row["action"] == "recaption" and row["caption"] == f"a {colour} square of {8 + i}"
+            assert row["repair_score"] == 1 and row["reason"] == "captioned by namer" and row["donor_pair_id"] is None
+        else:
+            assert row == plan.table.to_pylist()[i]
+    assert new.summary().recaptioned == new.summary().repaired == 6 and new.summary().dropped == 0
+    assert "caption written" in str(new.summary()) and new.settings["recaption"] == "namer"
+    applied = new.apply(pairs)
+    assert applied.captions[:2] == ["a red square of 8", "a green square of 9"] and len(applied) == 12
+    assert len(set(applied.text_group.tolist())) == 7
+
+
+def test_a_caption_that_is_no_better_is_not_used() -> None:
+    pairs, plan = corpus()
+    new = recaption(pairs, plan, Namer(lies=2), by_colour).table.to_pylist()
+    assert [row["action"] for row in new[:6]] == ["drop"] * 2 + ["recaption"] * 4
+    assert new[0]["reason"] == "no candidate"
+    high = recaption(pairs, plan, Namer("a square of {1}, not {0}"), lambda p: np.full(len(p), 0.4, np.float32))
+    assert high.table.equals(plan.table)  # below the lowest repair score
+
+
+def test_equal_captions_go_to_so_many_images_only() -> None:
+    pairs, plan = corpus()
+    for reuse in (1, 2):
+        new = recaption(pairs, plan, Namer("A {0}  square"), by_colour, max_reuse=reuse)
+        assert new.summary().recaptioned == 3 * reuse
+
+
+def test_pictures_that_cannot_be_read_stay_dropped() -> None:
+    pairs, plan = corpus()
+    pairs.images._images[1] = b"no picture"  # type: ignore[attr-defined]
+    pairs.images._images[2] = None  # type: ignore[attr-defined]
+    new = recaption(pairs, plan, Namer(), by_colour).table["action"].to_pylist()
+    assert new[:6] == ["recaption", "drop", "drop", "recaption", "recaption", "recaption"]
+
+
+def test_what_cannot_be() -> None:
+    pairs, plan = corpus()
+    vectors = Pairs.from_arrays(["purple"] * 12, features=np.eye(12, 4, dtype=np.float32))
+    with pytest.raises(DataError, match="other data"):
+        recaption(vectors, plan, Namer(), by_colour)
+    from dataclasses import replace
+
+    with pytest.raises(ConfigError, match="vectors only"):
+        recaption(vectors, replace(plan, fingerprint=""), Namer(), by_colour)
+    for wrong in ({"min_repair_score": 2.0}, {"max_reuse": 0}):
+        with pytest.raises(ConfigError, match="min_repair_score"):
+            recaption(pairs, plan, Namer(), by_colour, **wrong)  # type: ignore[arg-type]
+
+
+def test_nothing_dropped_nothing_written() -> None:
+    pairs, plan = corpus(1)
+    writer = Namer()
+    assert recaption(pairs, plan, writer, by_colour) is plan and writer.looked == 0
+
+
+def test_saved_edited_and_read_again(tmp_path: Path) -> None:
+    """A model's caption stays; a person's own comes in by the same action."""
+    pairs, plan = corpus()
+    path = tmp_path / "plan.csv"
+    recaption(pairs, plan, Namer(), by_colour).save(path)
+    text = path.read_text(encoding="utf-8")
+    old = f'7,"{pairs.keys[7]}","keep",0.1,,,"purple"'
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, f'7,"{pairs.keys[7]}","recaption",0.1,,,"what I see"'), encoding="utf-8")
+    table = RepairPlan.load(path).table.to_pylist()
+    assert table[0]["caption"] == "a red square of 8" and table[0]["repair_score"] == 1
+    assert table[7]["caption"] == "what I see"
+
+
+def test_a_fitted_model_judges_a_captioning_model(tmp_path: Path) -> None:
+    """The whole way, with a tiny ViT and text decoder from disk; it knows nothing, so little of it is used."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[1] / "encoders" / "test_captioner.py")
+    assert spec is not None and spec.loader is not None
+    tiny: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tiny)
+    (tmp_path / "model").mkdir()
+    tiny.save_vit_gpt2(tmp_path / "model")
+    rng = np.random.default_rng(0)
+    images = [png(list(COLOURS)[i % 3], 16 + i) for i in range(30)]
+    captions = [f"{list(COLOURS)[i % 3]} {w}" for i, w in enumerate(rng.choice(["cat", "dog", "boat"], 30))]
+    captions[:9] = captions[1:9] + captions[:1]
+    pairs = Pairs.from_arrays(captions, images=images)
+    model = CRCL(
+        backbone="mlp", image_encoder="cnn", image_size=16, dim=8, epochs=1, refine_epochs=(1,), freeze=1, batch_size=8,
+        eval_group_size=8, device="cpu",
+    ).fit(pairs)  # fmt: skip
+    plan = model.rematch(pairs, threshold=0.99, min_repair_score=1.0)
+    assert plan.summary().dropped > 0
+    new = model.recaption(pairs, plan, tmp_path / "model", min_repair_score=0.0, max_reuse=30)
+    rows = np.flatnonzero([a == "recaption" for a in new.table["action"].to_pylist()])
+    before = model.score_pairs(pairs)
+    after = model.score_pairs(new.apply(pairs))
+    kept = np.flatnonzero([a not in ("drop", "quarantine") for a in new.table["action"].to_pylist()])
+    for at, i in enumerate(kept.tolist()):
+        if i in rows:
+            assert after[at] > before[i]
+            assert new.table["repair_score"][i].as_py() == pytest.approx(float(after[at]), abs=1e-5)

@@ -1,0 +1,231 @@
+"""Recall against a brute-force count, detection against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.scoring.evaluate import (
+    Recall,
+    detection,
+    folds_of,
+    mean_recall,
+    recall,
+    recall_folds,
+    recall_of_blocks,
+    recall_of_similarity,
+)
+
+
+def unit(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
+    z = rng.normal(size=(n, dim)).astype(np.float32)
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+def brute_force(z_image: np.ndarray, z_text: np.ndarray, owner: np.ndarray) -> list[float]:
+    """Sort every query's answers; a hit if one of the right ones is among the first K."""
+    S = z_image.astype(np.float64) @ z_text.astype(np.float64).T
+    out = []
+    for sims, right in (
+        (S, [set(np.flatnonzero(owner == i).tolist()) for i in range(len(z_image))]),
+        (S.T, [{int(i)} for i in owner]),
+    ):
+        queries = [q for q, r in enumerate(right) if r]
+        for k in (1, 5, 10):
+            hits = [bool(set(np.argsort(-sims[q])[:k].tolist()) & right[q]) for q in queries]
+            out.append(100 * float(np.mean(hits)))
+    return out
+
+
+@pytest.mark.parametrize("block", [3, 7, 1024])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_recall_with_five_captions_an_image(shuffled: bool, block: int) -> None:
+    rng = np.random.default_rng(0)
+    z_image = unit(rng, 40)
+    owner = np.repeat(np.arange(40), 5)
+    if shuffled:
+        owner = rng.permutation(owner)
+    z_text = z_image[owner] + rng.normal(scale=0.5, size=(200, 8)).astype(np.float32)
+    z_text = (z_text / np.linalg.norm(z_text, axis=1, keepdims=True)).astype(np.float32)
+    got = recall(z_image, z_text, owner, block=block)
+    want = brute_force(z_image, z_text, owner)
+    assert 5 < want[0] < 95  # the corpus tells something
+    assert [got.i2t_r1, got.i2t_r5, got.i2t_r10, got.t2i_r1, got.t2i_r5, got.t2i_r10] == pytest.approx(want)
+    assert got.rsum == pytest.approx(sum(want)) == got.to_dict()["rsum"]
+
+
+def figures(found: Recall) -> list[float]:
+    return [found.i2t_r1, found.i2t_r5, found.i2t_r10, found.t2i_r1, found.t2i_r5, found.t2i_r10]
+
+
+def noisy_corpus(m: int, per_image: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Embeddings of images and captions, and the image of each caption, shuffled."""
+    rng = np.random.default_rng(seed)
+    z_image, owner = unit(rng, m), rng.permutation(np.repeat(np.arange(m), per_image))
+    z_text = z_image[owner] + rng.normal(scale=0.5, size=(len(owner), 8)).astype(np.float32)
+    return z_image, (z_text / np.linalg.norm(z_text, axis=1, keepdims=True)).astype(np.float32), owner
+
+
+@pytest.mark.parametrize("block", [1, 7, 300])
+@pytest.mark.parametrize(("m", "per_image"), [(1, 1), (2, 1), (2, 5), (9, 5), (11, 1), (60, 5), (290, 2)])
+def test_every_way_to_recall_is_the_same(m: int, per_image: int, block: int) -> None:
+    z_image, z_text, owner = noisy_corpus(m, per_image, seed=m)
+    S = z_image @ z_text.T
+    asked: list[int] = []
+
+    def similarity(rows: np.ndarray) -> np.ndarray:
+        asked.extend(rows.tolist())
+        return S[rows]
+
+    want = pytest.approx(brute_force(z_image, z_text, owner))
+    assert figures(recall(z_image, z_text, owner, block=block)) == want
+    assert figures(recall_of_similarity(S, owner, block=block)) == want
+    assert figures(recall_of_blocks(similarity, m, owner, block=block)) == want
+    assert asked == list(range(m))  # one pass
+
+
+def by_counting(S: np.ndarray, owner: np.ndarray) -> list[float]:
+    """Ties and what is no number count against us, one query after the other."""
+    ranks_i, ranks_t = [], []
+    for i in np.unique(owner):
+        best = S[i, owner == i].max()
+        ranks_i.append(sum(not S[i, t] < best - np.float32(1e-6) for t in np.flatnonzero(owner != i)))
+        ranks_i[-1] = ranks_i[-1] if np.isfinite(best) else 10**9
+    for t, i in enumerate(owner):
+        ranks_t.append(sum(not S[k, t] < S[i, t] - np.float32(1e-6) for k in range(len(S)) if k != i))
+        ranks_t[-1] = ranks_t[-1] if np.isfinite(S[i, t]) else 10**9
+    return [100 * float(np.mean([rank < k for rank in ranks])) for ranks in (ranks_i, ranks_t) for k in (1, 5, 10)]
+
+
+@pytest.mark.parametrize("block", [4, 64])
+@pytest.mark.parametrize("what", ["ties", "nan", "inf", "-inf"])
+def test_odd_similarities_count_against_us_in_blocks_too(what: str, block: int) -> None:
+    rng = np.random.default_rng(4)
+    owner = rng.permutation(np.repeat(np.arange(30), 3))
+    S = rng.random((30, 90)).astype(np.float32).round(1)
+    S[owner, np.arange(90)] += np.float32(0.3)
+    if what != "ties":
+        S[rng.random(S.shape) < 0.01] = float(what)
+    want = pytest.approx(by_counting(S, owner))
+    assert figures(recall_of_similarity(S, owner, block=block)) == want
+    assert figures(recall_of_blocks(lambda rows: S[rows], 30, owner, block=block)) == want
+
+
+def test_one_pair_that_is_no_number_is_no_hit() -> None:
+    nothing = np.full((1, 1), np.nan, np.float32)
+    owner = np.zeros(1, np.int64)
+    assert recall(nothing, nothing, owner).rsum == 0.0
+    assert recall_of_similarity(nothing, owner).rsum == 0.0
+    assert recall_of_blocks(lambda rows: nothing[rows], 1, owner).rsum == 0.0
+
+
+def test_five_folds_are_the_mean_of_five_test_sets() -> None:
+    z_image, z_text, owner = noisy_corpus(100, 5, seed=0)
+    parts = []
+    for k in range(5):
+        inside = (owner >= 20 * k) & (owner < 20 * k + 20)
+        parts.append(brute_force(z_image[20 * k : 20 * k + 20], z_text[inside], owner[inside] - 20 * k))
+    assert figures(recall_folds(z_image, z_text, owner)) == pytest.approx(np.mean(parts, axis=0).tolist())
+    assert recall_folds(z_image, z_text, owner, folds=1) == recall(z_image, z_text, owner)
+    S = z_image @ z_text.T
+    by_hand = [recall_of_similarity(S[np.ix_(f.images, f.captions)], f.image_index) for f in folds_of(100, owner)]
+    assert figures(mean_recall(by_hand)) == pytest.approx(np.mean(parts, axis=0).tolist())
+
+
+def test_every_caption_is_in_one_fold() -> None:
+    owner = np.random.default_rng(0).integers(0, 13, 50)
+    parts = list(folds_of(13, owner, 5))
+    assert [len(f.images) for f in parts] == [3, 3, 3, 2, 2]
+    assert sorted(np.concatenate([f.captions for f in parts]).tolist()) == list(range(50))
+    for f in parts:
+        assert np.array_equal(f.images[f.image_index], owner[f.captions])
+
+
+def test_what_recall_cannot_use_is_refused() -> None:
+    z_image, z_text, owner = noisy_corpus(4, 2, seed=0)
+    S = z_image @ z_text.T
+    for wrong in (owner + 1, owner - 1):
+        with pytest.raises(DataError, match="image rows 0 to 3"):
+            recall(z_image, z_text, wrong)
+        with pytest.raises(DataError, match="image rows 0 to 3"):
+            recall_of_similarity(S, wrong)
+        with pytest.raises(DataError, match="image rows 0 to 3"):
+            recall_of_blocks(lambda rows: S[rows], 4, wrong)
+    with pytest.raises(DataError, match="asked for"):
+        recall_of_blocks(lambda rows: S[:1], 4, owner)
+    with pytest.raises(DataError, match=r"is \(rows, 8\)"):
+        recall_of_blocks(lambda rows: S[rows, :5], 4, owner)
+    with pytest.raises(DataError, match="1 to 4 folds"):
+        recall_folds(z_image, z_text, owner, folds=5)
+    with pytest.raises(DataError, match="at least one"):
+        mean_recall([])
+    with pytest.raises(DataError, match="at least one"):
+        recall_of_blocks(lambda rows: S[rows], 0, np.empty(0, np.int64))
+
+
+def test_an_image_without_a_caption_is_no_query() -> None:
+    rng = np.random.default_rng(1)
+    z_image, z_text = unit(rng, 6), unit(rng, 4)
+    owner = np.array([0, 2, 2, 5])
+    got = recall(z_image, z_text, owner)
+    want = brute_force(z_image, z_text, owner)
+    assert [got.i2t_r1, got.t2i_r1, got.t2i_r5] == pytest.approx([want[0], want[3], want[4]])
+
+
+@pytest.mark.parametrize("dim", [7, 64, 512, 1024])
+def test_ties_count_against_us(dim: int) -> None:
+    """A collapsed model gives every pair one similarity, whatever rounding says: it finds nothing."""
+    z = unit(np.random.default_rng(2), 1, dim)
+    same = np.repeat(z, 30, axis=0)
+    assert recall(same, same, np.arange(30)).rsum == 0.0
+
+
+def test_a_diverged_model_finds_nothing() -> None:
+    nothing = np.full((20, 4), np.nan, np.float32)
+    assert recall(nothing, nothing, np.arange(20)).rsum == 0.0
+
+
+def test_two_images_alike_are_one_tie() -> None:
+    z = unit(np.random.default_rng(3), 12, 300)
+    z[1] = z[0]
+    got = recall(z, z, np.arange(12))
+    assert got.t2i_r1 == got.i2t_r1 == pytest.approx(100 * 10 / 12)
+    assert got.t2i_r5 == got.i2t_r5 == 100.0
+
+
+def test_a_perfect_model() -> None:
+    z = np.eye(20, dtype=np.float32)
+    assert recall(z, z, np.arange(20)).rsum == 600.0
+    assert recall(z[:1], z[:1], np.array([0])).rsum == 600.0
+
+
+def test_nothing_to_rank_is_refused() -> None:
+    with pytest.raises(DataError, match="at least one"):
+        recall(np.empty((0, 4), np.float32), np.empty((0, 4), np.float32), np.empty(0, np.int64))
+
+
+def test_detection_is_scikit_learns() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.random(500) < 0.3
+    y = np.clip(rng.normal(np.where(truth, 0.3, 0.6), 0.2), 0, 1).astype(np.float32).round(2)  # with ties
+    found = detection(y, truth, 0.45)
+    precision, share, f1, _ = precision_recall_fscore_support(truth, y < 0.45, average="binary")
+    assert found.auroc == pytest.approx(roc_auc_score(truth, -y))
+    assert found.ap == pytest.approx(average_precision_score(truth, -y))
+    assert (found.precision, found.recall, found.f1) == pytest.approx((precision, share, f1))
+
+
+def test_quarantined_pairs_are_left_out() -> None:
+    y, truth = np.array([0.1, 0.9, np.nan, 0.2, np.nan]), np.array([True, False, True, True, False])
+    assert detection(y, truth, 0.5) == detection(y[[0, 1, 3]], truth[[0, 1, 3]], 0.5)
+    assert detection(y, truth, 0.5).recall == 1.0
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_one_class_has_no_auroc(value: bool) -> None:
+    found = detection(np.array([0.2, 0.8]), np.array([value, value]), 0.5)
+    assert np.isnan(found.auroc) and np.isnan(found.ap)
+    assert np.isfinite([found.precision, found.recall, found.f1]).all()
+    assert np.isnan(detection(np.empty(0), np.empty(0, bool), 0.5).auroc)

@@ -1,0 +1,46 @@
+"""The worked example of CONTRIBUTING.md is a method: it trains, finds, repairs, is saved and read."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from cleanpairs import PairCleaner, Pairs
+from cleanpairs.core.registry import METHODS, Registry
+
+PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
+
+
+def test_a_method_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (source,) = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(source.splitlines()) <= 45
+    ((name, target, *about),) = re.findall(r'^    "(\w+)": \("([\w.:]+)", "(.+)", "(.+)"\),$', text, re.MULTILINE)
+    (tmp_path / "example_gce.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entry = (target.replace("cleanpairs.methods.gce", "example_gce"), *about)
+    monkeypatch.setitem(METHODS._entries, name, Registry("method", {name: entry}).entry(name))
+    method = METHODS.load(name)
+    assert method is importlib.import_module("example_gce").GCE
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(20, 12)).astype(np.float32)
+    words = [rng.choice(20, 3, replace=False) for _ in range(120)]
+    captions = [" ".join(f"word{k}" for k in row) for row in words]
+    captions[:30] = captions[1:30] + captions[:1]
+    pairs = Pairs.from_arrays(captions, features=np.stack([table[row].sum(0) for row in words]))
+    small = {"backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3,
+             "tau": 0.1, "epochs": 8, "image_drop": 0.0, "text_drop": 0.1}  # fmt: skip
+    model = method(**small, device="cpu", q=0.5).fit(pairs)
+    assert roc_auc_score(np.arange(120) >= 30, model.correspondence_) > 0.8
+    assert len(model.rematch(pairs).to_pandas()) == 120
+    model.save_pretrained(tmp_path / "model")
+    again = PairCleaner.from_pretrained(tmp_path / "model")
+    assert type(again) is method and again.q == 0.5
+    np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
+    with pytest.raises(Exception, match="q of gce must be"):
+        method(q=2).fit(pairs)

@@ -1,0 +1,598 @@
+"""The training loop: what an epoch covers, what is skipped, and that a resumed training is the same to the bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cleanpairs.core.errors import DataError, RefusedError, ResourceError
+from cleanpairs.core.interrupt import Interrupts, Terminated
+from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.momentum import MomentumCorrection
+from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.encoders.vse_inf import VSEInf
+from cleanpairs.objectives.acl import ActiveComplementaryLoss
+from cleanpairs.objectives.base import Objective
+from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.trainer import (
+    MAX_NON_FINITE,
+    SingleNetwork,
+    Trained,
+    Trainer,
+    TrainingData,
+    TrainingSettings,
+    TrainingStage,
+)
+from cleanpairs.trainer.checkpoints import Checkpoint
+from cleanpairs.trainer.context import random_batches
+from cleanpairs.trainer.guards import halves
+
+WORDS = "red blue green cat dog bird big small old new".split()
+SETTINGS = TrainingSettings(batch_size=8, lr=2e-3, eval_group_size=8, label_rounds=2, bucket=2, seed=3)
+STAGES = [TrainingStage(2), TrainingStage(3, lr_update=2)]
+
+
+def corpus(n: int = 44, regions: int = 3, seed: int = 0) -> tuple[TrainingData, Tokenizer]:
+    """Captions of 1 to 5 words, whose vectors are the words' (a sum, with noise)."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(len(WORDS), 16))
+    captions, images = [], []
+    for _ in range(n):
+        chosen = rng.choice(len(WORDS), rng.integers(1, 6), replace=False)
+        captions.append(" ".join(WORDS[k] for k in chosen))
+        images.append(vectors[chosen].sum(0) + 0.1 * rng.normal(size=(regions, 16)))
+    tokenizer = Tokenizer.fit(captions)
+    array = np.array(images, dtype=np.float32).reshape(n, regions, 16)
+    ids = np.arange(n)
+    _, text_group = np.unique([" ".join(sorted(c.split())) for c in captions], return_inverse=True)
+    return TrainingData(array, tokenizer.encode(captions), ids, ids, text_group.astype(np.int64)), tokenizer
+
+
+def builder(tokenizer: Tokenizer) -> Callable[[], VSEInf]:
+    return lambda: VSEInf(len(tokenizer), 16, dim=16, dim_word=8)
+
+
+def validate(model: Any) -> float:
+    """Some figure that differs from epoch to epoch, up and down."""
+    total = sum(float(v.double().abs().sum()) for v in model.state_dict().values())
+    return float(np.sin(1e4 * total))
+
+
+def train(
+    checkpoint: Checkpoint | None = None,
+    *,
+    resume: bool = False,
+    on_step: Callable[[int, int, float], None] | None = None,
+    on_epoch: Callable[[Any, np.ndarray], None] | None = None,
+    settings: TrainingSettings = SETTINGS,
+    with_val: bool = True,
+    n: int = 44,
+    label_pass: str = "eval",
+) -> Trained:
+    data, tokenizer = corpus(n)
+    labels = MomentumCorrection(len(data), freeze=1, guard=False)
+    trainer = Trainer(settings, checkpoint=checkpoint, on_step=on_step, on_epoch=on_epoch)
+    return trainer.fit(
+        data,
+        STAGES,
+        SingleNetwork(ActiveComplementaryLoss(tau=0.1), labels, label_pass=label_pass),
+        builder(tokenizer),
+        validate if with_val else None,
+        resume,
+    )
+
+
+def assert_same(a: Trained, b: Trained) -> None:
+    """Weights, labels and what was found on the way, to the bit."""
+    first, second = a.model.state_dict(), b.model.state_dict()
+    assert first.keys() == second.keys() and len(first) > 10
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    assert np.array_equal(a.values, b.values)
+    assert a.best_val_rsum == b.best_val_rsum
+    timeless = [[{k: v for k, v in line.items() if "second" not in k} for line in t.history] for t in (a, b)]
+    assert timeless[0] == timeless[1]
+
+
+class StopAt:
+    """Sends this process a signal after some steps."""
+
+    def __init__(self, step: int, number: int = signal.SIGINT) -> None:
+        self.step, self.number, self.seen = step, number, 0
+
+    def __call__(self, done: int, total: int, loss: float) -> None:
+        self.seen += 1
+        if self.seen == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> dict[str, Trained]:
+    return {
+        "eval": train(),
+        "batch": train(label_pass="batch"),
+    }
+
+
+# 44 pairs in batches of 8: 6 steps an epoch, 12 in the first stage, 30 in all
+@pytest.mark.parametrize(
+    ("step", "label_pass"), [*((step, "eval") for step in (1, 6, 12, 14, 30)), *((step, "batch") for step in (3, 24))]
+)
+def test_resume_is_the_same_to_the_bit(
+    step: int, label_pass: str, tmp_path: Path, uninterrupted: dict[str, Trained]
+) -> None:
+    """Within the first epoch, at an epoch's end (6), at a stage's (12), inside the second stage, at the last step."""
+    with pytest.raises(KeyboardInterrupt) as stop:
+        train(Checkpoint(tmp_path, "f"), on_step=StopAt(step), label_pass=label_pass)
+    assert not isinstance(stop.value, Terminated)
+    assert_same(train(Checkpoint(tmp_path, "f"), resume=True, label_pass=label_pass), uninterrupted[label_pass])
+
+
+def test_a_run_stopped_at_every_few_steps(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
+    stops = 0
+    while True:
+        try:
+            trained = train(Checkpoint(tmp_path, "f"), resume=stops > 0, on_step=StopAt(4))
+            break
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops == 7
+    assert_same(trained, uninterrupted["eval"])
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3, 5])
+def test_a_signal_between_two_epochs_stops_too(epoch: int, tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
+    """During the label pass or the validation: also behind the last epoch, where no step would notice any more."""
+    seen = []
+
+    def on_epoch(record: Any, y: np.ndarray) -> None:
+        seen.append(record)
+        if len(seen) == epoch:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Checkpoint(tmp_path, "f"), on_epoch=on_epoch)
+    assert len(seen) == epoch
+    assert_same(train(Checkpoint(tmp_path, "f"), resume=True), uninterrupted["eval"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_are_told_apart(tmp_path: Path, number: int) -> None:
+    with pytest.raises(Terminated) as found:
+        train(Checkpoint(tmp_path, "f"), on_step=StopAt(2, number))
+    assert found.value.number == number
+    assert Checkpoint(tmp_path, "f").exists()
+
+
+def test_handlers_are_put_back_and_a_second_sigint_does_not_wait() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    with Interrupts(enabled=False):
+        assert signal.getsignal(signal.SIGINT) == before[0]
+
+
+def test_under_nohup_a_terminal_may_go() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupts.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_resume_without_a_checkpoint_begins(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
+    assert_same(train(Checkpoint(tmp_path, "f"), resume=True), uninterrupted["eval"])
+
+
+def test_a_finished_training_resumes_to_itself(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
+    train(Checkpoint(tmp_path, "f"))
+    steps: list[int] = []
+    again = train(Checkpoint(tmp_path, "f"), resume=True, on_step=lambda done, total, loss: steps.append(done))
+    assert steps == []
+    assert_same(again, uninterrupted["eval"])
+
+
+def test_seeds_differ_and_repeat(uninterrupted: dict[str, Trained]) -> None:
+    assert_same(train(), uninterrupted["eval"])
+    other = train(settings=replace(SETTINGS, seed=4))
+    assert not np.array_equal(other.values, uninterrupted["eval"].values)
+
+
+def test_the_callers_random_state_is_left_alone() -> None:
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    train(with_val=False)
+    assert torch.equal(torch.rand(3), want)
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [0, 7, 0.5, -1])
+def test_a_truncated_checkpoint_is_named(keep: float, tmp_path: Path) -> None:
+    train(Checkpoint(tmp_path, "f"), with_val=False)
+    file = tmp_path / "last.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * keep) if keep == 0.5 else int(keep)])
+    with pytest.raises(DataError, match=r"last\.safetensors.*--overwrite"):
+        train(Checkpoint(tmp_path, "f"), resume=True)
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
+    train(Checkpoint(tmp_path, "one"), with_val=False)
+    with pytest.raises(DataError, match="other data or settings"):
+        train(Checkpoint(tmp_path, "two"), resume=True)
+
+
+def test_a_safetensors_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(2)}, tmp_path / "last.safetensors")
+    with pytest.raises(DataError, match=r"last\.safetensors"):
+        Checkpoint(tmp_path, "f").load()
+    save_file({"x": torch.zeros(2)}, tmp_path / "last.safetensors", metadata={"state": "[1, 2]"})
+    with pytest.raises(DataError, match=r"last\.safetensors"):
+        Checkpoint(tmp_path, "f").load()
+
+
+# -- losses that are not finite -------------------------------------------------------------------------------------
+
+
+class Faulty:
+    """An objective whose calls in ``bad`` (from 0) give NaN, or a finite loss with an infinite gradient."""
+
+    tau = 0.1
+
+    def __init__(self, bad: set[int], gradient: bool = False) -> None:
+        self.bad, self.gradient, self.calls = bad, gradient, 0
+
+    def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+        loss = ActiveComplementaryLoss(tau=self.tau)(S, labels, excluded)
+        bad = self.calls in self.bad
+        self.calls += 1
+        if bad and self.gradient:
+            return loss + torch.sqrt((S.diagonal() - S.diagonal().detach()).abs())  # + 0, whose gradient is not finite
+        return loss * float("nan") if bad else loss
+
+
+def train_with(objective: Objective, settings: TrainingSettings = SETTINGS) -> Trained:
+    data, tokenizer = corpus()
+    labels = Trusting(len(data))
+    return Trainer(settings).fit(data, [TrainingStage(3)], SingleNetwork(objective, labels), builder(tokenizer))
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
+def test_a_step_that_is_not_finite_is_not_applied(gradient: bool) -> None:
+    trained = train_with(Faulty({2, 6, 7}, gradient))
+    for name, value in trained.model.state_dict().items():
+        assert bool(torch.isfinite(value.float()).all()), name
+    assert trained.history[-1]["skipped_steps"] == 3
+    assert all(np.isfinite(line["loss"]) for line in trained.history)
+    assert np.isfinite(trained.values).all()
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
+def test_ten_in_a_row_are_refused(gradient: bool) -> None:
+    with pytest.raises(RefusedError, match=r"10 steps in a row.*pairs"):
+        train_with(Faulty(set(range(3, 3 + MAX_NON_FINITE)), gradient))
+    train_with(Faulty({*range(MAX_NON_FINITE - 1), *range(MAX_NON_FINITE, MAX_NON_FINITE + 4)}, gradient))
+
+
+def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
+    data, tokenizer = corpus()
+
+    class Seven:
+        tau = 0.1
+        calls = 0
+
+        def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+            self.calls += 1
+            return S.diagonal() * 0 + (float("nan") if self.calls == 2 else 7.0)
+
+    trained = Trainer(SETTINGS).fit(
+        data, [TrainingStage(1)], SingleNetwork(Seven(), Trusting(len(data))), builder(tokenizer)
+    )
+    assert trained.history[0]["loss"] == pytest.approx(7.0)
+
+
+def test_labels_of_a_diverged_batch_are_refused_or_finite() -> None:
+    """A vector of infinities makes the whole batch's probabilities NaN; none of them may become a label."""
+    data, tokenizer = corpus()
+    images = data.images.copy()
+    images[5] = np.inf
+    broken = replace(data, images=images)
+    labels = MomentumCorrection(len(data), freeze=1, guard=False)
+    plain = SingleNetwork(ActiveComplementaryLoss(tau=0.1), labels, label_pass="batch")
+    trained = Trainer(SETTINGS).fit(broken, [TrainingStage(3)], plain, builder(tokenizer))
+    assert np.isfinite(np.delete(trained.values, 5)).all()
+
+
+# -- epochs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bucket", [0, 1, 3, 8])
+@pytest.mark.parametrize("n", [2, 3, 7, 8, 9, 16, 17, 44, 100])
+def test_an_epoch_covers_every_pair_once(n: int, bucket: int) -> None:
+    lengths = corpus(n)[0].tokens.lengths
+    orders = set()
+    for epoch in (1, 2, 3):
+        batches, again = (
+            random_batches(np.arange(n), lengths, 8, bucket, np.random.default_rng(epoch)) for _ in range(2)
+        )
+        rows = np.concatenate(batches)
+        assert np.array_equal(np.sort(rows), np.arange(n))
+        assert min(len(b) for b in batches) >= 2  # a pair alone has no negative
+        assert max(len(b) for b in batches) <= 8 + 2
+        assert all(np.array_equal(a, b) for a, b in zip(batches, again, strict=True))
+        orders.add(tuple(rows.tolist()))
+    assert len(orders) > 1 or n < 4
+
+
+def test_buckets_hold_captions_of_like_length() -> None:
+    lengths = corpus(400)[0].tokens.lengths
+
+    def padding(bucket: int) -> float:
+        batches = random_batches(np.arange(400), lengths, 8, bucket, np.random.default_rng(1))
+        return sum(lengths[b].max() * len(b) - lengths[b].sum() for b in batches) / float(lengths.sum())
+
+    assert padding(8) < 0.5 * padding(1)
+
+
+def test_the_rate_falls_in_the_last_piece_only() -> None:
+    trained = train(with_val=False)
+    assert [line["lr"] for line in trained.history] == pytest.approx([2e-3, 2e-3, 2e-3, 2e-3, 2e-4])
+    assert [(line["stage"], line["epoch"]) for line in trained.history] == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+
+
+def test_the_best_epoch_of_the_last_piece_is_kept() -> None:
+    data, tokenizer = corpus()
+    kept: list[tuple[float, dict[str, Tensor]]] = []
+    figures = iter([3.0, 9.0, 5.0])
+
+    def judge(model: Any) -> float:
+        kept.append((next(figures), {k: v.clone() for k, v in model.state_dict().items()}))
+        return kept[-1][0]
+
+    plain = SingleNetwork(ActiveComplementaryLoss(tau=0.1), Trusting(len(data)))
+    trained = Trainer(SETTINGS).fit(data, STAGES, plain, builder(tokenizer), judge)
+    assert len(kept) == 3 and trained.best_val_rsum == 9.0
+    for name, value in trained.model.state_dict().items():
+        assert torch.equal(value, kept[1][1][name])
+    assert [line["val_rsum"] for line in trained.history] == [None, None, 3.0, 9.0, 5.0]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_too_few_pairs_are_refused(n: int) -> None:
+    data, tokenizer = corpus(n)
+    with pytest.raises(RefusedError, match="at least 2"):
+        Trainer(SETTINGS).fit(data, STAGES, SingleNetwork(ActiveComplementaryLoss(), Trusting(n)), builder(tokenizer))
+
+
+def test_two_pairs_train() -> None:
+    trained = train(n=2, with_val=False)
+    assert np.isfinite(trained.values).all()
+
+
+def test_it_learns() -> None:
+    data, tokenizer = corpus()
+    trainer = Trainer(replace(SETTINGS, lr=5e-3))
+    history = trainer.fit(
+        data, [TrainingStage(12)], SingleNetwork(InfoNCELoss(tau=0.1), Trusting(len(data))), builder(tokenizer)
+    ).history
+    assert history[-1]["loss"] < 0.6 * history[0]["loss"]
+    assert history[-1]["mean_probability"] > 0.5
+
+
+# -- batches that do not fit, and training that diverges --------------------------------------------------------------
+
+
+class OutOfMemory(SingleNetwork):
+    """Raises what torch raises on a GPU where a batch holds more than ``most`` pairs."""
+
+    most = 3
+
+    def loss(self, view: Any, network: int, batch: tuple[np.ndarray, ...], seed: int) -> torch.Tensor:
+        if sum(map(len, batch)) > self.most:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
+        return super().loss(view, network, batch, seed)
+
+
+class Separable(SingleNetwork):
+    """A loss of each pair by itself: the parts of a batch have the gradient of the whole."""
+
+    most = 10**6
+
+    def loss(self, view: Any, network: int, batch: tuple[np.ndarray, ...], seed: int) -> torch.Tensor:
+        if sum(map(len, batch)) > self.most:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        words = torch.from_numpy(1 + np.concatenate(batch) % len(WORDS))
+        vectors: Tensor = view.networks[0].model.text.embedding.weight[words]
+        return vectors.sin().sum(dim=1).mean()  # towers have dropout and batch norm, which mix the pairs
+
+
+def fitted(
+    procedure: type[SingleNetwork], *, n: int = 44, checkpoint: Checkpoint | None = None, resume: bool = False,
+    stages: list[TrainingStage] = STAGES, on_step: Any = None, settings: TrainingSettings = SETTINGS,
+    drop: float | None = None,
+) -> Trained:  # fmt: skip
+    data, tokenizer = corpus(n)
+    labels = MomentumCorrection(len(data), freeze=1, guard=False)
+    build = builder(tokenizer)
+
+    def built() -> VSEInf:
+        model = build()
+        if drop is not None:
+            model.image_drop = model.text_drop = drop
+        return model
+
+    return Trainer(settings, checkpoint=checkpoint, on_step=on_step).fit(
+        data, stages, procedure(ActiveComplementaryLoss(tau=0.1), labels), built, None, resume
+    )
+
+
+def test_a_batch_that_does_not_fit_is_computed_in_parts_and_recorded() -> None:
+    trained = fitted(OutOfMemory)
+    assert {line["batch_parts"] for line in trained.history} == {4}  # 8 pairs: halved to 4, and again to 2
+    assert all(np.isfinite(line["loss"]) for line in trained.history)
+    assert "in 4 parts" in trained.history[-1]["note"]
+    plain = fitted(SingleNetwork).history
+    assert {(line["batch_parts"], line["note"]) for line in plain} == {(1, None)}
+
+
+def test_the_parts_have_the_gradient_of_the_whole_where_pairs_do_not_depend_on_each_other() -> None:
+    class Halved(Separable):
+        most = 4
+
+    whole, halved = (fitted(p, n=8, stages=[TrainingStage(1)], drop=0.0) for p in (Separable, Halved))  # one step
+    assert halved.history[0]["batch_parts"] == 2
+    assert whole.history[0]["loss"] == pytest.approx(halved.history[0]["loss"], abs=1e-6)
+    first, second = whole.model.state_dict(), halved.model.state_dict()
+    for name in first:  # Adam's first step is the gradient's sign: where that is all but 0, rounding decides it
+        assert float(torch.isclose(first[name], second[name], atol=1e-4).float().mean()) > 0.98, name
+
+
+def test_a_run_in_parts_is_resumed_in_parts(tmp_path: Path) -> None:
+    whole = fitted(OutOfMemory)
+    with pytest.raises(KeyboardInterrupt):
+        fitted(OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), on_step=StopAt(9))
+    assert_same(fitted(OutOfMemory, checkpoint=Checkpoint(tmp_path, "f"), resume=True), whole)
+
+
+def test_a_device_that_does_not_hold_two_pairs_is_a_limit() -> None:
+    class Tiny(OutOfMemory):
+        most = 1
+
+    with pytest.raises(ResourceError, match="does not hold 2 pairs"):
+        fitted(Tiny)
+
+
+@pytest.mark.parametrize("sizes", [(8,), (7, 5), (2, 9), (1,), (2,), (3,)])
+@pytest.mark.parametrize("parts", [1, 2, 4, 64])
+def test_halves_lose_no_pair_and_leave_none_alone(sizes: tuple[int, ...], parts: int) -> None:
+    batch = tuple(np.arange(size) + 100 * k for k, size in enumerate(sizes))
+    cut = halves(batch, parts)
+    assert len(cut) <= parts
+    for k, rows in enumerate(batch):
+        assert np.concatenate([part[k] for part in cut]).tolist() == rows.tolist()
+        assert min(len(part[k]) for part in cut) >= min(2, len(rows))
+
+
+class Diverging(SingleNetwork):
+    """Draws all images to one point in an epoch, as long as the learning rate is above ``bears``."""
+
+    bears = 1.5e-3
+    at = (2, 2)
+
+    def loss(self, view: Any, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
+        return self.spoilt(super().loss(view, network, batch, seed), view)
+
+    def spoilt(self, loss: Tensor, view: Any) -> Tensor:
+        if (view.stage, view.epoch) == self.at and RATE[0] > self.bears:
+            for name, weight in view.networks[0].model.named_parameters():
+                if name.startswith("image") and name.endswith("bias"):
+                    weight.data.fill_(1e4)
+        return loss
+
+
+class Exploding(Diverging):
+    """Its loss grows a thousandfold instead."""
+
+    def spoilt(self, loss: Tensor, view: Any) -> Tensor:
+        return loss * 1000 if (view.stage, view.epoch) == self.at and RATE[0] > self.bears else loss
+
+
+RATE = [0.0]  # the learning rate of the epoch, as the loop has set it
+
+
+@pytest.fixture(autouse=True)
+def _seen_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cleanpairs.trainer import loop
+
+    set_lr = loop._Run.set_lr
+
+    def seen(self: Any, stage: TrainingStage, epoch: int, last: bool) -> None:
+        set_lr(self, stage, epoch, last)
+        RATE[0] = self.optimizers[0].param_groups[0]["lr"]
+
+    monkeypatch.setattr(loop._Run, "set_lr", seen)
+
+
+def test_the_rate_decays_again_and_again_from_the_end_of_the_warm_up() -> None:
+    """As the public codes of NCR and L2RM have it: 0.1 ** (epoch // lr_update), counted behind the warm-up."""
+    stage = TrainingStage(9, lr_update=3, warmup=2)
+    assert [stage.decay(epoch) for epoch in range(1, 10)] == pytest.approx([1] * 5 + [0.1] * 3 + [0.01])
+    assert {TrainingStage(9).decay(epoch) for epoch in range(1, 10)} == {1.0}
+
+
+LONG = [TrainingStage(1), TrainingStage(3, lr_update=3)]
+
+
+@pytest.mark.parametrize("kind", [Diverging, Exploding])
+@pytest.mark.parametrize("kept", [True, False], ids=["checkpoint", "memory"])
+def test_a_training_that_diverges_goes_back_once_with_half_the_rate(
+    kind: type[Diverging], kept: bool, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, checkpoint_seconds=0.0)
+    trained = fitted(kind, stages=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=settings)
+    assert [(h["stage"], h["epoch"]) for h in trained.history] == [(1, 1), (2, 1), (2, 2), (2, 3)]
+    fallbacks = [h["fallbacks"] for h in trained.history]
+    assert fallbacks == ([0, 0, 1, 1] if kept else [1, 1, 1, 1])
+    assert [h["lr"] for h in trained.history] == pytest.approx([SETTINGS.lr * 0.5**k for k in fallbacks])
+    assert max(h["loss"] for h in trained.history) < 100
+    assert "after a divergence at half the learning rate" in trained.history[-1]["note"]
+    assert np.isfinite(trained.values).all()
+
+
+@pytest.mark.parametrize("kind", [Diverging, Exploding])
+def test_a_training_that_diverges_again_is_refused(kind: type[Diverging], tmp_path: Path) -> None:
+    hopeless = type("Hopeless", (kind,), {"bears": 0.0})
+    words = "images are one point" if kind is Diverging else "mean loss of epoch 2 of stage 2"
+    with pytest.raises(RefusedError, match=f"diverged again at half the learning rate: .*{words}"):
+        fitted(hopeless, stages=LONG, checkpoint=Checkpoint(tmp_path, "f"))
+
+
+def test_a_run_that_went_back_is_resumed_at_its_rate(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, checkpoint_seconds=0.0)
+    whole = fitted(Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "a", "f"), settings=settings)
+    with pytest.raises(KeyboardInterrupt):
+        fitted(
+            Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "b", "f"), settings=settings, on_step=StopAt(20)
+        )  # 6 + 6 steps, 6 that diverge, and 2 of the same epoch at half the rate
+    again = fitted(Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "b", "f"), settings=settings, resume=True)
+    assert_same(again, whole)
+
+
+def test_the_pairs_of_a_batch_that_is_not_finite_are_named_by_their_id() -> None:
+    data, tokenizer = corpus()
+    data = replace(data, pair_id=np.arange(len(data)) + 5000)
+    objective = Faulty(set(range(3, 3 + MAX_NON_FINITE)))
+    with pytest.raises(RefusedError, match=r"pairs \(pair_id\) 50\d\d, 50\d\d"):
+        Trainer(SETTINGS).fit(
+            data, [TrainingStage(3)], SingleNetwork(objective, Trusting(len(data))), builder(tokenizer)
+        )
+
+
+def test_alike_rows_are_no_collapse() -> None:
+    data, tokenizer = corpus(12)
+    images = np.repeat(data.images[:1], 12, axis=0)
+    one = replace(data, images=images, image_group=np.zeros(12, np.int64), text_group=np.zeros(12, np.int64))
+    trained = Trainer(SETTINGS).fit(
+        one, [TrainingStage(3)], SingleNetwork(InfoNCELoss(tau=0.1), Trusting(12)), builder(tokenizer)
+    )
+    assert trained.history[-1]["fallbacks"] == 0

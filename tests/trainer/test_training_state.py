@@ -1,0 +1,53 @@
+"""A checkpoint that is damaged is an error of the data, whatever of it is damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.data.tensors import write_tensors
+from cleanpairs.trainer.checkpoints import Checkpoint, Position
+
+HEAD: dict[str, Any] = {
+    "fingerprint": "f", "position": [1, 2, 3], "best_rsum": None, "history": [], "plain": {}, "partial": False,
+}  # fmt: skip
+
+
+def checkpoint(folder: Path, head: Any) -> Checkpoint:
+    write_tensors({"model.w": torch.ones(2)}, folder / "last.safetensors", {"state": json.dumps(head)})
+    return Checkpoint(folder, "f")
+
+
+def test_it_is_read_back(tmp_path: Path) -> None:
+    state = Checkpoint(tmp_path, "f")
+    assert state.load() is None
+    layer = torch.nn.Linear(2, 2)
+    state.save(
+        position=Position(1, 2, 3), model=layer.state_dict(), optimizers=[torch.optim.Adam(layer.parameters())],
+        labels={"y": np.arange(3), "k": 5}, best=None, best_rsum=1.5, history=[{"epoch": 1}], partial=None,
+    )  # fmt: skip
+    found = state.load()
+    assert found is not None and found.position == Position(1, 2, 3) and found.best_rsum == 1.5
+    assert torch.equal(found.model["weight"], layer.weight) and found.labels["y"].tolist() == [0, 1, 2]
+    assert (found.labels["k"], found.partial, found.best, found.history) == (5, None, None, [{"epoch": 1}])
+
+
+@pytest.mark.parametrize("name", sorted(HEAD))
+def test_a_head_that_lacks_something(tmp_path: Path, name: str) -> None:
+    assert checkpoint(tmp_path, HEAD).load() is not None
+    with pytest.raises(DataError, match="cannot be read"):
+        checkpoint(tmp_path, {k: v for k, v in HEAD.items() if k != name}).load()
+
+
+@pytest.mark.parametrize(
+    "head", [[], 3, HEAD | {"position": 1}, HEAD | {"position": [1]}, HEAD | {"plain": []}, HEAD | {"history": None}]
+)
+def test_a_head_of_other_types(tmp_path: Path, head: Any) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        checkpoint(tmp_path, head).load()

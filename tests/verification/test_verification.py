@@ -1,0 +1,410 @@
+"""Verify: what is whole passes, and every kind of damage is found and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cleanpairs import load_pairs
+from cleanpairs.commands.fit import fit_run
+from cleanpairs.commands.run import SCORES_SCHEMA, write_scores
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.recipe import Recipe
+from cleanpairs.data import ParquetSink
+from cleanpairs.export import export_pairs
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.verification import Verification, kind_of, verify_path
+from cleanpairs.verification import tables as verification_tables
+
+N = 24
+
+
+def plan_for(pairs: Any, actions: list[str]) -> RepairPlan:
+    """A plan by hand: a repaired pair takes the caption, or the image, of the next one."""
+    n = len(pairs)
+    actions = [a if n > 1 else "keep" for a in actions]
+    donor = [(i + 1) % n if a.startswith("rematch") else None for i, a in enumerate(actions)]
+    gone = ("drop", "quarantine")
+    caption = [
+        None if a in gone else pairs.captions[d if a == "rematch_text" and d is not None else i]
+        for i, (a, d) in enumerate(zip(actions, donor, strict=True))
+    ]
+    columns: dict[str, Any] = {
+        "pair_id": range(n), "key": pairs.keys, "action": actions, "donor_pair_id": donor, "caption": caption,
+        "correspondence": [None if a == "quarantine" else 0.5 for a in actions],
+        "donor_key": [None if d is None else pairs.keys[d] for d in donor], "original_caption": pairs.captions,
+        "repair_score": [None if d is None else 0.75 for d in donor],
+    }  # fmt: skip
+    table = pa.table([pa.array(columns.get(f.name, [None] * n), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA)
+    return RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint, {})
+
+
+def corpus(path: Path, n: int = N, lists: bool = False) -> Path:
+    rng = np.random.default_rng(0)
+    captions: list[Any] = [f"caption {i} {'word ' * 20}" for i in range(n)]
+    columns = {
+        "key": pa.array([f"k{i}" for i in range(n)], pa.string()),
+        "image_features": pa.array(rng.normal(size=(n, 8)).astype(np.float32).tolist(), pa.list_(pa.float32(), 8)),
+    }
+    if lists:
+        columns["captions"] = pa.array([[c, c + " again"] for c in captions], pa.list_(pa.string()))
+    else:
+        columns["caption"] = pa.array(captions, pa.string())
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def export(folder: Path, n: int = N, lists: bool = False, out: str = "out.parquet", **options: Any) -> Path:
+    pairs = load_pairs(corpus(folder / "in.parquet", n, lists))
+    cycle = ["keep", "rematch_text", "drop", "keep", "drop" if lists else "rematch_image"]
+    plan = plan_for(pairs, [cycle[i % len(cycle)] for i in range(len(pairs))])
+    export_pairs(pairs, plan, folder / out, dropped=folder / "dropped.parquet", **options)
+    return folder / out
+
+
+def said(found: Verification) -> str:
+    return "\n".join(map(str, found.problems))
+
+
+# -- exports ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, N])
+@pytest.mark.parametrize("lists", [False, True])
+def test_an_export_is_whole(tmp_path: Path, n: int, lists: bool) -> None:
+    out = export(tmp_path, n, lists)
+    for path in (out, tmp_path / "out.parquet.manifest.json"):
+        found = verify_path(path)
+        assert found.kind == "export" and found.ok, said(found)
+        assert len(found.checked) == 10  # the manifest; hash and pages of three files; counts, ledger, values
+    json.dumps(found.to_dict())
+
+
+@pytest.mark.parametrize("format", ["datasets", "webdataset"])
+def test_an_export_as_a_directory_is_whole_and_a_file_more_in_it_is_not(tmp_path: Path, format: str) -> None:
+    out = export_images(tmp_path, format)
+    found = verify_path(out)
+    assert found.kind == "export" and found.ok, said(found)
+    (out / "extra.parquet").write_bytes(b"x")
+    assert "extra.parquet: is in the directory, and not in out.manifest.json" in said(verify_path(out))
+
+
+def export_images(folder: Path, format: str) -> Path:
+    columns = {"key": [f"k{i}" for i in range(4)], "image": [b"\xff\xd8\xff" + bytes([i]) for i in range(4)]}
+    table = pa.table({**columns, "caption": [f"caption {i}" for i in range(4)]})
+    pq.write_table(table, folder / "in.parquet")
+    pairs = load_pairs(folder / "in.parquet")
+    export_pairs(pairs, plan_for(pairs, ["keep", "rematch_text", "drop", "keep"]), folder / "out", format=format)
+    return folder / "out"
+
+
+@pytest.mark.parametrize("role", ["out.parquet", "out.parquet.ledger.parquet", "dropped.parquet"])
+def test_every_flipped_byte_of_every_file_is_found(tmp_path: Path, role: str) -> None:
+    out = export(tmp_path)
+    path = tmp_path / role
+    whole = path.read_bytes()
+    places = np.linspace(0, len(whole) - 1, 23).astype(int)
+    for at in places.tolist():
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        found = verify_path(out)
+        assert not found.ok and all(role in p.file for p in found.problems), (at, said(found))
+        assert "SHA-256" in said(found)
+    path.write_bytes(whole)
+    assert verify_path(out).ok
+
+
+def test_a_damaged_page_is_named_by_row_group_and_column(tmp_path: Path) -> None:
+    out = export(tmp_path)
+    path = tmp_path / "out.parquet"
+    column = pq.read_metadata(path).row_group(0).column(2)
+    assert column.path_in_schema == "caption"
+    whole = bytearray(path.read_bytes())
+    start = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
+    whole[start + 100] ^= 0xFF  # in the dictionary page, behind its header
+    path.write_bytes(whole)
+    for file in (out, shutil.copy(path, tmp_path / "alone.parquet")):
+        places = [p.place for p in verify_path(file).problems]
+        assert "row group 0, column 'caption'" in places
+        assert not [p for p in places if "column" in p and "caption" not in p]
+
+
+def edit_parquet(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Edit a file of an export and its entry in the manifest: what is left to notice is what it says."""
+    table = change(pq.read_table(path))
+    with ParquetSink(path, table.schema, image_feature=False) as sink:
+        sink.write(table)
+    manifest = next(path.parent.glob("*.manifest.json"))
+    noted = json.loads(manifest.read_text())
+    noted["files"][path.name] |= {"bytes": path.stat().st_size, "sha256": sink.sha256, "rows": len(table)}
+    manifest.write_text(json.dumps(noted))
+
+
+def put(table: pa.Table, name: str, row: int, value: Any) -> pa.Table:
+    values = table[name].to_pylist()
+    values[row] = value
+    return table.set_column(
+        table.column_names.index(name), table.schema.field(name), pa.array(values, table.schema.field(name).type)
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("out.parquet.ledger.parquet", lambda t: t.slice(0, len(t) - 1), ["lines for 24 pairs"]),
+        ("out.parquet.ledger.parquet", lambda t: put(t, "pair_id", 3, 2), ["column 'pair_id'"]),
+        ("out.parquet.ledger.parquet", lambda t: put(t, "action", 0, "drop"), ["'keep'", "'drop'"]),
+        ("out.parquet.ledger.parquet", lambda t: put(t, "action", 0, "eaten"), ["'eaten'"]),
+        ("out.parquet.ledger.parquet", lambda t: put(t, "out_row", 3, 7), ["column 'out_row'"]),
+        ("out.parquet.ledger.parquet", lambda t: put(t, "out_row", 0, None), ["row 0, column 'out_row'"]),
+        ("out.parquet.ledger.parquet", lambda t: t.drop_columns(["reason"]), ["column 'reason'", "missing"]),
+        ("out.parquet", lambda t: t.slice(1), ["does not lead through"]),
+        ("out.parquet", lambda t: t.take([1, 0, *range(2, len(t))]), ["pair 0, column 'action'"]),
+        ("out.parquet", lambda t: t.drop_columns(["action"]), ["column 'action'"]),
+        ("dropped.parquet", lambda t: t.slice(1), ["dropped file has"]),
+    ],
+)
+def test_rows_that_do_not_add_up_are_found_though_every_hash_is_right(
+    tmp_path: Path, file: str, change: Callable[[pa.Table], pa.Table], words: list[str]
+) -> None:
+    out = export(tmp_path)
+    edit_parquet(tmp_path / file, change)
+    found = verify_path(out)
+    assert "SHA-256" not in said(found)
+    assert all(word in said(found) for word in words), said(found)
+
+
+def test_a_value_that_is_not_the_inputs_is_found_though_every_hash_is_right(tmp_path: Path) -> None:
+    out = export(tmp_path)
+    assert "the values, by in.parquet" in verify_path(out).checked[-2]
+    edit_parquet(out, lambda t: put(t, "image_features", 2, [0.5] * 8))
+    assert "out.parquet, row 2, column 'image_features': is not what it has to be by the input" in said(
+        verify_path(out)
+    )
+
+
+def test_an_input_that_is_elsewhere_changed_or_gone_is_a_note(tmp_path: Path) -> None:
+    out, away = export(tmp_path), tmp_path / "away" / "in.parquet"
+    away.parent.mkdir()
+    manifest = tmp_path / "out.parquet.manifest.json"
+    whole = manifest.read_text()
+    manifest.write_text(whole.replace('"in.parquet"', '"away/../../in.parquet"'))  # out of the folder of the export
+    assert any("--data" in note for note in verify_path(out).notes)
+    manifest.write_text(whole)
+    (tmp_path / "in.parquet").rename(away)
+    assert any("not there" in note for note in verify_path(out).notes)
+    for data in (away, away.parent):
+        found = verify_path(out, data)
+        assert found.ok and not found.notes and "the values" in found.checked[-2]
+    away.write_bytes(away.read_bytes() + b" ")
+    found = verify_path(out, away)
+    assert found.ok and any("has changed" in note for note in found.notes)
+
+
+def test_a_missing_file_a_cut_one_and_a_broken_manifest(tmp_path: Path) -> None:
+    out = export(tmp_path)
+    manifest = tmp_path / "out.parquet.manifest.json"
+    whole = manifest.read_text()
+    (tmp_path / "dropped.parquet").unlink()
+    assert "dropped.parquet: is missing" in said(verify_path(out))
+    out.write_bytes(out.read_bytes()[:-9])
+    assert "cut or edited" in said(verify_path(out)) and "out.parquet, footer" in said(verify_path(out))
+    out.unlink()
+    assert "out.parquet: is missing" in said(verify_path(out))
+    for text in (
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"files": 3, "counts": {}}',
+        whole.replace('"sha256": "', '"sha256": 0, "x": "'),
+    ):
+        manifest.write_text(text)
+        found = verify_path(out)
+        assert not found.ok and "manifest.json" in said(found), text
+    manifest.write_text(whole.replace('"kept": ', '"kept": 1'))
+    assert "the counts add up to" in said(verify_path(out))
+
+
+# -- Parquet by itself ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 200])
+def test_a_parquet_file_and_a_directory_of_them(tmp_path: Path, n: int) -> None:
+    (tmp_path / "many").mkdir()
+    for k in range(2):
+        corpus(tmp_path / "many" / f"{k}.parquet", n)
+    assert verify_path(tmp_path / "many" / "0.parquet").ok
+    found = verify_path(tmp_path / "many")
+    assert found.kind == "directory" and found.ok and len(found.checked) == 2
+    file = tmp_path / "many" / "1.parquet"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    found = verify_path(tmp_path / "many")
+    assert [Path(p.file).name for p in found.problems] == ["1.parquet"] and found.problems[0].place == "footer"
+
+
+def test_paths_that_hold_nothing_to_verify(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("words")
+    (tmp_path / "empty").mkdir()
+    for name in ("text.txt", "empty", "nowhere"):
+        with pytest.raises(DataError, match=name):
+            kind_of(tmp_path / name)
+
+
+def test_a_file_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the answer does not depend on how small."""
+    path = corpus(tmp_path / "a.parquet", 9)
+    monkeypatch.setattr(verification_tables, "_ROWS", 2)
+    assert verify_path(path).ok
+
+
+# -- scores -----------------------------------------------------------------------------------------------------------
+
+
+def scores(path: Path, n: int = 6) -> Path:
+    value = np.linspace(0, 1, n, dtype=np.float32)
+    value[:1] = np.nan
+    return write_scores(path, [f"k{i}" for i in range(n)], value, 0.5, {0: "no image"} if n else {}, overwrite=True)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 6])
+def test_a_scores_table(tmp_path: Path, n: int) -> None:
+    found = verify_path(scores(tmp_path / "s.parquet", n))
+    assert found.ok and "a scores table" in found.checked[-1], said(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "value"),
+    [("pair_id", 2, 7), ("correspondence", 1, 1.5), ("correspondence", 1, float("nan")), ("correspondence", 1, None),
+     ("correspondence", 0, 0.5), ("reason", 3, "bad"), ("reason", 0, None), ("is_mismatch", 4, None)],
+)  # fmt: skip
+def test_a_scores_table_that_contradicts_itself(tmp_path: Path, name: str, row: int, value: Any) -> None:
+    path = scores(tmp_path / "s.parquet")
+    pq.write_table(put(pq.read_table(path), name, row, value).cast(SCORES_SCHEMA), path)
+    assert not verify_path(path).ok
+
+
+# -- runs and models --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fitted")
+    data = corpus(folder / "data.parquet")
+    options = {"train": str(data), "method": "infonce", "epochs": 1, "device": "cpu", "seed": 0}
+    recipe = Recipe.resolve(None, overrides=["dim=8", "dim_word=4", "batch_size=8"], options=options)
+    fit_run(recipe, out=folder / "run", latest=False)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(fitted: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(fitted, tmp_path / "run"))
+
+
+def test_a_run_and_its_model_are_whole(run: Path) -> None:
+    found = verify_path(run)
+    assert found.kind == "run" and found.ok, said(found)
+    assert not found.notes
+    noted = json.loads((run / "run.json").read_text())["files"]
+    assert {"scores.parquet", "recipe.yaml", "metrics.jsonl", "model/model.safetensors"} <= set(noted)
+    model = verify_path(run / "model")
+    assert model.kind == "model" and model.ok and "loads" in model.checked[-1]
+
+
+def test_every_flipped_byte_of_every_file_of_a_run_is_found(run: Path) -> None:
+    noted = json.loads((run / "run.json").read_text())["files"]
+    for name in noted:
+        whole = (run / name).read_bytes()
+        for at in np.linspace(0, len(whole) - 1, 3).astype(int).tolist():
+            (run / name).write_bytes(whole[:at] + bytes([whole[at] ^ 0x04]) + whole[at + 1 :])
+            found = verify_path(run)
+            assert not found.ok and name in said(found), (name, at)
+        (run / name).write_bytes(whole)
+    assert verify_path(run).ok
+
+
+@pytest.mark.parametrize(
+    "name", ["scores.parquet", "model", "recipe.yaml", "metrics.jsonl", "model/config.json", "model/bank.safetensors"]
+)
+def test_a_file_that_a_complete_run_lacks(run: Path, name: str) -> None:
+    path = run / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    assert name.split("/")[-1] in said(verify_path(run))
+
+
+def without_hashes(run: Path, **changes: Any) -> None:
+    info = json.loads((run / "run.json").read_text())
+    del info["files"]
+    (run / "run.json").write_text(json.dumps(info | changes))
+
+
+def test_an_earlier_run_without_hashes_is_checked_by_what_it_says(run: Path) -> None:
+    without_hashes(run)
+    assert verify_path(run).ok
+    (run / "metrics.jsonl").write_text('{"epoch": 1}\n{"epo')
+    assert "line 2" in said(verify_path(run))
+    scores(run / "scores.parquet")
+    assert "6 rows, and the run 24 pairs" in said(verify_path(run))
+    (run / "model" / "weights.pt").write_bytes(b"x")
+    assert "may run code" in said(verify_path(run))
+
+
+def test_weights_that_are_not_finite_are_named(run: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    without_hashes(run)
+    file = run / "model" / "model.safetensors"
+    weights = load_file(file)
+    name = next(n for n, w in weights.items() if w.dtype == np.float32)
+    weights[name].ravel()[0] = np.nan
+    save_file(weights, file)
+    assert f"tensor {name!r}" in said(verify_path(run))
+
+
+def test_an_unfinished_run_is_not_wrong(run: Path) -> None:
+    without_hashes(run, status="interrupted")
+    for name in ("scores.parquet", "metrics.jsonl"):
+        (run / name).unlink()
+    shutil.rmtree(run / "model")
+    found = verify_path(run)
+    assert found.ok and "--resume" in found.notes[0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"status": "done"}'])
+def test_a_broken_run_json(run: Path, text: str) -> None:
+    (run / "run.json").write_text(text)
+    assert "run.json" in said(verify_path(run))
+
+
+# -- any plan ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(actions=st.lists(st.sampled_from(["keep", "rematch_text", "rematch_image", "drop"]), min_size=1, max_size=9))
+def test_whatever_the_plan_every_pair_is_accounted_for(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    pairs = load_pairs(corpus(folder / "in.parquet", len(actions)))
+    export_pairs(pairs, plan_for(pairs, actions), folder / "out.parquet", dropped=folder / "dropped.parquet")
+    found = verify_path(folder / "out.parquet")
+    assert found.ok, said(found)
+    counts = json.loads((folder / "out.parquet.manifest.json").read_text())["counts"]
+    assert counts.pop("pairs") == len(actions) == sum(counts.values())
+    rows = [pq.read_metadata(folder / name).num_rows for name in ("out.parquet", "dropped.parquet")]
+    assert sum(rows) == len(actions)
+    edit_parquet(folder / "out.parquet.ledger.parquet", lambda t: t.slice(1))
+    assert not verify_path(folder / "out.parquet").ok  # one line less, and every hash is right
