@@ -50,7 +50,7 @@ def with_features(pairs: Pairs, encoder: str, size: int) -> Pairs:
 
 def repair_quality(model: Any, pairs: Pairs) -> dict[str, float]:
     """Share of new captions that are one of the image's own, and the share of mismatched pairs that got one."""
-    plan = model.rematch(pairs, targets="text")
+    plan = model.rematch(pairs, targets="text", repairs="plausible")
     action = np.array(plan.table["action"].to_pylist(), object)
     donor = np.array(plan.table["donor_pair_id"].fill_null(0), np.int64)
     rows = np.flatnonzero(action == "rematch_text")

@@ -15,7 +15,7 @@ import pytest
 from cleanpairs.commands.export import plan_run
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.rematch import gather as gathering
-from cleanpairs.commands.rematch import plan_stream, stream
+from cleanpairs.commands.rematch import out_of_core, plan_stream
 from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.core.recipe import Recipe
@@ -66,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many blocks and buckets of few rows."""
-    monkeypatch.setattr(stream, "_BATCH", 64)
+    monkeypatch.setattr(out_of_core, "_BATCH", 64)
     monkeypatch.setattr(edge_pairs, "BUCKET", 500)
     monkeypatch.setattr(repairs, "BUCKET", 500)
     monkeypatch.setattr(sparse_transport, "_BLOCK", 700)
@@ -141,9 +141,9 @@ def test_interrupted_plan_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.
         searches.append(self.folder)
         return found(self, queries, bank, k)
 
-    found = stream.EngineSearch.__call__
+    found = out_of_core.EngineSearch.__call__
     with monkeypatch.context() as patch:
-        patch.setattr(stream.EngineSearch, "__call__", stop)
+        patch.setattr(out_of_core.EngineSearch, "__call__", stop)
         with pytest.raises(KeyboardInterrupt):
             plan_stream(run, data, out, threshold=0.75, repairs="plausible", least_rows=0)
     left = sorted(p.name for p in (tmp_path / "plan.parquet.parts").iterdir())
@@ -153,7 +153,7 @@ def test_interrupted_plan_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.
         raise AssertionError("the pass is made again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(stream, "gather", never)
+        patch.setattr(out_of_core, "gather", never)
         plan_stream(run, data, out, threshold=0.75, repairs="plausible", least_rows=0)
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
     assert not (tmp_path / "plan.parquet.parts").exists()
@@ -166,7 +166,7 @@ def test_parts_of_other_settings_are_not_taken(run: Run, tmp_path: Path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(stream, "_write", stop)
+        patch.setattr(out_of_core, "_write", stop)
         with pytest.raises(KeyboardInterrupt):
             plan_stream(run, data, out, threshold=0.95, repairs="plausible", least_rows=0)
     plan_stream(run, data, out, threshold=0.75, repairs="plausible", least_rows=0)

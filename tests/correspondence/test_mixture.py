@@ -128,7 +128,7 @@ ONE_MODE: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 
 @BOTH
 @pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("heap", ONE_MODE)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_mode_with_a_tail_is_no_split(split: Splitter, mode: str, mirrored: bool) -> None:
     for n, seed in ((1000, 0), (5000, 1), (40_000, 2)):
         x = scaled(ONE_MODE[mode](np.random.default_rng(seed), n))

@@ -93,6 +93,7 @@ def tiny_clip(tiny_models: dict[str, Path]) -> Path:
 def picture(top: str, bottom: str, size: int = 40) -> bytes:
     image = Image.new("RGB", (size, size + 4), top)
     image.paste(bottom, (0, size // 2, size, size + 4))
+    image.paste("white", (0, 0, size // 4, size // 4))  # else some would show one colour
     out = io.BytesIO()
     image.save(out, "PNG")
     return out.getvalue()

@@ -23,7 +23,7 @@ from cleanpairs.data import load_pairs, open_source
 from cleanpairs.data import writing as data_writing
 from cleanpairs.engine import Engine, Partition, make_engine
 from cleanpairs.engine.work import carry_out
-from cleanpairs.export import export_pairs, restore_export, stream
+from cleanpairs.export import export_pairs, out_of_core, restore_export
 from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.out_of_core import InputWatch, export_stream, streams
 from cleanpairs.export.partitions import ExportWork
@@ -105,7 +105,7 @@ def streamed(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "PARTITION", 14)
+    monkeypatch.setattr(out_of_core, "PARTITION", 14)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 61])
@@ -235,7 +235,7 @@ def test_an_input_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch:
     settled.refuse_changed()
     damaged = bytearray(data.read_bytes())
     damaged[100] ^= 1
-    monkeypatch.setattr(stream, "write_manifest", lambda *a, **k: None)
+    monkeypatch.setattr(out_of_core, "write_manifest", lambda *a, **k: None)
     data.write_bytes(damaged)
     os.utime(data, (1, 1))  # the clock of its status cannot be put back
     for watch in (settled, InputWatch.of(source, time.time())):
@@ -281,6 +281,9 @@ class Dying:
     work: Any
     once: str
 
+    def join(self, parts, paths):
+        return self.work.join(parts, paths)
+
     def open(self, threads):
         do = self.work.open(threads)
 
@@ -311,7 +314,7 @@ def test_every_engine_writes_the_same_files_though_a_worker_is_killed(
     dying = importlib.import_module("dying_export").Dying
     once = tmp_path / "once"
     once.write_text("")
-    monkeypatch.setattr(stream, "ExportWork", lambda *given: dying(ExportWork(*given), str(once)))
+    monkeypatch.setattr(out_of_core, "ExportWork", lambda *given: dying(ExportWork(*given), str(once)))
     at = streamed(plan, tmp_path, make_engine(engine, workers=2), engine)
     assert not once.exists()  # it did die
     for role in ROLES:

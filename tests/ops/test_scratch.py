@@ -12,9 +12,9 @@ from cleanpairs.core.errors import OutputError
 from cleanpairs.ops.inverted_lists import build_lists, search_lists
 from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, is_mapped, release
 from cleanpairs.ops.sparse_transport import sparse_transport
+from cleanpairs.repair import edge_pairs
 from cleanpairs.repair.candidates import Edges, Members
 from cleanpairs.repair.edge_pairs import bucket_bounds, pair_edges
-from cleanpairs.repair.planning import edge_pairs
 
 
 def resident() -> int:

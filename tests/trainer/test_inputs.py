@@ -13,7 +13,7 @@ from cleanpairs.correspondence.constant import Trusting
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.trainer import SingleNetwork, Trained, Trainer, TrainingData, TrainingSettings, TrainingStage, view
+from cleanpairs.trainer import SingleNetwork, Trained, Trainer, TrainingData, TrainingSettings, TrainingStage, context
 from cleanpairs.trainer.compiled import Compiled
 from cleanpairs.trainer.inputs import Prefetch
 
@@ -39,14 +39,14 @@ def assert_same(a: Trained, b: Trained) -> None:
 def test_inputs_made_ahead_are_those_made_in_time(micro: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = train(micro_batch=micro)
     seen: list[Prefetch] = []
-    original = view.EpochContext.__init__
+    original = context.EpochContext.__init__
 
-    def ahead(self: view.EpochContext, *args: Any) -> None:
+    def ahead(self: context.EpochContext, *args: Any) -> None:
         original(self, *args)
         self.ahead = Prefetch(self.inputs)
         seen.append(self.ahead)
 
-    monkeypatch.setattr(view.EpochContext, "__init__", ahead)
+    monkeypatch.setattr(context.EpochContext, "__init__", ahead)
     assert_same(train(micro_batch=micro), plain)
     assert seen[0].hits == 4  # two epochs of three batches: all but the first of each
 
