@@ -169,7 +169,11 @@ def _fitting_rows(file: pq.ParquetFile, columns: Sequence[str] | None, at_most: 
     group = next((g for g in range(file.metadata.num_row_groups) if file.metadata.row_group(g).num_rows), None)
     if group is None:
         return at_most
-    first = next(file.iter_batches(batch_size=8, columns=columns, row_groups=[group]))  # of one: see _by_arrow
+    first = next(file.iter_batches(batch_size=8, columns=columns, row_groups=[group]), None)  # of one: see _by_arrow
+    if not first:  # None, or no rows
+        raise pa.ArrowInvalid(
+            f"row group {group} has no rows, and {file.metadata.row_group(group).num_rows} by the footer"
+        )
     a_row = first.nbytes / len(first)
     if columns is None:
         groups = (file.metadata.row_group(g) for g in range(file.metadata.num_row_groups))

@@ -312,3 +312,11 @@ def test_dictionaries_inside_of_lists_are_read_over_the_ends_of_row_groups(tmp_p
     for columns in (None, ["b"], ["c", "n"]):
         batches = [batch for _, batch in iter_batches([str(tmp_path / "t.parquet")], columns, 7)]
         assert pa.Table.from_batches(batches).to_pylist() == table.select(columns or table.column_names).to_pylist()
+
+
+def test_a_row_group_without_the_rows_that_its_footer_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some damaged files are: pyarrow gives no batch and says nothing."""
+    write(tmp_path / "t.parquet", {"caption": ["a"], "image": [png(0)]})
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *args, **options: iter([]))
+    with pytest.raises(DataError, match="row group 0 has no rows, and 1 by the footer"):
+        list(iter_batches([str(tmp_path / "t.parquet")], None, 7))
