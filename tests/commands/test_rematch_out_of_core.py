@@ -21,9 +21,9 @@ from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.ops import sparse_transport
 from cleanpairs.ops.scratch import Scratch
+from cleanpairs.repair import decisions as repairs
+from cleanpairs.repair import edge_pairs
 from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.repair.planning import decisions as repairs
-from cleanpairs.repair.planning import edge_pairs
 
 NUMBERS = ("repair_score", "margin", "confidence", "correspondence")
 
