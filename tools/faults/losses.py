@@ -149,9 +149,9 @@ def _foreign() -> Iterator[Loss]:
         )
         parts = _put(f"new.parquet.parts/{part}")
         yield Loss(
-            kind, _words("rematch run --out new.parquet --workers 2"), parts, (0, EXISTS)
+            kind, _words("rematch run --out new.parquet --workers 2 --repairs plausible"), parts, (0, EXISTS)
         )  # 0: nothing to search
-        yield Loss(kind, _words(f"{export} new.parquet --workers 2 {again}"), _put(f"new.parquet.search/{part}"))
+        yield Loss(kind, _words(f"{export} new.parquet --workers 2 --repairs plausible {again}"), _put(f"new.parquet.search/{part}"))
     for text in ("mine", "[]", "{}"):
         yield Loss(kind, _words("rematch run --out new.csv"), _put("new.csv.json", text))
         yield Loss(kind, _words("rematch run --out new.csv --overwrite"), _put("new.csv.json", text))
