@@ -151,7 +151,8 @@ def _foreign() -> Iterator[Loss]:
         yield Loss(
             kind, _words("rematch run --out new.parquet --workers 2 --repairs plausible"), parts, (0, EXISTS)
         )  # 0: nothing to search
-        yield Loss(kind, _words(f"{export} new.parquet --workers 2 --repairs plausible {again}"), _put(f"new.parquet.search/{part}"))
+        argv = _words(f"{export} new.parquet --workers 2 --repairs plausible {again}")
+        yield Loss(kind, argv, _put(f"new.parquet.search/{part}"))
     for text in ("mine", "[]", "{}"):
         yield Loss(kind, _words("rematch run --out new.csv"), _put("new.csv.json", text))
         yield Loss(kind, _words("rematch run --out new.csv --overwrite"), _put("new.csv.json", text))
