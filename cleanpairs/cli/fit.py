@@ -59,7 +59,7 @@ __all__ = ["fit"]
 @click.option("--image-size", type=int, metavar="PX", help="Side of the square that the image encoder sees.")
 @click.option("--epochs", type=int, metavar="N", help="Epochs of the last stage.")
 @click.option("--batch-size", type=int, metavar="N", help="Pairs of a step, of all processes together.")
-@click.option("--micro-batch", type=int, metavar="N", help="Compute a batch in stages of N: less memory, same loss.")
+@click.option("--micro-batch", type=int, metavar="N", help="Compute a batch in parts of N: less memory, same loss.")
 @click.option("--compile", is_flag=True, default=None, help="Compile the towers by torch.compile, if it can be done.")
 @click.option(
     "--cross-fit", type=int, metavar="K", help="Also score every pair by models of K folds that never saw it."

@@ -8,22 +8,22 @@ Each pair asks the others, in the spaces of frozen vectors x (images) and t (cap
 What the near ones say is taken as a difference from what all say, the pair itself left out of both: else c_i would
 lean away from t_i wherever the neighbours are many, and a wrong pair's agreement would lie below that of a random one.
 w_j is the probability that pair j is right, all 1 at first; the other direction (captions ask, images answer) is the
-same, and the two are added, each in units of its control's deviation. Another caption of the same image is a neighbour
+same, and the two are added, each in units of its null's deviation. Another caption of the same image is a neighbour
 at distance 0. No network is trained on the pairs, so none can have learned a wrong one by heart.
 
-The control is the same question about pairs that are known to be wrong: image i with the caption of a random j. It
+The null is the same question about pairs that are known to be wrong: image i with the caption of a random j. It
 has the distribution of a wrong pair's agreement, and that gives the noise rate and the posterior without a label:
 
-    F_own(t) / F_control(t) = pi + b q^2   over t between the quantiles q = .05 and .8 of the control, by least squares:
-                                           where right pairs have no mass, the ratio of the two tails is the share of
-                                           wrong ones (Storey, JRSS B 2002); the fit takes it to where they have none
-    P(wrong | a) = pi f_control(a) / f_own(a),  made monotone in a
+    F_observed(t) / F_null(t) = pi + b q^2   over t between the quantiles q = .05 and .8 of the null, by least squares:
+                                             where right pairs have no mass, the ratio of the two tails is the share of
+                                             wrong ones (Storey, JRSS B 2002); the fit takes it to where they have none
+    P(wrong | a) = pi f_null(a) / f_observed(a),  made monotone in a
 
 New posteriors are averaged with the old ones and asked again, a few times. Two wrong pairs that agree by chance would
-so raise each other's weight, as the control cannot: half of the images is judged with weights that the others gave.
+so raise each other's weight, as the null pairs cannot: half of the images is judged with weights that the others gave.
 
 Where networks have been trained, the trusted neighbours can be asked in the joint space as well
-(:func:`similarity_to_neighbours`). There is no honest control then: the space has been shaped by the pairs.
+(:func:`similarity_to_neighbours`). There is no honest null then: the space has been shaped by the pairs.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ BINS = 40
 CONTROLS = 4  # random wrong pairs, for each pair
 FOLDS = 2
 LEAST = 1e-12
-LOW, HIGH = 0.05, 0.8  # quantiles of the control between which the tails are compared
+LOW, HIGH = 0.05, 0.8  # quantiles of the null between which the tails are compared
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Of N pairs.
 
-    ``own`` (N,): agreement, in units of the control's deviation; ``control`` (K,): that of random wrong pairs;
+    ``observed`` (N,): agreement, in units of the null's deviation; ``null`` (K,): that of random wrong pairs;
     ``wrong`` in [0, 1]: the estimated share of wrong pairs; ``right`` (N,) in [0, 1]: the probability of being right;
-    ``planted`` (m,), ``planted_right`` (m,): the same figures of the null pairs that were asked about.
+    ``planted`` (m,), ``planted_right`` (m,): the same figures of known mismatched pairs that were asked about.
     """
 
     observed: np.ndarray
@@ -66,7 +66,7 @@ class Agreement:
 
 
 def nothing_known(n: int, planted: int = 0) -> Agreement:
-    """Of N pairs, and ``planted`` others, that nobody was asked about: all count as right, and there is no control."""
+    """Of N pairs, and ``planted`` others, that nobody was asked about: all count as right, and there is no null."""
     return Agreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n), np.zeros(planted), np.ones(planted))
 
 
@@ -91,7 +91,7 @@ def neighbours_agreement(
     image_group, text_group : (N,) int64
         Equal numbers are the same image, the same text.
     planted : (2, m) int64, optional
-        Rows of an image and of another's caption: mismatched pairs that are judged like the control, and answer nobody.
+        Rows of an image and of another's caption: mismatched pairs, judged like the null pairs, that answer nobody.
     bank : int
         A random sample of so many pairs answers where there are more; time is that of N * bank dot products.
     """
@@ -311,8 +311,9 @@ def wrong_share(observed: np.ndarray, null: np.ndarray) -> float:
 
 
 def posterior(observed: np.ndarray, null: np.ndarray, wrong: float, at: np.ndarray | None = None) -> np.ndarray:
-    """P(wrong) in [0, 1] of the agreements ``at``, by default ``own`` (N,): the ratio of the two densities, falling,
-    between the bins' middles.
+    """P(wrong) in [0, 1] of the agreements ``at``, by default ``observed`` (N,).
+
+    The ratio of the two densities, falling, between the bins' middles.
     """
     from sklearn.isotonic import IsotonicRegression
 

@@ -21,10 +21,8 @@ from cleanpairs.core.errors import DataError
 __all__ = ["DensityMinimum", "find_density_minimum"]
 
 BINS = 100
-WIDE, NARROW = (
-    4.0,
-    1.5,
-)  # bins: smoothing of the density that finds the density minimum, and of the one that finds the crossing
+# Bins: smoothing of the density that finds the minimum, and of the one that finds the crossing.
+WIDE, NARROW = 4.0, 1.5
 LITTLE = 0.1  # noise rate below which a threshold that was set for more takes right pairs for wrong ones
 HIGH = 3.0  # times as dense as the lower half is the upper one where all pairs look right
 DEPTH = 0.7  # the density minimum is at most this share of the lower mode, else there are no two modes

@@ -18,8 +18,8 @@ pair p near 1 / K, and then every label would fall below epsilon at once; such a
 lasts an epoch longer (``held_epochs`` counts them). Off with ``guard=False``.
 
 Departure from the paper: ``label_epochs``. The longer a stage trains, the more wrong pairs it has learnt by heart,
-and the label that follows it gets worse: the papers' own code loses .01 to .1 of AUROC over its last stage. With a
-label_epochs of h, only the probabilities of the first h epochs of a stage enter the label; in the epochs behind it
+and the label that follows it gets worse: the papers' own code loses .01 to .1 of AUROC over its last stage. With
+``label_epochs=h`` only the probabilities of the first h epochs of a stage enter the label; in the epochs behind them
 the label stands still while the retrieval model goes on training. ``label_epochs=None`` is the paper.
 """
 

@@ -77,7 +77,7 @@ class Inspection:
     ``files``, ``bytes``: those that are read as the table (image files beside it are not counted).
     ``distinct_images``: by their bytes, or vectors; ``distinct_captions``: by their text after normalisation;
     ``duplicate_pairs``: those that repeat another pair in both. ``vectors``, ``text_vectors``: shape and type, or None.
-    ``precomputed_scores``: name -> number known and the quantiles :data:`QUANTILES`. ``mismatched``: pairs that are
+    ``precomputed_scores``: name -> number known and the quantiles :data:`QUANTILES`. ``corrupted``: pairs that are
     wrong by the input's own truth.
     """
 

@@ -206,7 +206,7 @@ def corrupt(
     overwrite: bool = False,
     **options: Any,
 ) -> Noise:
-    """Write a mismatched copy of ``data``, with the truth beside it.
+    """Write a corrupted copy of ``data``, with the truth beside it.
 
     Parameters
     ----------

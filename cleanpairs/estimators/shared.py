@@ -96,7 +96,7 @@ class SharedParameters(BaseEstimator):
         Input vectors are centred and scaled per dimension.
     tokenizer : {"words", "characters", "subword"}
         What a token of a caption is; see :mod:`cleanpairs.encoders.tokenizer`. Scripts without spaces are cut into
-        characters by "words" too; "subword" learns frequent stages.
+        characters by "words" too; "subword" learns frequent pieces.
     min_count, max_length : int
         Vocabulary: least occurrences of a token; tokens after which a caption is cut (characters: four times as many).
     device : {"auto", "cpu", "cuda"}

@@ -80,8 +80,8 @@ class PlanFile:
             np.add.at(written, np.searchsorted(ends, rows, side="right"), 1)
             donor = np.array(_whole(batch.column("donor_pair_id")).fill_null(-1), np.int64)
             for action, found in (("rematch_text", texts), ("rematch_image", images)):
-                donor_values = np.unique(donor[acted(table, [action])])
-                found.append(donor_values[(donor_values >= 0) & (donor_values < self.rows)])
+                donors = np.unique(donor[acted(table, [action])])
+                found.append(donors[(donors >= 0) & (donors < self.rows)])
             first += len(batch)
         return Scan(tuple(written.tolist()), np.unique(np.concatenate(texts)), np.unique(np.concatenate(images)))
 
@@ -96,7 +96,7 @@ class PlanFile:
 class Decisions:
     """The rows of a plan from ``first`` on, so many as the input's batches ask for.
 
-    ``lent``: what donors lend, of all that are named in these rows.
+    ``donor_values``: what donors lend, of all that are named in these rows.
     """
 
     def __init__(self, plan: PlanFile, first: int, rows: int, donor_values: StoredRows | None) -> None:

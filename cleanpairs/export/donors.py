@@ -50,10 +50,8 @@ class StoredRows:
                     writer = pa.ipc.new_file(path, schema)
                 for start in range(lo, hi, _STEP):
                     some = rows[start : min(hi, start + _STEP)]
-                    donor_values = taken(batch, some - first)
-                    writer.write_batch(
-                        pa.RecordBatch.from_arrays([*donor_values.columns, pa.array(some)], schema=schema)
-                    )
+                    values = taken(batch, some - first).columns
+                    writer.write_batch(pa.RecordBatch.from_arrays([*values, pa.array(some)], schema=schema))
                 first += len(batch)
             if writer is not None:
                 writer.close()

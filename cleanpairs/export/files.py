@@ -30,7 +30,7 @@ CARD = "README.md"  # the dataset card in a directory, where the hub looks for i
 class DonorParts:
     """What some input rows lend to others, in temporary memory-mapped files: bounded memory, whatever their number.
 
-    A context manager; the files go when it is left. ``lent``: the columns, which other processes can read as well.
+    A context manager; the files go when it is left. ``donor_values``: the columns, which other processes can read too.
     """
 
     def __init__(self, folder: ScratchDirectory) -> None:

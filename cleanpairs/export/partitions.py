@@ -50,7 +50,7 @@ class Written:
 class ExportWork:
     """The files of a partition; see :class:`cleanpairs.engine.Work`.
 
-    ``texts``: captions and keys that donors lend, by pair; ``lent``: columns of the input that they lend, by row;
+    ``texts``: captions and keys that donors lend, by pair; ``donor_values``: input columns that they lend, by row;
     ``out_first``: by partition, the rows of the cleaned file before it; ``roles``: out, ledger and perhaps dropped.
     """
 

@@ -29,7 +29,7 @@ def without(column: pa.Array, where: np.ndarray) -> pa.Array:
 def replaced_vectors(
     column: pa.Array, donated_to: np.ndarray, donor_values: pa.Array | None, unknown: np.ndarray
 ) -> pa.Array:
-    """``column`` (n,) with the vectors ``lent`` (k,) at the rows ``lent_to`` (k,), and nulls at those ``unknown``."""
+    """``column`` (n,) with ``donor_values`` (k,) at the rows ``donated_to`` (k,), and nulls at those ``unknown``."""
     values = pa.nulls(len(unknown), column.type)
     if donor_values is not None:  # at once: each replacement copies the column
         values = pa.concat_arrays([donor_values, values])

@@ -174,14 +174,12 @@ class _Feed:
         self._held = next(self._batches, None)
 
     @property
-    def label_epochs(self) -> int:
+    def told_below(self) -> int:
         """The batch held tells about all input rows below this one."""
         return self._rows if self._held is None else int(self._held[0][-1]) + 1
 
     def until(self, first: int, last: int) -> tuple[np.ndarray, pa.RecordBatch | None]:
-        """Input rows in [first, last), with ``last`` at most the last of these epochs, (k,) less ``first``, and
-        their batch (k).
-        """
+        """Input rows in [first, last) less ``first``, (k,), and their batch (k); ``last`` is at most ``told_below``."""
         if self._held is None:
             return np.empty(0, np.int64), None
         rows, batch = self._held
@@ -197,7 +195,7 @@ def _merged(export: Exported, note: LedgerNote, rows: _Rows) -> Iterator[pa.Tabl
     originals = _Feed(_originals(export.ledger), note.rows)
     first = 0
     while first < note.rows:
-        last = min(cleaned.label_epochs, originals.label_epochs)
+        last = min(cleaned.told_below, originals.told_below)
         held, table = cleaned.until(first, last)
         aside, lines = originals.until(first, last)
         arrays = [

@@ -7,11 +7,10 @@ r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities 
    probability of being right.
 3. Two networks train side by side on all pairs, cross entropy and its reverse weighted by w (L2RM's warm-up objective;
    CRCL's idea of weighing by the label), w = the first probability at first.
-4. After each of the epochs 2 .. ``label_epochs`` both networks score every pair in evaluation mode. After these
-epochs the
-   similarity to trusted neighbours in the joint space gives most of the order. The planted pairs' scores are the null
-   of pairs that were learned like all others: :mod:`cleanpairs.correspondence.calibration` makes w of it, and the
-   noise rate with its interval. Later epochs have learned wrong pairs by heart, and are not asked.
+4. After each of the epochs 2 .. ``label_epochs`` both networks score every pair in evaluation mode. After the last of
+   these the similarity to trusted neighbours in the joint space gives most of the order. The planted pairs' scores are
+   the null of pairs that were learned like all others: :mod:`cleanpairs.correspondence.calibration` makes w of it, and
+   the noise rate with its interval. Later epochs have learned wrong pairs by heart, and are not asked.
 5. The planted pairs get their own captions back. These were never trained together: they are judged by the networks
    as unseen, with random unseen pairs as null.
 6. Sparse partial transport between the images and the captions of the pairs with w < 1/2 gives each such image the
@@ -136,20 +135,20 @@ class _Weighing:
         self.similarity = isinstance(found, SimilarityEvidence)
         self.settled = isinstance(found, SimilarityEvidence) and found.settled
         self.by_similarity = found.calibration if isinstance(found, SimilarityEvidence) else None
-        self.rate, self.as_given, self.control = found.wrong, found.right, found.null
-        # The planted pairs are judged by what the pairs say as they were given, like the control: nobody else is then
-        # the worse for them.
-        own, self.right = found.observed.copy(), found.right.copy()
+        self.rate, self.as_given, self.null = found.wrong, found.right, found.null
+        # The planted pairs are judged by what the pairs say as they were given, as the null pairs are: nobody else is
+        # then the worse for them.
+        observed, self.right = found.observed.copy(), found.right.copy()
         if self.similarity and len(self.planted) and not self.settled:
             changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
             again = agreement_of(changed, method.random_state)
-            own, self.right, self.control = again.observed, again.right, again.null
+            observed, self.right, self.null = again.observed, again.right, again.null
         elif len(found.planted):
-            own[self.planted], self.right[self.planted] = found.planted, found.planted_right
+            observed[self.planted], self.right[self.planted] = found.planted, found.planted_right
         # Where nobody was asked, as of random pairs, one value says nothing.
-        self.own = np.concatenate([own, np.resize(self.control, len(self.rows) - n)])
-        if len(self.control):
-            self.own[n : n + len(self.planted)] = found.observed[self.planted]
+        self.observed = np.concatenate([observed, np.resize(self.null, len(self.rows) - n)])
+        if len(self.null):
+            self.observed[n : n + len(self.planted)] = found.observed[self.planted]
         self.objective = InfoNCEWithRCE(tau=method.tau)
         self.tau, self.networks, self.seed = method.tau, method.networks, method.random_state
         self.repaired, self.neighbour_similarity = method.repaired, method.neighbour_similarity
@@ -196,12 +195,12 @@ class _Weighing:
         else:
             order = ranks(self.scores)
             if not last:
-                order += ranks(self.own)
+                order += ranks(self.observed)
             elif self.neighbour_similarity:
                 neighbour_similarity, untrained = WEIGHTS[self.similarity]
-                order += neighbour_similarity * self.similar(view) + untrained * ranks(self.own)
+                order += neighbour_similarity * self.similar(view) + untrained * ranks(self.observed)
             if last and self.similarity:
-                order = self.best([ranks(self.own), *(order + c * ranks(self.own) for c in BESIDE)])
+                order = self.best([ranks(self.observed), *(order + c * ranks(self.observed) for c in BESIDE)])
             self.w = self.calibrated(order, last).astype(np.float32)
         self.weight = self.w.copy()
         if self.settled and not last:
@@ -225,7 +224,7 @@ class _Weighing:
         null = np.zeros(n, bool)
         null[self.planted] = True
         observed, planted = order[:n][~null], order[self.planted]
-        known = positions(self.own[self.planted], self.control) if len(self.control) else None
+        known = positions(self.observed[self.planted], self.null) if len(self.null) else None
         found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.seed)
         if found is None:
             return self.as_given if last and self.similarity else self.mixed(order[:n])
@@ -245,7 +244,7 @@ class _Weighing:
     def mixed(self, order: np.ndarray) -> np.ndarray:
         """P(matched) (N,) where there are too few pairs to plant some: by the papers' mixture, or the agreement's."""
         split = gaussian_split(order / max(float(order.max()), 1e-12), early_stop=False)
-        return np.asarray(split.high if split.separated and not len(self.control) else self.right)
+        return np.asarray(split.high if split.separated and not len(self.null) else self.right)
 
     def similar(self, view: EpochContext) -> np.ndarray:
         """How similar each pair is to its trusted neighbours in the joint space (K,); planted ones are none."""

@@ -117,7 +117,7 @@ def candidate_edges(
     Parameters
     ----------
     image, text : Side
-    mismatched pairs : (R,) int64
+    mismatched : (R,) int64
         Pairs to repair.
     pools : sequence of ((m,) int64, bool)
         Donor pairs, in the order in which a group's members are used, and whether they are trusted.

@@ -79,7 +79,7 @@ class Corpus:
     Attributes
     ----------
     image, text : Side
-    mismatched pairs : (R,) int64
+    mismatched : (R,) int64
         Pairs to repair.
     pools : sequence of ((m,) int64, bool)
         Donor pairs, and whether they are trusted.
@@ -221,9 +221,9 @@ def _chances(edges: Edges, paired: Paired, chance: Chance, scratch: Scratch) -> 
     """Probability (U,) float32 of each pair that edges make; 0 where the donor is a trusted pair."""
     out = scratch.full(paired.count, 0, np.float32)
     for s in edges.blocks():
-        donor_values = np.flatnonzero(~edges.trusted[s])
-        number, first = np.unique(paired.number[s][donor_values], return_index=True)
-        at = donor_values[first] + s.start
+        untrusted = np.flatnonzero(~edges.trusted[s])
+        number, first = np.unique(paired.number[s][untrusted], return_index=True)
+        at = untrusted[first] + s.start
         out[number] = chance.probability(edges.image_of(at), edges.text_of(at))
         release(out, paired.number)
     return out

@@ -3,8 +3,7 @@
 For a mismatched pair (image I_a, caption T_b), of correspondence below the threshold, there are two repairs:
 
 - ``rematch_text``: the image keeps its row and takes a caption that fits, out of the mismatched captions (its own
-one is
-  among them where captions were only swapped) and the trusted ones;
+  one is among them where captions were only swapped) and the trusted ones;
 - ``rematch_image``: the caption keeps its row and takes an image, likewise.
 
 Candidates are the nearest parts by cosine, per pool and direction; every candidate pair is scored by the same fixed
@@ -352,7 +351,7 @@ def plan_rows(
     donor_keys: pa.Array,
     donor_captions: pa.Array,
 ) -> pa.Table:
-    """Rows of a plan for n consecutive pairs, r of them mismatched pairs.
+    """Rows of a plan for n consecutive pairs, r of them mismatched.
 
     Parameters
     ----------
@@ -363,7 +362,7 @@ def plan_rows(
         NaN where quarantined.
     reasons : mapping
         Place among the n -> why it is quarantined.
-    mismatched pairs : (r,) int64
+    mismatched : (r,) int64
         Places among the n.
     repairs : Repairs
         Of the r.

@@ -210,17 +210,16 @@ class _Contents:
         self._same(path, "position", self.position, np.arange(len(row)) - np.searchsorted(row, row))
         self._same(path, "key", self._line("key"), keys)
         self._same(path, "original_caption", self._line("original_caption"), self._captions())
-        donor_values = self.lender >= 0
+        takes = self.lender >= 0
         at = np.clip(self.lender, 0, None)
-        self._same(
-            path, "source_pair_id", donor_values, np.isin(self.action, ("rematch_text", "rematch_image")), "its actions"
-        )
-        self._same(path, "source_key", self._line("source_key"), np.where(donor_values, keys[at], NULL))
+        repaired = np.isin(self.action, ("rematch_text", "rematch_image"))
+        self._same(path, "source_pair_id", takes, repaired, "its actions")
+        self._same(path, "source_key", self._line("source_key"), np.where(takes, keys[at], NULL))
         new = self._line("new_caption")
         wanted = np.where(self.action == "rematch_text", self._line("original_caption")[at], NULL)
         self._same(path, "new_caption", new, np.where(self.action == "recaption", new, wanted))
         self._same(path, "new_caption", new != NULL, self.new_text, "its actions")
-        for name, some in (("reason", self.action != "keep"), ("repair_score", donor_values)):
+        for name, some in (("reason", self.action != "keep"), ("repair_score", takes)):
             has = self._line(name) != NULL
             self._same(path, name, has & ~some, np.zeros(len(some), bool), "its actions")
 

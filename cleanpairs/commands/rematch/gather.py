@@ -45,7 +45,7 @@ class Gathered:
         Of the pair's vectors.
     image_group, text_group : (N,) int64
         Content hashes.
-    mismatched pairs : (R,) int64
+    mismatched : (R,) int64
         Pairs below the threshold, rising.
     trusted : (T,) int64
         The trusted pairs whose vectors are kept, rising: those of the highest correspondence.

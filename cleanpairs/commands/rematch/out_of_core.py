@@ -1,10 +1,10 @@
 """From an input that streams to a plan's file, in memory that grows much more slowly than the rows.
 
     one pass over the input     scores, and the vectors of those that a repair can concern (:mod:`.gather`)
-    decisions                   of :func:`cleanpairs.repair.decisions.decide_repairs`, on arrays that are mapped from
-    files one pass over the captions  the plan, written batch by batch
+    decisions                   :func:`cleanpairs.repair.decisions.decide_repairs`, on arrays mapped from files
+    one pass over the captions  the plan, written batch by batch
 
-The plan is the one of :func:`cleanpairs.repair.planning.plan_repairs`: pairs that are neither mismatched pairs nor
+The plan is the one of :func:`cleanpairs.repair.planning.plan_repairs`: pairs that are neither mismatched nor
 donors have no part in any decision, but that a repair must not make them again, and that their typical cosine
 counts. What lies in ``OUT.parts`` is gone when the plan is there; a job that was stopped goes on from the pass, and
 from the searches, that are done.
