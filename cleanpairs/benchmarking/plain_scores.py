@@ -14,6 +14,7 @@ from cleanpairs.benchmarking.settings import MethodSettings
 from cleanpairs.benchmarking.splits import Splits
 from cleanpairs.data import Pairs
 from cleanpairs.data.noise import Noise, apply_noise
+from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import cosines, normalised_similarity
 from cleanpairs.scoring.evaluate import detection, recall
 
@@ -67,6 +68,4 @@ def _vectors(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
     """(N, D) float32 unit vectors of both sides."""
     array, texts = pairs.images.array(), pairs.text_vectors
     assert array is not None and texts is not None
-    sides = (np.asarray(x, np.float32) for x in (array[pairs.image_index, 0], texts))
-    image, text = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in sides)
-    return image, text
+    return unit_rows(array[pairs.image_index, 0]), unit_rows(texts)

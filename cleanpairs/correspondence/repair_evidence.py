@@ -27,6 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
+from cleanpairs.ops.matching import unit_rows
+
 __all__ = ["RepairEvidence"]
 
 FOLDS = 3
@@ -97,7 +99,7 @@ class _Bank:
         return np.asarray(np.linalg.solve(gram, weighted @ b), np.float32)
 
     def _said(self, asking: np.ndarray, among: np.ndarray, said: np.ndarray, map_: np.ndarray) -> list[np.ndarray]:
-        unit, others = _unit(asking), _unit(among)
+        unit, others = unit_rows(asking), unit_rows(among)
         out = [asking @ map_, *(np.empty((len(asking), said.shape[1]), np.float32) for _ in TAUS)]
         for start in range(0, len(asking), 1024):
             near = unit[start : start + 1024] @ others.T - 1
@@ -116,10 +118,6 @@ class _Bank:
             a, b = joint[0].vectors[images], joint[1].vectors[captions]
             of_images, of_captions = [*of_images, joint[1].scaled(a), a], [*of_captions, b, joint[0].scaled(b)]
         return _Sides(of_images, of_captions)
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), np.float32)
 
 
 def _terms(views: np.ndarray) -> np.ndarray:
@@ -198,8 +196,8 @@ class RepairEvidence:
         for fold in folds:
             rest = np.setdiff1d(self.trusted, fold)
             banks.append(_Bank(*spaces, image_index, rest, self.matched[rest]))
-        self.first = np.unique(image_group[self.captions], return_index=True)[1]
-        self.images = self.captions[self.first]  # a pair that shows each of their images
+        _, first, self._image_of_caption = np.unique(image_group[self.captions], return_index=True, return_inverse=True)
+        self.images = self.captions[first]  # a pair that shows each of their images
         self.image_fold = rng.integers(0, FOLDS, len(self.images))
         held = [(h[:MOST_HELD], one_of_each(h[:MOST_HELD], image_group)) for h in folds]
         self._ratio = self._learned(banks, held, rng)
@@ -211,7 +209,7 @@ class RepairEvidence:
         return bank.sides(self.of_image[images], captions, self._joint)
 
     def _right(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """(I, C) bool: whether an image stands beside a caption anywhere in the input."""
+        """(2, k): places of the images and of the captions that stand beside one another anywhere in the input."""
         groups, g = np.unique(self.image_group, return_inverse=True)
         texts, t = np.unique(self.text_group, return_inverse=True)
         shape = len(groups), len(texts)
@@ -276,8 +274,8 @@ class RepairEvidence:
         self._views = []
         self._place = np.full(len(self.images), -1)  # of each image among those of its fold
         sums = np.zeros(len(self.images)), np.zeros(len(self.captions))
-        step = -(-len(self.captions) // MOST)
-        self._scale = float(step), float(-(-len(self.images) // MOST))
+        step, every = -(-len(self.captions) // MOST), -(-len(self.images) // MOST)
+        self._scale, whole = (float(step), float(every)), step == every == 1
         for f, bank in enumerate(banks):
             mine = np.flatnonzero(self.image_fold == f)
             self._place[mine] = np.arange(len(mine))
@@ -285,24 +283,22 @@ class RepairEvidence:
             self._views.append(sides)
             some = _Sides(sides.images, [t[::step] for t in sides.captions])
             for rows, ratio in self._ratio.blocks(some):
-                sums[0][mine[rows]] = np.exp(ratio.astype(np.float64)).sum(axis=1)
-            every = int(self._scale[1])
-            if step == every == 1:
-                for _, ratio in self._ratio.blocks(sides):
-                    sums[1][:] += np.exp(ratio.astype(np.float64)).sum(axis=0)
-            else:
+                worth = np.exp(ratio.astype(np.float64))
+                sums[0][mine[rows]] = worth.sum(axis=1)
+                if whole:
+                    sums[1][:] += worth.sum(axis=0)
+            if not whole:
                 few = _Sides([x[::every] for x in sides.images], sides.captions)
                 for _, ratio in self._ratio.blocks(few):
                     sums[1][:] += np.exp(ratio.astype(np.float64)).sum(axis=0)
         self._sums = sums
-        if self._scale == (1.0, 1.0):  # what stands in the input is no candidate
+        if whole:  # what stands in the input is no candidate
             image, caption = self._right(self.images, self.captions)
             own = np.exp(self._ratio_of(image, caption).astype(np.float64))
             np.subtract.at(sums[0], image, own)
             np.subtract.at(sums[1], caption, own)
-        group = np.unique(self.image_group[self.captions], return_inverse=True)[1]
         self._wrong = np.zeros(len(self.images))
-        np.maximum.at(self._wrong, group, 1 - self.matched[self.captions])
+        np.maximum.at(self._wrong, self._image_of_caption, 1 - self.matched[self.captions])
 
     def _ratio_of(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
         """l (k,) of places among the images and captions to be repaired."""
@@ -324,8 +320,7 @@ class RepairEvidence:
         place = np.full(len(self.matched), -1)
         place[self.captions] = np.arange(len(self.captions))
         at = np.flatnonzero((place[image_of] >= 0) & (place[text_of] >= 0))
-        group = np.unique(self.image_group[self.captions], return_inverse=True)[1]
-        image, caption = group[place[image_of[at]]], place[text_of[at]]
+        image, caption = self._image_of_caption[place[image_of[at]]], place[text_of[at]]
         ratio = self._ratio_of(image, caption)
         seen = ratio > self.least
         at, image, caption, ratio = at[seen], image[seen], caption[seen], ratio[seen]

@@ -13,6 +13,7 @@ import numpy as np
 from cleanpairs.correspondence.calibration import calibrate
 from cleanpairs.correspondence.null import LEAST_PAIRS, scores_and_null
 from cleanpairs.correspondence.similarity import one_space
+from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import TAU, Background
 
 __all__ = ["null_threshold"]
@@ -43,8 +44,7 @@ def null_threshold(
     """
     if len(y) < LEAST_PAIRS:
         return None
-    sides = (np.asarray(x, dtype=np.float32) for x in (images, texts))
-    image, text = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in sides)
+    image, text = unit_rows(images), unit_rows(texts)
     observed, null = scores_and_null(Background(image, text, image_group, text_group), "softmax", TAU, seed)
     found = calibrate(observed, null, draws=30) if one_space(observed, null) else None
     if found is None:

@@ -83,21 +83,28 @@ def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np
     return reduced(image_vectors(images, np.arange(len(images))), seed), texts
 
 
+def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray, np.ndarray] | None:
+    """Unit vectors (M, e) of the images and (N, f) of the captions, where both came as one vector each."""
+    from sklearn.preprocessing import normalize
+
+    if tokens.vectors is None or images.ndim != 3 or images.shape[1] != 1 or not len(tokens):
+        return None
+    text = np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]], np.float32)
+    return normalize(images[:, 0].astype(np.float32)), normalize(text)
+
+
 def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -> Agreement:
     """Evidence of a training's pairs: similarity, where images and captions are vectors of one space; else neighbours'
     agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand side by side;
     then of the ``null`` pairs (2, m) too.
     """
-    from sklearn.preprocessing import normalize
-
-    tokens = data.tokens
-    if tokens.vectors is not None and data.images.ndim == 3 and data.images.shape[1] == 1 and len(tokens):
-        image = normalize(data.images[data.image_index, 0].astype(np.float32))
-        text = normalize(np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]], np.float32))
-        found = similarity_evidence(image, text, data.image_group, data.text_group, seed=seed)
+    both = vectors_of_both(data.images, data.tokens)
+    if both is not None:
+        image, text = both
+        found = similarity_evidence(image[data.image_index], text, data.image_group, data.text_group, seed=seed)
         if found is not None:
             return found
-    images, texts = frozen_spaces(data.images, tokens, seed)
+    images, texts = frozen_spaces(data.images, data.tokens, seed)
     groups = data.image_group, data.text_group
     return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, seed=seed)
 
@@ -402,15 +409,11 @@ class Auto(PairCleaner):
     def _repair_evidence(
         self, pairs: Pairs, correspondence: np.ndarray, threshold: float, *embedded: Any
     ) -> RepairEvidence | None:
-        from sklearn.preprocessing import normalize
-
         images, tokens = embedded[2:]
         if self.calibration_ is None:
             return None
-        joint = None
-        if tokens.vectors is not None and images.ndim == 3 and images.shape[1] == 1 and len(tokens):
-            image, text = images[:, 0].astype(np.float32), tokens.vectors[tokens.ids[tokens.offsets[:-1]]]
-            joint = (normalize(image), normalize(text)) if image.shape[1] == text.shape[1] else None
+        both = vectors_of_both(images, tokens)
+        joint = both if both is not None and both[0].shape[1] == both[1].shape[1] else None
         spaces = frozen_spaces(images, tokens, self.random_state)
         groups = pairs.pair_image_group, pairs.text_group
         return RepairEvidence(

@@ -62,8 +62,8 @@ from cleanpairs.methods.precomputed import (
     image_matrix_of,
     no_donors,
     precomputed_cosines,
-    unit_rows,
 )
+from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import Background
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.planning import RepairPlan

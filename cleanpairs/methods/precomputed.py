@@ -15,6 +15,7 @@ from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.estimators.batches import _filled
 from cleanpairs.features import ImageMatrix, encoded_matrix
 from cleanpairs.methods.normalised import NormalisedScore
+from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import Background
 from cleanpairs.ops.search import TopK
 
@@ -25,7 +26,6 @@ __all__ = [
     "image_matrix_of",
     "no_donors",
     "precomputed_cosines",
-    "unit_rows",
 ]
 
 NO_VECTOR = "its caption's vector is zero or not finite"
@@ -138,14 +138,8 @@ def precomputed_cosines(pairs: Pairs, column: str) -> np.ndarray:
 
 
 def no_donors(is_image: bool, trusted: bool, asking: np.ndarray, showing: np.ndarray, k: int) -> TopK:
-    """A search that finds nothing (see :data:`cleanpairs.repair.candidates.Search`): what is flagged is dropped."""
+    """A :data:`cleanpairs.repair.candidates.DonorSearch` that finds nothing: what is flagged is dropped."""
     return TopK(np.full((len(asking), 1), -np.inf, np.float32), np.full((len(asking), 1), -1, np.int64))
-
-
-def unit_rows(x: np.ndarray) -> np.ndarray:
-    """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
-    x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
-    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)
 
 
 def image_matrix_of(

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.scratch import MEMORY, Scratch, is_mapped, release
 
 __all__ = ["InvertedLists", "Probing", "block_of", "build_lists", "choose_probes", "recall_at", "search_lists"]
@@ -82,7 +83,7 @@ def build_lists(bank: np.ndarray, lists: int, *, seed: int = 0, scratch: Scratch
     rng = np.random.default_rng(seed)
     sample = np.asarray(bank[np.sort(rng.choice(m, min(m, SAMPLE_PER_LIST * lists), replace=False))])
     release(bank)
-    centres = _unit(sample[np.sort(rng.choice(len(sample), lists, replace=False))])
+    centres = unit_rows(sample[np.sort(rng.choice(len(sample), lists, replace=False))])
     for _ in range(ITERATIONS):
         centres = _means(sample, _nearest(sample, centres), centres)
     owner = _nearest(bank, centres)
@@ -104,11 +105,6 @@ def _in_order(bank: np.ndarray, order: np.ndarray, scratch: Scratch) -> np.ndarr
     return rows
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
-    norm = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.maximum(norm, 1e-12), np.float32)
-
-
 def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """The centre (n,) int64 of largest inner product with each row."""
     out = np.empty(len(rows), np.int64)
@@ -125,7 +121,7 @@ def _means(rows: np.ndarray, owner: np.ndarray, before: np.ndarray) -> np.ndarra
     order = np.argsort(owner, kind="stable")
     held, first = np.unique(owner[order], return_index=True)
     means = before.copy()
-    means[held] = _unit(np.add.reduceat(rows[order], first, axis=0))
+    means[held] = unit_rows(np.add.reduceat(rows[order], first, axis=0))
     return means
 
 

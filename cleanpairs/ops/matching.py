@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["LogProbabilities", "duplicate_mask", "log_probabilities", "matching_probability"]
+__all__ = ["LogProbabilities", "duplicate_mask", "log_probabilities", "matching_probability", "unit_rows"]
 
 
 @dataclass(frozen=True)
@@ -66,3 +67,9 @@ def matching_probability(S: Tensor, tau: float, excluded: Tensor | None = None) 
     with torch.no_grad():
         log = log_probabilities(S, tau, excluded)
         return (log.log_p.diagonal().exp() + log.log_q.diagonal().exp()) / 2
+
+
+def unit_rows(x: np.ndarray) -> np.ndarray:
+    """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
+    x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)

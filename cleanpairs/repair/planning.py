@@ -118,7 +118,7 @@ def plan_repairs(
         What the repairs' probabilities come from; without it none is probable.
     search : callable, optional
         A method's own way to look for donors instead of the strategy's; see
-        :data:`cleanpairs.repair.candidates.Search`.
+        :data:`cleanpairs.repair.candidates.DonorSearch`.
     look : callable, optional
         Who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`: they take most of the time.
     scratch : Scratch, optional

@@ -1,6 +1,6 @@
 """Other ways to look for donors than the nearest part: the papers' searches, over vectors of pairs.
 
-See :data:`cleanpairs.repair.candidates.Search` for what they return.
+See :data:`cleanpairs.repair.candidates.DonorSearch` for what they return.
 """
 
 from __future__ import annotations

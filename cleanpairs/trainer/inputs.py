@@ -60,7 +60,7 @@ class Inputs:
         cls, data: TrainingData, groups: tuple[np.ndarray, ...], captions: np.ndarray | None, seed: int, *,
         image_drop: float, text_drop: float, exclude_duplicates: bool, micro_batch: int | None, pin: bool,
     ) -> Inputs:  # fmt: skip
-        """See :meth:`cleanpairs.trainer.View.forward`."""
+        """See :meth:`cleanpairs.trainer.EpochContext.forward`."""
         rng = np.random.default_rng(seed)
         rows = np.concatenate(groups)
         source = np.repeat(np.arange(len(groups)), [len(g) for g in groups])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -90,6 +91,15 @@ def test_links_between_pages_and_from_the_readme_lead_somewhere() -> None:
 
 
 # -- what the pages say ---------------------------------------------------------------------------------------------
+
+
+def test_what_docstrings_refer_to_is_there() -> None:
+    found: set[str] = set()
+    for file in Path(cleanpairs.__file__).parent.rglob("*.py"):
+        found |= set(re.findall(r":(?:mod|class|func|data|meth|attr):`(cleanpairs[\w.]*)`", file.read_text("utf-8")))
+    assert len(found) > 100
+    for name in sorted(found):
+        pkgutil.resolve_name(name)
 
 
 def test_every_public_name_is_in_the_reference() -> None:
