@@ -23,8 +23,7 @@ A. Agresti and D. B. Hitchcock, Statistical Methods and Applications 14, 2005 (B
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,10 +45,6 @@ class ThresholdEstimate:
     flagged: int
     precision: Estimate
     recall: Estimate
-
-    def to_dict(self) -> dict[str, Any]:
-        """Nested plain values."""
-        return asdict(self)
 
 
 def response_weights(sample: AuditSample, correspondence: np.ndarray) -> np.ndarray:

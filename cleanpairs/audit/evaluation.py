@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from cleanpairs.audit.calibration import calibrate, calibration_error
 from cleanpairs.audit.estimate import Estimate, ThresholdEstimate, at_threshold, noise_estimate, response_weights
 from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.plain import plain
 
 __all__ = ["LADDER", "AuditResult", "evaluate_audit"]
 
@@ -69,12 +70,8 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the N probabilities; NaN is None."""
-        plain = {k: v for k, v in self.__dict__.items() if k != "probability"}
-        plain["noise_rate"] = asdict(self.noise_rate)
-        plain["at_threshold"] = self.at_threshold.to_dict()
-        plain["ladder"] = [t.to_dict() for t in self.ladder]
-        cleaned: dict[str, Any] = _without_nan(plain)
-        return cleaned
+        found: dict[str, Any] = plain({k: v for k, v in self.__dict__.items() if k != "probability"})
+        return found
 
     def __str__(self) -> str:
         def share(x: float) -> str:
@@ -187,11 +184,3 @@ def _chance(probability: np.ndarray, weight: np.ndarray, seed: int) -> float:
 def _even_odds(y: np.ndarray, probability: np.ndarray) -> float | None:
     lower, upper = y[probability < 0.5], y[probability >= 0.5]
     return float((lower.max() + upper.min()) / 2) if len(lower) and len(upper) else None
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_nan(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(v) for v in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value

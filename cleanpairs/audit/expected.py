@@ -11,8 +11,7 @@ ones. Scores that nobody has calibrated let expect nothing: only labels show wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,10 +31,6 @@ class ExpectedQuality:
     threshold: float
     noise_rate: Estimate
     at_thresholds: tuple[ThresholdEstimate, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Nested plain values."""
-        return asdict(self)
 
     def __str__(self) -> str:
         return (

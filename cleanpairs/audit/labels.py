@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading
 from cleanpairs.core.regular import read_bytes
 from cleanpairs.data.display import visible
 from cleanpairs.repair.editing import same_key
@@ -80,10 +80,8 @@ def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayL
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    try:
+    with reading(f"the labels {path}"):
         raw = read_bytes(path)
-    except OSError as error:
-        raise DataError(f"the labels {path} cannot be read: {error.strerror}") from error
     try:
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:

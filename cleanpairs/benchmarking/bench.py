@@ -18,7 +18,7 @@ from cleanpairs.benchmarking.plain_scores import PLAIN_SCORES, PlainScore, plain
 from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, method_settings
 from cleanpairs.benchmarking.splits import Splits, load_splits
 from cleanpairs.benchmarking.table import Summary, summarise, to_csv, to_markdown, to_text
-from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputError, OutputExistsError
+from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputExistsError, writing
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.guard import refuse_inputs
@@ -168,11 +168,9 @@ def _check_folder(log: BenchLog) -> None:
         raise OutputExistsError(
             f"{folder} holds {foreign[0]}, and no {log.path.name}: no benchmark wrote it; name another"
         )
-    try:
+    with writing(log.path):
         folder.mkdir(parents=True, exist_ok=True)
         log.path.open("ab").close()
-    except OSError as error:
-        raise OutputError(f"{log.path} cannot be written: {error.strerror or error}") from error
 
 
 def _run(

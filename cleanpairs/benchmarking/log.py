@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading
+from cleanpairs.core.plain import plain
 from cleanpairs.core.regular import open_regular, read_bytes
 
 __all__ = ["BenchLog"]
@@ -25,12 +25,10 @@ class BenchLog:
 
     def rows(self) -> list[dict[str, Any]]:
         """All whole lines, in order; DataError for one that is no JSON object."""
-        try:
-            raw = read_bytes(self.path)
-        except FileNotFoundError:
+        if not self.path.exists():
             return []
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be read: {error.strerror or error}") from error
+        with reading(self.path):
+            raw = read_bytes(self.path)
         rows = []
         for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), start=1):
             try:
@@ -44,7 +42,7 @@ class BenchLog:
 
     def append(self, row: dict[str, Any]) -> None:
         """One row, on the disk when this returns; numbers that are not finite become null."""
-        text = json.dumps(_plain(row), allow_nan=False) + "\n"
+        text = json.dumps(plain(row, repr), allow_nan=False) + "\n"
         with self.path.open("ab") as file:
             file.truncate(self._whole())
             file.write(text.encode())
@@ -63,16 +61,3 @@ class BenchLog:
                     return start + at + 1
                 end = start
         return 0
-
-
-def _plain(value: Any) -> Any:
-    """``value`` without what JSON has no word for."""
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)

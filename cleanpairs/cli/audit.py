@@ -10,8 +10,9 @@ import click
 
 from cleanpairs.cli.options import RUN, existing_run, trust_option
 from cleanpairs.cli.paths import Params, PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, plain, print_json
+from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
+from cleanpairs.core.plain import plain
 
 __all__ = ["audit"]
 
@@ -150,6 +151,6 @@ def _expect(run: Any, options: dict[str, Any]) -> None:
 
     expected = expected_quality(run.scores().correspondence, run.calibration(), threshold=_threshold(run, options))
     if options["as_json"]:
-        print_json(expected.to_dict())
+        print_json(expected)
     else:
         echo(str(expected))

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import column_options, existing_run, pick_columns, split_run_and_data
-from cleanpairs.cli.printing import json_option, plain, print_json
+from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
+from cleanpairs.core.plain import plain
 
 __all__ = ["evaluate"]
 

@@ -160,6 +160,6 @@ def fit(**options: Any) -> None:
     finally:
         progress.close()
     if as_json and rank_by_environment() == 0:
-        print_json({**result.to_dict(), "seconds": round(time.time() - began, 1)})
+        print_json({**vars(result), "seconds": round(time.time() - began, 1)})
     elif not (quiet or recipe.output.quiet):
         echo(result.table())

@@ -73,7 +73,7 @@ def score(
             err=True,
         )
     if as_json:
-        print_json(result.to_dict())
+        print_json(result)
     else:
         echo(
             f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "

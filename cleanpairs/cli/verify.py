@@ -32,7 +32,7 @@ def verify(path: str, data: str | None, as_json: bool, quiet: bool) -> None:
 
     found = verify_path(path, data)
     if as_json:
-        print_json(found.to_dict())
+        print_json({**vars(found), "ok": found.ok})
     elif not quiet:
         echo(str(found))
     elif not found.ok:

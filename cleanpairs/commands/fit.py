@@ -6,7 +6,7 @@ import hashlib
 import shlex
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,10 +83,6 @@ class FitResult:
     captions: str | None = None
     worst: str | None = None
     issues: dict[str, int] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dict(self.__dict__)
 
     def table(self) -> str:
         """For a terminal: the counts, and the histogram of the correspondence."""
@@ -321,7 +317,7 @@ def _fit_run(
         write_csv(issues, staged)
     result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise))
     result = replace(result, **_said_of(issues))
-    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": result.to_dict()}
+    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": asdict(result)}
     run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
     run.forget_replaced()
     return result

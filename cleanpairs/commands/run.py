@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, reading
 from cleanpairs.core.parameters import is_share
 from cleanpairs.core.regular import read_json, read_text, sha256_of
 from cleanpairs.data.atomic import staged_file
@@ -263,10 +263,8 @@ class Run:
     def info(self) -> dict[str, Any]:
         """run.json; DataError where it cannot be read, or is not as ``fit`` writes it."""
         file = self.path / "run.json"
-        try:
+        with reading(file, "read", ValueError, TypeError):
             data = dict(read_json(file))
-        except (OSError, ValueError, TypeError) as error:
-            raise DataError(f"{file} cannot be read: {error}") from error
         if wrong := mistyped(data):
             raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} is of another kind")
         return data
@@ -297,10 +295,8 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """One dict an epoch; DataError where the file cannot be read."""
         file = self.path / "metrics.jsonl"
-        try:
+        with reading(file, "read", ValueError, RecursionError):
             return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
-        except (OSError, ValueError, RecursionError) as error:
-            raise DataError(f"{file} cannot be read: {error}") from error
 
     def scores(self) -> Scores:
         """scores.parquet; DataError when the run has none yet or it is damaged."""

@@ -54,10 +54,6 @@ class ScoreResult:
     threshold: float
     unknown_words: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class ScoreWork:

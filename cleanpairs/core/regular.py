@@ -9,15 +9,28 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading
 
-__all__ = ["check_regular", "open_regular", "read_bytes", "read_json", "read_object", "read_text", "sha256_of"]
+__all__ = [
+    "check_regular",
+    "open_regular",
+    "read_bytes",
+    "read_json",
+    "read_object",
+    "read_text",
+    "remembered",
+    "sha256_of",
+]
 
 AnyPath = str | os.PathLike[str]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -99,6 +112,29 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise DataError(f"{path} does not hold a JSON object")
     return data
+
+
+def remembered(most: int) -> Callable[[Callable[Concatenate[str, P], T]], Callable[Concatenate[str, P], T]]:
+    """Decorates a function of a file: for the last ``most`` it is called again only where the file has changed, by its
+    size and the time of its change. Its arguments are hashable; what it returns is not to be changed.
+
+    Raises DataError: the file cannot be looked at.
+    """
+
+    def decorated(function: Callable[Concatenate[str, P], T]) -> Callable[Concatenate[str, P], T]:
+        @lru_cache(maxsize=most)
+        def known(path: str, size: int, changed: int, *args: P.args, **kwargs: P.kwargs) -> T:
+            return function(path, *args, **kwargs)
+
+        @wraps(function)
+        def asked(path: str, *args: P.args, **kwargs: P.kwargs) -> T:
+            with reading(path):
+                about = os.stat(path)
+            return known(path, about.st_size, about.st_mtime_ns, *args, **kwargs)  # type: ignore[arg-type]
+
+        return asked
+
+    return decorated
 
 
 def sha256_of(path: AnyPath) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
+from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError, said_of, writing
 from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.data.locks import make_parents
 
@@ -71,7 +71,7 @@ def _refuse(
     except FileNotFoundError:
         return
     except OSError as error:  # a folder above it is a file, or is closed to us
-        raise OutputError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise OutputError(f"{target} cannot be written: {said_of(error)}") from error
     if stat.S_ISLNK(mode):
         raise OutputExistsError(f"{target} is a symbolic link; name the file itself")
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
@@ -164,18 +164,14 @@ class _Output:
         self._lock: int | None = None
         self._written: os.stat_result | None = None  # what is to be published, to know it again
         self._final = False
-        try:
+        with writing(self.target):
             make_parents(self.target)
             _collect_stale(self.target.parent, self.target.name)
             self.folder = Path(tempfile.mkdtemp(prefix=_prefix(self.target.name), dir=self.target.parent))
-        except OutputError:
-            raise
-        except OSError as error:
-            raise self.unwritable(error) from error
         self.staged = self.folder / self.target.name
 
     def unwritable(self, error: OSError) -> OutputError:
-        return OutputError(f"{self.target} cannot be written: {error.strerror or error}")
+        return OutputError(f"{self.target} cannot be written: {said_of(error)}")
 
     def begin(self) -> None:
         self._lock = os.open(self.folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)

@@ -10,21 +10,19 @@ is capped (:func:`cleanpairs.core.limits.memory_is_capped`) no thread is started
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Pipe
 from typing import Any, Self
 
 import numpy as np
@@ -32,7 +30,7 @@ import numpy as np
 from cleanpairs.core import children
 from cleanpairs.core.errors import DataError, ResourceError
 from cleanpairs.core.limits import limit, memory_is_capped
-from cleanpairs.data.decode_worker import REPLY, REQUEST, prepare, resolve
+from cleanpairs.data.decode_worker import REPLY, prepare, resolve
 
 __all__ = ["RGB", "SQUARE", "DecodedBatch", "Decoder", "Preparation", "square", "workers_for"]
 
@@ -42,8 +40,6 @@ PER_WORKER = 512  # images: fewer do not repay the start of another process
 START_SECONDS = 120.0  # for a worker to start, on a machine that is busy
 MISSING = "there is no image"
 GROUP = 16  # images that a worker is given at once
-PIPE_BYTES = 2**20
-WRITE_PARTS = 64  # pieces that are sent by one call
 Result = np.ndarray | str  # an array, or why there is none
 
 
@@ -172,37 +168,27 @@ class Decoder:
             return str(error)
 
     def _there(self, images: Sequence[bytes | None]) -> list[Result]:
-        """What a worker makes of a few images; whichever it is lost with is tried again, alone and in a fresh one."""
-        results: list[Result] = [MISSING] * len(images)
-        todo = deque((at, data) for at, data in enumerate(images) if data is not None)
-        while todo:
-            worker = self._take()
-            lost = self._ask(worker, todo, results)
-            if lost is None:
+        """What workers make of a few images."""
+        return [MISSING if data is None else self._decoded(data) for data in images]
+
+    def _decoded(self, data: bytes) -> Result:
+        """What a worker makes of an image; where it is lost with it, a fresh one."""
+        why = ""
+        for fresh in (False, True):
+            if self._closed:
+                break
+            worker = self._take(fresh=fresh)
+            try:
+                found = worker.ask(data, self.seconds)
+            except _LostError as lost:
+                self.lost += 1
+                worker.bury()
+                why = str(lost)
+            else:
                 with self._lock:
                     self._idle.append(worker)
-            elif self._closed:
-                break
-            else:
-                at, data = todo.popleft()
-                fresh, alone = self._take(fresh=True), deque([(at, data)])
-                if (again := self._ask(fresh, alone, results)) is not None:
-                    results[at] = f"the image cannot be decoded: {again}, twice"
-                else:
-                    with self._lock:
-                        self._idle.append(fresh)
-        return results
-
-    def _ask(self, worker: _Worker, todo: deque[tuple[int, bytes]], results: list[Result]) -> str | None:
-        """Fill in the results of ``todo``, emptying it; or up to an image that the worker is lost with, and say how."""
-        try:
-            for result in worker.ask([data for _, data in todo], self.seconds):
-                results[todo.popleft()[0]] = result
-        except _LostError as lost:
-            self.lost += 1
-            worker.bury()
-            return str(lost)
-        return None
+                return found
+        return f"the image cannot be decoded: {why}, twice"
 
     def _take(self, *, fresh: bool = False) -> _Worker:
         with self._lock:
@@ -242,32 +228,31 @@ class _Worker:
             }
         ).encode()  # fmt: skip
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._pipe, theirs = Pipe()
         try:
             self._process = children.start(
                 "from cleanpairs.data.decode_worker import main; main()",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                str(theirs.fileno()),
+                keep=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
                 stderr=self._said,
-                bufsize=0,
                 env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
         except OSError as error:
             self._said.close()
+            self._pipe.close()
             raise ResourceError(
                 f"no process can be started to decode images ({error}): free memory or processes, or set "
                 "CLEANPAIRS_DECODE_WORKERS=0 to decode without"
             ) from error
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
-        for fd in (self._in, self._out):
-            os.set_blocking(fd, False)
-            with suppress(OSError, AttributeError):  # not allowed, or not Linux: then it takes more turns
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        finally:
+            theirs.close()
 
     def start(self) -> None:
         """Tell it what to make of images, and wait until it can."""
         try:
-            list(self.ask([self._given], START_SECONDS))
+            self.ask(self._given, START_SECONDS)
         except _LostError as lost:
             self._said.seek(0)
             lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
@@ -285,57 +270,27 @@ class _Worker:
         """Give back what a process that has ended, or is about to, still holds."""
         self.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._said):
-            if stream is not None:
-                stream.close()
+        self._pipe.close()
+        self._said.close()
 
-    def ask(self, images: Sequence[bytes], seconds: float) -> Iterator[Result]:
-        """Of each image an array, or why there is none; ``seconds`` for each. The next ones are sent meanwhile."""
-        ask = deque(memoryview(part) for data in images for part in (REQUEST.pack(len(data)), data))
-        heard = bytearray()
-        for _ in images:
-            deadline = time.monotonic() + seconds
-            try:
-                self._talk(ask, heard, REPLY.size, deadline)
-                failed, dimensions, a, b, c, size = REPLY.unpack_from(heard)
-                self._talk(ask, heard, REPLY.size + size, deadline)
-            except TimeoutError:
+    def ask(self, data: bytes, seconds: float) -> Result:
+        """Of an image an array, or why there is none, within ``seconds``."""
+        try:
+            self._pipe.send_bytes(data)
+            if not self._pipe.poll(seconds):
                 self._end()
-                raise _LostError(f"it took more than {seconds:g} seconds") from None
-            except (BrokenPipeError, EOFError):
-                raise _LostError(f"it ended the decoding process ({_reason(self._end())})") from None
-            payload = bytes(memoryview(heard)[REPLY.size : REPLY.size + size])
-            del heard[: REPLY.size + size]
-            yield payload.decode() if failed else np.frombuffer(payload, np.uint8).reshape((a, b, c)[:dimensions])
-
-    def _talk(self, ask: deque[memoryview], heard: bytearray, size: int, deadline: float) -> None:
-        """Send on, and listen until ``size`` bytes are heard."""
-        while len(heard) < size:
-            poll = select.poll()
-            poll.register(self._out, select.POLLIN)
-            if ask:
-                poll.register(self._in, select.POLLOUT)
-            ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-            if not ready and time.monotonic() >= deadline:
-                raise TimeoutError
-            with suppress(BlockingIOError):
-                if self._in in ready:
-                    sent = os.writev(self._in, [ask[k] for k in range(min(len(ask), WRITE_PARTS))])
-                    while sent:
-                        part = ask.popleft()
-                        if sent < len(part):
-                            ask.appendleft(part[sent:])
-                        sent -= min(sent, len(part))
-            with suppress(BlockingIOError):
-                if self._out in ready:
-                    data = os.read(self._out, PIPE_BYTES)
-                    if not data:
-                        raise EOFError
-                    heard += data
+                raise _LostError(f"it took more than {seconds:g} seconds")
+            reply = self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise _LostError(f"it ended the decoding process ({_reason(self._end())})") from None
+        failed, dimensions, *shape = REPLY.unpack_from(reply)
+        if failed:
+            return reply[REPLY.size :].decode()
+        return np.frombuffer(reply, np.uint8, offset=REPLY.size).reshape(shape[:dimensions])
 
     def _end(self) -> int:
         """Its exit code; where it still runs, it is killed."""
-        with suppress(subprocess.TimeoutExpired):  # its pipes close a moment before it is gone
+        with suppress(subprocess.TimeoutExpired):  # its pipe closes a moment before it is gone
             self._process.wait(0.5 if self._process.poll() is None else 0)
         self.kill()
         return self._process.wait()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading
 from cleanpairs.core.limits import whole
 from cleanpairs.core.regular import read_bytes
 
@@ -168,15 +168,13 @@ def cell_bytes(value: Any, root: Path) -> bytes:
             raise DataError("the image has zero bytes")
         return value
     file = resolve_path(str(value), root)
-    try:
+    with reading(name := f"the image file {str(value)[:120]!r}"):
         if not file.is_file():
             windows = "; it is a Windows path, and no end of it is under the image root" if "\\" in str(value) else ""
-            raise DataError(f"the image file {str(value)[:120]!r} is missing{windows}")
+            raise DataError(f"{name} is missing{windows}")
         if file.stat().st_size > (most := whole("image_bytes")):
-            raise DataError(f"the image file {str(value)[:120]!r} is larger than {most} bytes")
+            raise DataError(f"{name} is larger than {most} bytes")
         return read_bytes(file)
-    except OSError as error:
-        raise DataError(f"the image file {str(value)[:120]!r} cannot be read: {error.strerror}") from error
 
 
 def vector_groups(array: np.ndarray) -> np.ndarray:

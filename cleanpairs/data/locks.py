@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from cleanpairs.core.errors import OutputError, OutputExistsError
+from cleanpairs.core.errors import OutputError, OutputExistsError, writing
 
 __all__ = ["LOCK_SUFFIX", "hold", "lock_of", "make_parents"]
 
@@ -57,12 +57,8 @@ def _one(lock: Path, output: str) -> Iterator[None]:
     made = [folder for folder in lock.parents if not folder.exists()]
     fd: int | None = None
     try:
-        try:
+        with writing(output):
             fd = _take(lock, output)
-        except (OutputExistsError, OutputError):
-            raise
-        except OSError as error:
-            raise OutputError(f"{output} cannot be written: {error.strerror or error}") from error
         _held[lock] = 1
         try:
             yield

@@ -6,8 +6,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import check_regular, read_json
+from cleanpairs.core.errors import DataError, reading
+from cleanpairs.core.regular import check_regular, read_json, remembered
 from cleanpairs.data.formats.in_place import location, open_remote
 from cleanpairs.data.images import image_cells, rows_by_file
 from cleanpairs.data.views import plain_batch, plain_schema
@@ -70,15 +69,9 @@ def expand(data: str) -> list[str]:
     return [str(Path(p).absolute()) for p in found]
 
 
-@contextmanager
-def _named(path: str, what: str = "read as Parquet") -> Iterator[None]:
-    try:
-        yield
-    except MemoryError:  # Arrow's, too, which is also an ArrowException: a limit was met, the file may be whole
-        raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last for names in a damaged footer
-        text = " ".join(str(error).split())[:300] or type(error).__name__
-        raise DataError(f"{location(path)} cannot be {what}: {text}") from error
+def _named(path: str, what: str = "read as Parquet") -> AbstractContextManager[None]:
+    """The last of the errors is for names in a damaged footer."""
+    return reading(location(path), what, pa.ArrowException, UnicodeDecodeError)
 
 
 @contextmanager
@@ -155,16 +148,11 @@ def row_groups(paths: Sequence[str]) -> list[int]:
 
 def count_rows(paths: Sequence[str]) -> list[int]:
     """Rows of each file, by its footer, which is read again only where a file has changed."""
-    counts = []
-    for path in paths:
-        with _named(path):
-            about = os.stat(path)
-        counts.append(_count(path, about.st_size, about.st_mtime_ns))
-    return counts
+    return [_count(path) for path in paths]
 
 
-@lru_cache(maxsize=4096)
-def _count(path: str, size: int, changed: int) -> int:
+@remembered(4096)
+def _count(path: str) -> int:
     with open_parquet(path) as file:
         return int(file.metadata.num_rows)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading
 from cleanpairs.core.regular import read_text
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import FeatureImages, vector_groups
@@ -140,12 +140,10 @@ class PrecompReader:
         """What ``corrupt`` left beside the captions, of the first ``n`` of ``total``."""
         if len(source.paths) < 3:
             return None, None
-        try:
+        with reading(source.paths[2], "read", pa.ArrowException, KeyError):
             table = read_table(source.paths[2])
             check_truth(table.schema, source.paths[2])
             mismatch, keys = table["true_mismatch"].to_numpy(), table["true_key"].to_pylist()
-        except (OSError, pa.ArrowException, KeyError) as error:
-            raise DataError(f"{source.paths[2]} cannot be read: {error}") from error
         if len(mismatch) != total:
             raise DataError(f"{source.paths[2]} has {len(mismatch)} rows for {total} captions")
         return np.asarray(mismatch[:n], dtype=bool), [str(k) for k in keys[:n]]
@@ -197,11 +195,10 @@ def _arrays(path: str) -> np.ndarray:
 def lines_of(path: str) -> list[str]:
     """The captions of a text file, one a line; of token numbers (not in ``*_caps.txt``) commas become spaces."""
     try:
-        text = read_text(path)
+        with reading(path):
+            text = read_text(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it so") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
     lines = text.split("\n")
     if lines and lines[-1] == "":
         lines.pop()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.errors import OutputError, reading
 from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.data.digests import digest_of
 
@@ -66,10 +66,8 @@ def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) ->
 
 def _digest(path: str | os.PathLike[str]) -> bytes:
     """SHA-256 of a file."""
-    try:
+    with reading(path):
         return digest_of(path, cache_dir() / "digests")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def settings_text(source: Source) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import OutputError
+from cleanpairs.core.errors import writing
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.source import cache_folder
 from cleanpairs.ops.columns import as_schema, is_list
@@ -189,14 +189,12 @@ class ParquetSink(Sink):
         self._bytes = self._count = 0
         self._sha256: str | None = None
         encoding = _encoding(self.schema)
-        try:
+        with writing(self.path):
             self._writer = pq.ParquetWriter(
                 self.path, self.schema, write_page_checksum=True, use_content_defined_chunking=False, **encoding
             )
             if note is not None:
                 self._writer.add_key_value_metadata({note: ""})
-        except OSError as error:
-            raise OutputError(f"{self.path} cannot be written: {error}") from error
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows; a row group is written when 64 MiB or 65,536 rows have come together."""
@@ -217,14 +215,9 @@ class ParquetSink(Sink):
     def flush(self) -> None:
         """End a row group here."""
         if self._pending:
-            self._guard(self._writer.write_table, pa.concat_tables(self._pending), row_group_size=GROUP_ROWS)
+            with writing(self.path):
+                self._writer.write_table(pa.concat_tables(self._pending), row_group_size=GROUP_ROWS)
         self._pending, self._bytes, self._count = [], 0, 0
-
-    def _guard(self, function: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            function(*args, **kwargs)
-        except OSError as error:
-            raise OutputError(f"{self.path} cannot be written: {error}") from error
 
     @property
     def sha256(self) -> str:
@@ -236,7 +229,8 @@ class ParquetSink(Sink):
 
     def _finish(self) -> None:
         self.flush()
-        self._guard(self._writer.close)
+        with writing(self.path):
+            self._writer.close()
 
     def _abandon(self) -> None:
         self._writer.close()

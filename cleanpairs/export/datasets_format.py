@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.errors import reading, writing
 from cleanpairs.core.regular import read_json
 from cleanpairs.data.formats.arrow_io import count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.stored import IMAGE_TYPE
@@ -94,23 +94,25 @@ class _DatasetsSink(Sink):
         table = as_schema(table, self._schema)
         if self._stream is None or self._bytes >= SHARD_BYTES:
             self._next()
-        self._guard(self._stream.write_table, table)
+        with writing(self._folder):
+            self._stream.write_table(table)
         self._bytes += table.nbytes
         self.rows += len(table)
         self.parts[next(reversed(self.parts))] += len(table)
 
     def _next(self) -> None:
-        self._guard(self._stack.close)
         name = f"data-{len(self.parts):05d}.arrow"
-        stream = self._guard(pa.OSFile, str(self._folder / name), "wb")
-        self._stack.enter_context(stream)
-        self._stream = self._stack.enter_context(pa.ipc.new_stream(stream, self._schema))
+        with writing(self._folder):
+            self._stack.close()
+            stream = self._stack.enter_context(pa.OSFile(str(self._folder / name), "wb"))
+            self._stream = self._stack.enter_context(pa.ipc.new_stream(stream, self._schema))
         self.parts[name], self._bytes = 0, 0
 
     def _finish(self) -> None:
         if self._stream is None:
             self._next()  # `datasets` wants a file, if an empty one
-        self._guard(self._stack.close)
+        with writing(self._folder):
+            self._stack.close()
         from datasets import DatasetInfo
 
         digest = hashlib.sha256("".join(sha256_of(self._folder / name) for name in self.parts).encode())
@@ -125,12 +127,6 @@ class _DatasetsSink(Sink):
         }
         (self._folder / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         DatasetInfo(features=self._features).write_to_directory(str(self._folder), pretty_print=True)
-
-    def _guard(self, function: Any, *args: Any) -> Any:
-        try:
-            return function(*args)
-        except OSError as error:
-            raise OutputError(f"{self._folder} cannot be written: {error}") from error
 
     def _abandon(self) -> None:
         self._stack.close()
@@ -147,8 +143,6 @@ def iter_stored(folder: Path, batch_rows: int = BATCH_ROWS) -> Iterator[pa.Recor
 
 def stored_files(folder: Path) -> list[str]:
     """The Arrow files of a directory, in order; DataError where it does not say."""
-    try:
+    with reading(folder / STATE, "read as the list of a datasets directory", ValueError, KeyError, TypeError):
         state = read_json(folder / STATE)
         return [str(folder / Path(str(entry["filename"])).name) for entry in state["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder / STATE} cannot be read as the list of a datasets directory: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading
 from cleanpairs.core.regular import read_json
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.files import manifest_of, sha256_of
@@ -45,10 +45,8 @@ class Exported:
     def check_size(self) -> None:
         """As :meth:`check_out`, but by the files' sizes only: at once, for what does not read them."""
         for part in self.parts:
-            try:
+            with reading(part.path):
                 found = part.path.stat().st_size
-            except OSError as error:
-                raise DataError(f"{part.path} cannot be read: {error.strerror or error}") from error
             if found != part.bytes:
                 raise _changed(part.path, self.manifest, f"{found:,} bytes, not {part.bytes:,}")
 
@@ -97,10 +95,8 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
 
 
 def _check(path: Path, wanted: str, manifest: Path) -> None:
-    try:
+    with reading(path):
         found = sha256_of(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     if found != wanted:
         raise _changed(path, manifest, f"SHA-256 {found[:12]}..., not {wanted[:12]}...")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.errors import DataError, writing
 from cleanpairs.data import ParquetSink, Source, iter_tables
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.data.prefetch import read_ahead
@@ -180,24 +180,17 @@ class _ArrowSink:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path, self._schema = path, schema
-        with self._guard():
+        with writing(path):
             self._writer = pa.ipc.new_stream(str(path), schema)
 
     def write(self, table: pa.Table) -> None:
         """Add rows: one batch, where they are in one chunk."""
-        with self._guard():
+        with writing(self._path):
             self._writer.write_table(as_schema(table, self._schema))
 
     def __enter__(self) -> _ArrowSink:
         return self
 
     def __exit__(self, *ended: object) -> None:
-        with self._guard():
+        with writing(self._path):
             self._writer.close()
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OutputError(f"{self._path} cannot be written: {error}") from error

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.errors import ConfigError, DataError, writing
 from cleanpairs.core.registry import nearest
 from cleanpairs.export.formats import OutTable, Sink
 
@@ -83,7 +83,5 @@ class _UidsSink(Sink):
         if len(twice):
             uid = "".join(f"{int(half):016x}" for half in uids[twice[0]])
             raise DataError(f"{len(twice)} uids occur more than once, as {uid}: a list of them would not say which row")
-        try:
+        with writing(self._path):
             np.save(self._path, uids, allow_pickle=False)
-        except OSError as error:
-            raise OutputError(f"{self._path} cannot be written: {error.strerror or error}") from error

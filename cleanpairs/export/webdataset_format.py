@@ -10,18 +10,17 @@ import base64
 import datetime
 import io
 import json
-import math
 import re
 import tarfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputError
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, writing
+from cleanpairs.core.plain import plain
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.export.formats import OutTable, Sink
@@ -122,22 +121,13 @@ class _WebDatasetSink(Sink):
         """Add rows, one sample each."""
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
         start = 0
-        with self._named():
+        with writing(self._folder):
             while start < len(table):
                 if self._tar is None or self._in_shard == self._shard_rows:
                     self._next()
                 part = table.slice(start, self._shard_rows - self._in_shard)
                 self._add(part)
                 start += len(part)
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except CleanpairsError:
-            raise
-        except OSError as error:
-            raise OutputError(f"{self._folder} cannot be written: {error.strerror or error}") from error
 
     def _add(self, part: pa.Table) -> None:
         out = self._table
@@ -202,7 +192,7 @@ class _WebDatasetSink(Sink):
         self._keys = set()
 
     def _finish(self) -> None:
-        with self._named():
+        with writing(self._folder):
             if self._tar is None:
                 self._next()  # no rows: an empty tar tells so, no file would look like a mistake
             self._stack.close()
@@ -213,7 +203,7 @@ class _WebDatasetSink(Sink):
 
 def json_lines(table: pa.Table) -> list[bytes]:
     """What the .json of each row holds."""
-    return [json.dumps(_plain(line), ensure_ascii=False, allow_nan=False).encode() for line in _lines(table)]
+    return [json.dumps(plain(line, _text), ensure_ascii=False, allow_nan=False).encode() for line in _lines(table)]
 
 
 def _lines(table: pa.Table) -> list[dict[str, Any]]:
@@ -235,16 +225,8 @@ def _readable(column: pa.Array) -> list[Any]:
         return [None if cell is None else cell.decode(errors="replace") for cell in raw]
 
 
-def _plain(value: Any) -> Any:
-    """A value of a row as JSON has it."""
-    if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+def _text(value: Any) -> str:
+    """A value of a row that JSON has no form for."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat()
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.errors import DataError, OutputError, writing
 from cleanpairs.repair.actions import WRITTEN
 
 __all__ = ["CHOICES", "Decision", "DecisionLog"]
@@ -72,12 +72,10 @@ class DecisionLog:
         self._named: dict[str, int] = {}  # place in ``decisions``
         self._of: dict[int, list[int]] = {}  # pair -> its decisions
         self._read, self._rest, self._begun = 0, b"", False
-        try:
+        with writing(f"the decisions {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             self._fd = os.open(self.path, flags, 0o600)
-        except OSError as error:
-            raise OutputError(f"the decisions {self.path} cannot be written: {error.strerror}") from error
         try:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
                 raise OutputError(f"{self.path} is no regular file: decisions are not written there")
@@ -181,10 +179,8 @@ class DecisionLog:
 
     def _append(self, what: dict[str, Any]) -> None:
         line = b"\n" + json.dumps(what).encode() + b"\n"
-        try:
+        with writing(f"{self.path}: the decision"):
             written = os.write(self._fd, line)
             os.fsync(self._fd)
-        except OSError as error:
-            raise OutputError(f"{self.path}: the decision cannot be written: {error.strerror}") from error
         if written < len(line):
             raise OutputError(f"{self.path}: the decision was written in part only; is the disk full?")

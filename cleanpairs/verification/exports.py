@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.files import manifest_of, sha256_of
@@ -125,18 +125,10 @@ def _check_counts(
         if kind not in FORMATS:
             findings.wrong(manifest, f"the format {kind!r} is none of {', '.join(FORMATS.names())}")
         elif out.exists() and kind != "parquet":  # of a Parquet file the rows were read, page by page
-            found = _count(out, kind)
+            with reading(out, f"read as {kind}", ValueError, pa.ArrowException):
+                found = make_format(kind).count(out)
             if found != rows.get("out"):
                 findings.wrong(out, f"has {found:,} rows, not the {rows.get('out', 0):,} of {manifest.name}")
-
-
-def _count(out: Path, kind: str) -> int:
-    try:
-        return make_format(kind).count(out)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{out} cannot be read as {kind}: {' '.join(str(error).split())[:200]}") from error
 
 
 def _check_ledger(

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cleanpairs.core.errors import CleanpairsError
 
@@ -39,14 +38,6 @@ class Verification:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        problems = [vars(problem) for problem in self.problems]
-        return {
-            "path": str(self.path), "kind": self.kind, "ok": self.ok, "checked": list(self.checked),
-            "problems": problems, "notes": list(self.notes),
-        }  # fmt: skip
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.kind}"]

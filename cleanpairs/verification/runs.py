@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.commands.run import Run, mistyped
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.errors import CleanpairsError, ConfigError, reading
 from cleanpairs.core.regular import check_regular, read_text
 from cleanpairs.export.files import sha256_of
 from cleanpairs.verification.findings import Findings
@@ -163,12 +163,10 @@ def _read_tensors(file: Path, findings: Findings, *, finite: bool) -> None:
     """Read every tensor of a safetensors file; DataError where it is damaged."""
     from safetensors import SafetensorError, safe_open
 
-    try:
+    with reading(file, "read as safetensors", SafetensorError, ValueError, TypeError, RuntimeError):
         check_regular(file)
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a dict
                 value = tensors.get_tensor(name)
                 if finite and value.is_floating_point() and not bool(np.isfinite(value.float().numpy()).all()):
                     findings.wrong(file, "holds values that are not finite", f"tensor {name!r}")
-    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:
-        raise DataError(f"{file} cannot be read as safetensors: {' '.join(str(error).split())[:200]}") from error

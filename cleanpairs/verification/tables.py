@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanpairs.commands.run import SCORES_SCHEMA
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading, said_of
 from cleanpairs.core.regular import read_json
 from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.verification.findings import Findings
@@ -44,7 +43,7 @@ def _read_pages(path: Path, file: pq.ParquetFile, findings: Findings) -> int:
                     batch.validate(full=True)
                     row += len(batch)
             except (pa.ArrowException, OSError) as error:
-                findings.wrong(path, f"damaged after row {row} of it: {_said(error)}", place)
+                findings.wrong(path, f"damaged after row {row} of it: {said_of(error)}", place)
                 continue
             if row != expected:
                 findings.wrong(path, f"has {row:,} rows, and its row group {expected:,}", place)
@@ -106,12 +105,8 @@ def _rows(path: Path, column: str, bad: np.ndarray, what: str, findings: Finding
 
 def check_json(path: Path) -> Any:
     """The JSON object of a file; DataError names it and the line."""
-    try:
+    with reading(path, "read as JSON", ValueError):
         data = read_json(path)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise DataError(f"{path} does not hold a JSON object")
     return data
@@ -120,7 +115,3 @@ def check_json(path: Path) -> Any:
 def counts_by(column: pa.ChunkedArray) -> dict[str, int]:
     """Value -> how often, of a column of strings."""
     return {entry["values"]: entry["counts"] for entry in pc.value_counts(column.combine_chunks()).to_pylist()}
-
-
-def _said(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

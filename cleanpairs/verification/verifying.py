@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cleanpairs.commands.run import SCORES_SCHEMA
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading
 from cleanpairs.core.regular import open_regular
 from cleanpairs.data.parquet_io import open_parquet, parquet_files
 from cleanpairs.export.files import manifest_of
@@ -45,11 +45,8 @@ def kind_of(path: Path) -> str:
 
 
 def _magic(path: Path) -> bytes:
-    try:
-        with open_regular(path) as stream:
-            return stream.read(4)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    with reading(path), open_regular(path) as stream:
+        return stream.read(4)
 
 
 def verify_path(path: str | Path, data: str | Path | None = None) -> Verification:

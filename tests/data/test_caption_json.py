@@ -118,7 +118,7 @@ def test_karpathy(tmp_path: Path, flickr: bool) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is no JSON"),
+        ("{", "cannot be read as JSON"),
         ('{"a": 1}', "neither COCO's captions nor"),
         ('{"images": [1]}', "no list 'images' of objects"),
         ('{"images": [{"id": 1}]}', "no captions"),

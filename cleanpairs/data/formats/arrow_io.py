@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular
+from cleanpairs.core.errors import DataError, reading
+from cleanpairs.core.regular import open_regular, remembered
 from cleanpairs.data.views import plain_batch, plain_schema
 
 __all__ = ["arrow_schema", "count_arrow_rows", "iter_arrow"]
@@ -24,15 +23,8 @@ _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _BATCH_BYTES = 32 * 2**20
 
 
-@contextmanager
-def _named(path: str) -> Iterator[None]:
-    try:
-        yield
-    except MemoryError:  # a limit was met: the file may be whole
-        raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split())[:300] or type(error).__name__
-        raise DataError(f"{path} cannot be read as Arrow: {text}") from error
+def _named(path: str) -> AbstractContextManager[None]:
+    return reading(path, "read as Arrow", pa.ArrowException, UnicodeDecodeError)
 
 
 @contextmanager
@@ -80,19 +72,11 @@ def arrow_schema(paths: Sequence[str]) -> pa.Schema:
     return first
 
 
+@remembered(4096)
 def count_arrow_rows(path: str) -> int:
     """Rows of a file; its batches are mapped, not read."""
-    about = os.stat(path)
-    return _count(path, about.st_size, about.st_mtime_ns)
-
-
-@lru_cache(maxsize=4096)
-def _count(path: str, size: int, changed: int) -> int:
-    total = 0
     with _opened(path) as (_, batches), _named(path):
-        for batch in batches:
-            total += len(batch)
-    return total
+        return sum(map(len, batches))
 
 
 def iter_arrow(path: str, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:

@@ -7,18 +7,16 @@ list of captions.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular, read_json
+from cleanpairs.core.errors import DataError, reading
+from cleanpairs.core.regular import open_regular, read_json, remembered
 from cleanpairs.data.formats.folder import find_root
 from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, read_files, record_batch
 from cleanpairs.data.images import ImageSource
@@ -128,20 +126,10 @@ def _entries(path: str, split: str | None) -> list[_Entry]:
     return everything if split is None else [e for e in everything if e.split in split.split("+")]
 
 
+@remembered(2)
 def _all_entries(path: str) -> list[_Entry]:
-    try:
-        about = os.stat(path)
-        return _parsed(path, about.st_size, about.st_mtime_ns)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-@lru_cache(maxsize=2)
-def _parsed(path: str, size: int, changed: int) -> list[_Entry]:
-    try:
+    with reading(path, "read as JSON", ValueError):
         content = read_json(path)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no JSON: {error}") from error
     images = content.get("images") if isinstance(content, dict) else None
     if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
         raise DataError(f"{path} has no list 'images' of objects: it is neither COCO's captions nor Karpathy's splits")

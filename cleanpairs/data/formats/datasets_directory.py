@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError, reading
 from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import read_json
 from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, iter_arrow
@@ -98,10 +98,8 @@ class DatasetsReader(TableReader):
 
 
 def _json(path: Path) -> Any:
-    try:
+    with reading(path, "read as JSON", ValueError):
         return read_json(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as JSON: {error}") from error
 
 
 def _schema(paths: Sequence[str]) -> pa.Schema:

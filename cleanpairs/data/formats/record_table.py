@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import remembered
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.records import Record, csv_header, iter_csv, iter_json
 
@@ -27,21 +26,13 @@ def iter_records(path: str, encoding: str | None = None) -> Iterator[Record]:
     return iter_json(path) if path.endswith(JSON_ENDINGS) else iter_csv(path, encoding)
 
 
+@remembered(64)
 def table_of(path: str, encoding: str | None = None) -> tuple[pa.Schema, int]:
     """The schema of a file of records, and how many they are; it is read through for that, once.
 
     The columns of CSV are text, but for given similarities (numbers) and ``true_mismatch`` (bool). In JSON a column
     whose values do not go together becomes their JSON, as text.
     """
-    try:
-        about = os.stat(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    return _table_of(path, encoding, about.st_size, about.st_mtime_ns)
-
-
-@lru_cache(maxsize=64)
-def _table_of(path: str, encoding: str | None, size: int, changed: int) -> tuple[pa.Schema, int]:
     if not path.endswith(JSON_ENDINGS):
         kinds = {
             name: pa.float64() if is_score(name, pa.float64()) else pa.string()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from io import TextIOWrapper
 from typing import Any, TextIO
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, reading
 from cleanpairs.core.regular import open_regular, read_json
 from cleanpairs.data.text import likely_encoding
 
@@ -42,10 +42,8 @@ def csv_header(path: str, encoding: str | None = None) -> tuple[list[str], str]:
     Raises DataError: the file has no header, or not one that can be used.
     """
     try:
-        with _opened(path, encoding) as file:
+        with reading(path), _opened(path, encoding) as file:
             line = file.readline(MAX_FIELD)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeError as error:
         raise undecodable(f"{path}, line 1,", path, encoding, error) from error
     if line.startswith(("\udcff\udcfe", "\udcfe\udcff")):
@@ -125,23 +123,20 @@ def iter_json(path: str) -> Iterator[Record]:
 
     Raises DataError: the file cannot be read, or does not begin with an object.
     """
-    try:
-        if path.endswith(".json"):
-            yield from _listed(path)
-            return
-        with open_regular(path) as file:
-            for number, raw in enumerate(iter(lambda: file.readline(MAX_FIELD + 1), b""), 1):
-                if len(raw) > MAX_FIELD:
-                    raise DataError(f"{path}, line {number}: it is longer than {MAX_FIELD} bytes")
-                raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                if not raw.strip():
-                    continue
-                record = _parsed(raw, number)
-                if number == 1 and record.fault:
-                    raise DataError(f"{path}, {record.fault}: it is no JSON Lines")
-                yield record
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    if path.endswith(".json"):
+        yield from _listed(path)
+        return
+    with reading(path), open_regular(path) as file:
+        for number, raw in enumerate(iter(lambda: file.readline(MAX_FIELD + 1), b""), 1):
+            if len(raw) > MAX_FIELD:
+                raise DataError(f"{path}, line {number}: it is longer than {MAX_FIELD} bytes")
+            raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            if not raw.strip():
+                continue
+            record = _parsed(raw, number)
+            if number == 1 and record.fault:
+                raise DataError(f"{path}, {record.fault}: it is no JSON Lines")
+            yield record
 
 
 def _parsed(raw: bytes, number: int) -> Record:
@@ -157,10 +152,8 @@ def _parsed(raw: bytes, number: int) -> Record:
 
 
 def _listed(path: str) -> Iterator[Record]:
-    try:
+    with reading(path, "read as JSON", ValueError):
         values = read_json(path)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no JSON: {error}") from error
     if not isinstance(values, list):
         raise DataError(f"{path} must be a list of objects, found {type(values).__name__}")
     for number, value in enumerate(values, 1):

@@ -6,15 +6,13 @@ headers are read; nothing is unpacked, and no name is ever used as a path.
 
 from __future__ import annotations
 
-import os
 import re
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular
+from cleanpairs.core.errors import DataError, reading
+from cleanpairs.core.regular import open_regular, remembered
 
 __all__ = ["Member", "Sample", "read_index"]
 
@@ -43,18 +41,15 @@ def read_index(path: str) -> list[Sample]:
     Raises DataError: it cannot be read, is no plain tar, is damaged or cut short, or a name occurs twice.
     """
     try:
-        about = os.stat(path)
-        return _index(path, about.st_size, about.st_mtime_ns)
+        with reading(path):
+            return _index(path)
     except tarfile.TarError as error:
         packed = ": it is compressed; unpack it (gunzip) first" if path.endswith((".gz", ".tgz", ".bz2", ".xz")) else ""
         raise DataError(f"{path} cannot be read as a tar{packed or f': {error}'}") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-@lru_cache(maxsize=256)
-def _index(path: str, size: int, changed: int) -> list[Sample]:
-    """As :func:`read_index`; the size and the time of change are there for the cache to notice another file."""
+@remembered(256)
+def _index(path: str) -> list[Sample]:
     found: dict[str, dict[str, Member]] = {}
     with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         while (member := tar.next()) is not None:
@@ -70,11 +65,11 @@ def _index(path: str, size: int, changed: int) -> list[Sample]:
                 raise DataError(f"{path} holds {name[:200]!r} more than once: its samples cannot be told apart")
             members[parts[2].lower()] = Member(member.offset_data, member.size)
         end = tar.offset
-    _check_end(path, end, size)
+    _check_end(path, end)
     return [Sample(key, members) for key, members in found.items()]
 
 
-def _check_end(path: str, end: int, size: int) -> None:
+def _check_end(path: str, end: int) -> None:
     """DataError unless the tar ends as tars do: ``tarfile`` takes a broken header, and a cut, for the end."""
     with open_regular(path) as file:
         file.seek(end)
@@ -82,5 +77,7 @@ def _check_end(path: str, end: int, size: int) -> None:
     if block == bytes(tarfile.BLOCKSIZE):
         return
     if len(block) < tarfile.BLOCKSIZE:
-        raise DataError(f"{path} is cut short: it ends at byte {size} without the mark of its end; fetch it again")
+        raise DataError(
+            f"{path} is cut short: it ends at byte {end + len(block)} without the mark of its end; fetch it again"
+        )
     raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")

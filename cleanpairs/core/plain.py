@@ -1,0 +1,37 @@
+"""Values as JSON has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import PurePath
+from typing import Any
+
+__all__ = ["plain"]
+
+
+def _refused(value: Any) -> Any:
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def plain(value: Any, other: Callable[[Any], Any] = _refused) -> Any:
+    """``value`` in what JSON knows: NaN and infinities become null, paths text, arrays lists, dataclasses objects.
+
+    ``other`` makes something of what is none of these; TypeError without it.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif hasattr(value, "tolist"):  # numpy's scalars and arrays, without importing numpy
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(part, other) for key, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(part, other) for part in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    return other(value)
