@@ -19,7 +19,7 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["SheetFragment", "audit_thumbnails", "sheet_fragment", "thumbnail"]
+__all__ = ["SheetFragment", "audit_thumbnails", "page", "sheet_fragment", "thumbnail"]
 
 CAPTION_LENGTH = 2_000  # characters: a spreadsheet's cell holds 32,767, a person's patience less
 READ_AT_ONCE = 32
@@ -53,8 +53,6 @@ def sheet_fragment(
 
     Raises DataError: the sample names pairs beyond N.
     """
-    import jinja2
-
     check_fits(sample, pairs)
     small = list(audit_thumbnails(sample, pairs, size)) if thumbnails is None else thumbnails
     rows: list[dict[str, Any]] = [
@@ -71,8 +69,11 @@ def sheet_fragment(
         )
     ]
     digest = hashlib.sha256(repr([(r["pair_id"], r["key"], r["stratum"]) for r in rows]).encode()).hexdigest()[:16]
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    html = environment.from_string(asset("sheet.html")).render(
+    style, script = asset("sheet.css"), asset("label.js")
+    html = page(
+        "sheet.html",
+        style=style,
+        script=script,
         rows=rows,
         whole=whole,
         storage=f"cleanpairs-audit-{digest}",  # what is labelled but not saved is found again by this name
@@ -80,7 +81,25 @@ def sheet_fragment(
         if pairs.images.kind != "bytes"
         else "the picture cannot be read",
     )
-    return SheetFragment(html, asset("sheet.css"), asset("label.js"), len(rows))
+    return SheetFragment(html, style, script, len(rows))
+
+
+def page(template: str, *, style: str, script: str, folder: str = "cleanpairs.audit", **values: Any) -> str:
+    """A page of ``template`` in a ``folder``, whose content security policy lets in this style and script by their
+    hashes: they are ours and have no markup to escape.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(*folder.split(".")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
+    hashes = dict(zip(("style_hash", "script_hash"), digests, strict=True))
+    environment.filters |= values.pop("filters", {})
+    return environment.get_template(template).render(style=style, script=script, **hashes, **values)
 
 
 def asset(name: str) -> str:

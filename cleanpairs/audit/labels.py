@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
-from cleanpairs.core.errors import DataError, reading
-from cleanpairs.core.regular import read_bytes
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_bytes, reading
 from cleanpairs.data.display import visible
 from cleanpairs.repair.editing import same_key
 

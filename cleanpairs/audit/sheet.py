@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +10,10 @@ import pyarrow as pa
 
 from cleanpairs.audit.fragment import (
     CAPTION_LENGTH,
-    SheetFragment,
     asset,
     audit_thumbnails,
     check_fits,
+    page,
     sheet_fragment,
     shown_label,
 )
@@ -87,8 +85,10 @@ def write_forms(
         if not any(pictures):
             (staged / IMAGES).rmdir()
         write_csv(labels_table(sample, pairs, pictures), staged / CSV_NAME)
-        page = _page(sheet_fragment(sample, pairs, small, whole=True), title)
-        (staged / PAGE_NAME).write_text(page, encoding="utf-8")
+        sheet = sheet_fragment(sample, pairs, small, whole=True)
+        style = asset("label.css") + sheet.style
+        text = page("label.html", style=style, script=sheet.script, title=visible(title, 200), sheet=sheet.html)
+        (staged / PAGE_NAME).write_text(text, encoding="utf-8")
     known = sum(p is not None for p in pictures)
     return AuditForms(folder, folder / CSV_NAME, folder / PAGE_NAME, len(sample), known)
 
@@ -120,22 +120,3 @@ def labels_table(sample: AuditSample, pairs: Pairs, pictures: list[str | None]) 
         "weight": pa.array(np.round(sample.weight, 4)),
         "correspondence": pa.array(np.round(sample.correspondence, 6)),
     })  # fmt: skip
-
-
-def _page(fragment: SheetFragment, title: str) -> str:
-    import jinja2
-
-    style = asset("label.css") + fragment.style
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    return environment.from_string(asset("label.html")).render(
-        title=visible(title, 200),
-        sheet=fragment.html,
-        style=style,
-        script=fragment.script,
-        style_hash=_digest(style),
-        script_hash=_digest(fragment.script),
-    )
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

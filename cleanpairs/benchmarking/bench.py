@@ -18,9 +18,10 @@ from cleanpairs.benchmarking.plain_scores import PLAIN_SCORES, PlainScore, plain
 from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, method_settings
 from cleanpairs.benchmarking.splits import Splits, load_splits
 from cleanpairs.benchmarking.table import Summary, summarise, to_csv, to_markdown, to_text
-from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputExistsError, writing
+from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputExistsError
 from cleanpairs.core.registry import METHODS
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.core.regular import writing
+from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import Noise, NoiseKind, inject_noise, load_noise_file, noise_of
@@ -300,8 +301,7 @@ def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchR
         "table.csv": to_csv(summaries),
     }
     for file, text in texts.items():
-        with staged_file(folder / file, overwrite=True) as staged:
-            Path(staged).write_text(text, encoding="utf-8")
+        write_whole(folder / file, text)
     with staged_file(folder / "plot.png", overwrite=True) as staged:
         plot(rows, staged, methods=order, title=f"{name}, {unit}")
     return BenchResult(str(folder), rows, summaries, notes)

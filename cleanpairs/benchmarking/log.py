@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import DataError, reading
+from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
-from cleanpairs.core.regular import open_regular, read_bytes
+from cleanpairs.core.regular import open_regular, read_bytes, reading
 
 __all__ = ["BenchLog"]
 

@@ -120,7 +120,7 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
     import pyarrow as pa
 
     from cleanpairs.audit import evaluate_audit, read_labels
-    from cleanpairs.data.atomic import staged_file
+    from cleanpairs.data.atomic import staged_file, write_whole
     from cleanpairs.data.writing import ParquetSink
 
     scores = run.scores()
@@ -138,8 +138,7 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
     ):
         sink.write(table)
     figures = {"threshold": threshold, "labels": str(Path(options["labels"]).absolute()), **result.to_dict()}
-    with staged_file(run.path / "audit" / "result.json", overwrite=True) as staged:
-        Path(staged).write_text(json.dumps(plain(figures), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_whole(run.path / "audit" / "result.json", json.dumps(plain(figures), indent=2, allow_nan=False) + "\n")
     if options["as_json"]:
         print_json(figures)
     else:

@@ -98,8 +98,9 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
             summary.files["out"], repo, private=not public, card=written["card"], ledger=summary.files["ledger"]
         )
     if as_json:
-        fields = ("pairs", "kept", "rematched_text", "rematched_image", "recaptioned", "dropped", "quarantined", "rows")
-        counts = {name: getattr(summary, name) for name in fields}
+        from cleanpairs.repair.actions import COUNTED
+
+        counts = {name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}
         print_json(counts if pushed is None else {**counts, "pushed": pushed})
     elif pushed is not None:
         echo(str(pushed))

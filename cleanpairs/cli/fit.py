@@ -19,6 +19,11 @@ from cleanpairs.cli.terminal import echo
 
 __all__ = ["fit"]
 
+SETTINGS = (
+    "method", "backbone", "val", "out", "epochs", "batch_size", "micro_batch", "compile", "device", "precision", "seed",
+    "max_bad_share", "drop", "encoder", "tune", "text_encoder", "image_encoder", "image_size", "limit",
+)  # fmt: skip
+
 
 @click.command(cls=PathsCommand, short_help="Train on noisy pairs; leave a run with scores and a model.")
 @click.argument("data", required=False, type=click.Path())
@@ -96,39 +101,12 @@ def fit(**options: Any) -> None:
     from cleanpairs.commands.fit import check_stored, fit_run
     from cleanpairs.core.distributed import rank_by_environment
     from cleanpairs.core.hub import without_hub
-    from cleanpairs.core.recipe import Recipe
 
-    resume, as_json, quiet = options["resume"], options["as_json"], options["quiet"]
-    if options["image_vectors"] is not None and options["data"] is not None:
-        raise click.UsageError("give either DATA or --image-vectors")
-    options["data"] = options["data"] or options["image_vectors"]
-    given = {
-        "method": options["method"], "backbone": options["backbone"], "train": options["data"], "val": options["val"],
-        "out": options["out"], "epochs": options["epochs"], "batch_size": options["batch_size"],
-        "micro_batch": options["micro_batch"], "compile": options["compile"],
-        "device": options["device"], "precision": options["precision"], "seed": options["seed"],
-        "max_bad_share": options["max_bad_share"], "drop": options["drop"],
-        "encoder": options["encoder"], "tune": options["tune"], "text_encoder": options["text_encoder"],
-        "image_encoder": options["image_encoder"], "image_size": options["image_size"], "limit": options["limit"],
-        "overwrite": True if options["overwrite"] else None, "quiet": True if quiet else None,
-        **pick_columns(options),
-    }  # fmt: skip
-    out: str | None = None
-    stored = False  # whether a run's own recipe is followed, which somebody else may have written
-    if resume and (options["out"] is None or (options["recipe"] is None and options["data"] is None)):
-        from cleanpairs.commands.run import Run
-
-        out = str(Run.open(options["out"]).path)
-    if resume and options["recipe"] is None and options["data"] is None:
-        # Its own settings; what is given beside them counts, and is refused if it makes another training of it.
-        given["out"] = None
-        recipe = Recipe.resolve(f"{out}/recipe.yaml", overrides=options["overrides"], options=given)
-        stored = not options["trusted"]
-    else:
-        recipe = Recipe.resolve(options["recipe"], overrides=options["overrides"], options=given)
-        out = out if recipe.output.out is None else None
+    resume, as_json = options["resume"], options["as_json"]
+    recipe, out, stored = _recipe(options)
     if recipe.data.train is None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
+    quiet = options["quiet"] or rank_by_environment() > 0
     if resume and not (quiet or as_json):
         from cleanpairs.commands.run import Run
 
@@ -136,21 +114,14 @@ def fit(**options: Any) -> None:
         if (begun.path / "run.json").exists() and not begun.has_checkpoint:
             echo(f"{begun.path} has no checkpoint yet: its training begins anew", err=True)
     began = time.time()
-    quiet = quiet or rank_by_environment() > 0
     progress = Progress(enabled=not (quiet or as_json), asked=options["progress"])
+    named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
+    files = {"out": out, "resume": resume, "noise_file": options["noise_file"]}
     try:
         with without_hub() if stored else nullcontext():
             if stored:
                 check_stored(recipe, str(out))
-            result = fit_run(
-                recipe,
-                out=out,
-                resume=resume,
-                noise_file=options["noise_file"],
-                progress=progress,
-                backbone_named=options["backbone"] is not None
-                or any(o.startswith("backbone") for o in options["overrides"]),
-            )
+            result = fit_run(recipe, **files, progress=progress, backbone_named=named)
     except KeyboardInterrupt:
         progress.close()
         if progress.run_path is not None:
@@ -163,3 +134,26 @@ def fit(**options: Any) -> None:
         print_json({**vars(result), "seconds": round(time.time() - began, 1)})
     elif not (quiet or recipe.output.quiet):
         echo(result.table())
+
+
+def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
+    """The recipe; the run to go on with; whether its recipe is that run's own, which somebody else may have written."""
+    from cleanpairs.core.recipe import Recipe
+
+    if options["image_vectors"] is not None and options["data"] is not None:
+        raise click.UsageError("give either DATA or --image-vectors")
+    train = options["data"] or options["image_vectors"]
+    given = {name: options[name] for name in SETTINGS} | pick_columns(options) | {"train": train}
+    given |= {name: True if options[name] else None for name in ("overwrite", "quiet")}
+    if not options["resume"]:
+        return Recipe.resolve(options["recipe"], overrides=options["overrides"], options=given), None, False
+    from cleanpairs.commands.run import Run
+
+    own = options["recipe"] is None and train is None
+    out = str(Run.open(options["out"]).path) if own or options["out"] is None else None
+    if own:  # what is given beside the run's own settings counts, and is refused if it makes another training of it
+        given["out"] = None
+        recipe = Recipe.resolve(f"{out}/recipe.yaml", overrides=options["overrides"], options=given)
+        return recipe, out, not options["trusted"]
+    recipe = Recipe.resolve(options["recipe"], overrides=options["overrides"], options=given)
+    return recipe, out if recipe.output.out is None else None, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,51 +12,22 @@ import click
 from cleanpairs.core.registry import ENGINES, READERS
 
 __all__ = [
-    "RUN", "array_files", "column_options", "engine_options", "existing_run", "pick_columns", "trust_option",
+    "RUN", "array_files", "column_options", "engine_options", "existing_run", "pick_columns", "together",
+    "trust_option",
 ]  # fmt: skip
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Options as one decorator, in their order in the help."""
+    return lambda function: reduce(lambda done, decorate: decorate(done), reversed(decorators), function)
+
 
 COLUMN_NAMES = (
     "split", "image_column", "text_column", "key_column", "text_vectors", "captions", "image_root", "allow_urls",
     "reader", "encoding",
 )  # fmt: skip
-
-
-def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is read, and how: the options of :data:`COLUMN_NAMES`."""
-    for decorate in reversed(
-        [
-            click.option("--split", metavar="NAME", help="Split, where the data has splits.  [default: train]"),
-            click.option(
-                "--image-column", metavar="NAME", help="Column of images; found by its usual names if not given."
-            ),
-            click.option(
-                "--text-column", metavar="NAME", help="Column of captions; several, as title,description, are joined."
-            ),
-            click.option("--key-column", metavar="NAME", help="Column of keys."),
-            click.option(
-                "--text-vectors",
-                metavar="NPY|NAME",
-                multiple=True,
-                callback=array_files,
-                help="Vectors of captions: .npy files beside DATA of .npy (may be repeated); or a column.",
-            ),
-            click.option(
-                "--captions",
-                metavar="FILE",
-                help="Beside .npy: captions one a line (.txt), or Parquet with any columns.",
-            ),
-            click.option("--reader", type=click.Choice(READERS.names()), help="Where several fit; see `inspect`."),
-            click.option("--encoding", metavar="NAME", help="Of CSV, TSV and .txt that are not UTF-8, like cp1252."),
-            click.option("--image-root", metavar="DIR", help="Image paths are relative to it, and may not leave it."),
-            click.option(
-                "--allow-urls", is_flag=True, default=None, help="Fetch DATA where it is a URL (s3, gs, https)."
-            ),
-        ]
-    ):
-        function = decorate(function)
-    return function
 
 
 def array_files(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
@@ -70,27 +42,45 @@ def array_files(context: click.Context, parameter: click.Parameter, values: tupl
     return root + "{" + ",".join(v.removeprefix(root) for v in whole) + "}"
 
 
-def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--engine --workers --ray-address``."""
-    for decorate in reversed(
-        [
-            click.option(
-                "--engine",
-                type=click.Choice(ENGINES.names()),
-                default="local",
-                show_default=True,
-                help="Where tasks run: this machine or Ray.",
-            ),
-            click.option(
-                "--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that work at once."
-            ),
-            click.option(
-                "--ray-address", metavar="ADDRESS", help="Of a Ray cluster; a Ray is started here if not given."
-            ),
-        ]
-    ):
-        function = decorate(function)
-    return function
+column_options = together(
+    click.option("--split", metavar="NAME", help="Split, where the data has splits.  [default: train]"),
+    click.option("--image-column", metavar="NAME", help="Column of images; found by its usual names if not given."),
+    click.option(
+        "--text-column", metavar="NAME", help="Column of captions; several, as title,description, are joined."
+    ),
+    click.option("--key-column", metavar="NAME", help="Column of keys."),
+    click.option(
+        "--text-vectors",
+        metavar="NPY|NAME",
+        multiple=True,
+        callback=array_files,
+        help="Vectors of captions: .npy files beside DATA of .npy (may be repeated); or a column.",
+    ),
+    click.option(
+        "--captions", metavar="FILE", help="Beside .npy: captions one a line (.txt), or Parquet with any columns."
+    ),
+    click.option("--reader", type=click.Choice(READERS.names()), help="Where several fit; see `inspect`."),
+    click.option("--encoding", metavar="NAME", help="Of CSV, TSV and .txt that are not UTF-8, like cp1252."),
+    click.option("--image-root", metavar="DIR", help="Image paths are relative to it, and may not leave it."),
+    click.option("--allow-urls", is_flag=True, default=None, help="Fetch DATA where it is a URL (s3, gs, https)."),
+)
+"""What is read, and how: the options of :data:`COLUMN_NAMES`."""
+
+
+engine_options = together(
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES.names()),
+        default="local",
+        show_default=True,
+        help="Where tasks run: this machine or Ray.",
+    ),
+    click.option(
+        "--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that work at once."
+    ),
+    click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster; a Ray is started here if not given."),
+)
+"""``--engine --workers --ray-address``."""
 
 
 def pick_columns(options: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import click
 
 from cleanpairs.cli.terminal import echo
 from cleanpairs.core.limits import memory_is_capped
+from cleanpairs.core.progress import FitProgress
 
 __all__ = ["Progress", "lines_now_and_then", "progress_option"]
 
@@ -24,7 +25,7 @@ progress_option = click.option(
 )
 
 
-class Progress:
+class Progress(FitProgress):
     """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch.
 
     ``enabled``: False: nothing is shown; ``asked``: show it at once, and although standard error is no terminal.

@@ -63,6 +63,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     """
     from cleanpairs.commands.rematch import chosen_cut, rematch_run
     from cleanpairs.ops.search import SearchNote
+    from cleanpairs.repair.actions import COUNTED
 
     run, data = _run_and_data(paths)
     if data is not None and options["max_wrong"] is not None:
@@ -84,8 +85,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     )
     summary = planned.summary
     if as_json:
-        fields = ("pairs", "kept", "rematched_text", "rematched_image", "recaptioned", "dropped", "quarantined")
-        print_json({name: getattr(summary, name) for name in fields})
+        print_json({name: getattr(summary, name) for name in ("pairs", *COUNTED)})
     else:
         if expected is not None:
             echo(f"{expected}\n")

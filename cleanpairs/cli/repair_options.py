@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
+
+from cleanpairs.cli.options import together
 
 __all__ = ["REPAIR_NAMES", "chosen_threshold", "repair_options", "repair_settings"]
 
@@ -14,62 +16,51 @@ REPAIR_NAMES = (
 )  # fmt: skip
 
 
-def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Which pairs are kept, and how the others are repaired."""
-    for decorate in reversed(
-        [
-            click.option(
-                "--threshold", metavar="P|auto", help="Pairs below it are repaired or dropped.  [default: the run's]"
-            ),
-            click.option(
-                "--max-wrong",
-                type=float,
-                metavar="P",
-                help="Keep the largest set of which at most this share is mismatched; refused where that is not known.",
-            ),
-            click.option("--keep", type=float, metavar="P", help="Keep this share of the pairs, the best."),
-            click.option(
-                "--repairs",
-                type=click.Choice(["probable", "plausible", "none"]),
-                default="probable",
-                show_default=True,
-                help="probable: those likelier right than wrong, where that can be judged; plausible: what fits best, "
-                "right or near; none: drop all below the threshold.",
-            ),
-            click.option(
-                "--strategy",
-                type=click.Choice(["ot", "nearest", "half-replace", "pseudo-caption", "method"]),
-                default="ot",
-                show_default=True,
-                help="ot: all mismatched pairs jointly, by partial transport; nearest: the best score; half-replace: "
-                "from trusted pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; "
-                "method: the method's own.",
-            ),
-            click.option(
-                "--donors", type=click.Choice(["both", "mismatched", "trusted"]), default="both", show_default=True
-            ),
-            click.option("--max-reuse", type=int, default=1, show_default=True, help="Rows that one donor may serve."),
-            click.option(
-                "--min-repair-score", type=float, default=0.5, show_default=True, help="A repair below it is a drop."
-            ),
-            click.option(
-                "--min-confidence",
-                type=float,
-                default=0.5,
-                show_default=True,
-                help="Of --repairs probable: one that is right with a lower probability is a drop.",
-            ),
-            click.option(
-                "--candidates",
-                type=int,
-                default=32,
-                show_default=True,
-                help="Nearest captions or images considered for each pair.",
-            ),
-        ]
-    ):
-        function = decorate(function)
-    return function
+repair_options = together(
+    click.option("--threshold", metavar="P|auto", help="Pairs below it are repaired or dropped.  [default: the run's]"),
+    click.option(
+        "--max-wrong",
+        type=float,
+        metavar="P",
+        help="Keep the largest set of which at most this share is mismatched; refused where that is not known.",
+    ),
+    click.option("--keep", type=float, metavar="P", help="Keep this share of the pairs, the best."),
+    click.option(
+        "--repairs",
+        type=click.Choice(["probable", "plausible", "none"]),
+        default="probable",
+        show_default=True,
+        help="probable: those likelier right than wrong, where that can be judged; plausible: what fits best, "
+        "right or near; none: drop all below the threshold.",
+    ),
+    click.option(
+        "--strategy",
+        type=click.Choice(["ot", "nearest", "half-replace", "pseudo-caption", "method"]),
+        default="ot",
+        show_default=True,
+        help="ot: all mismatched pairs jointly, by partial transport; nearest: the best score; half-replace: "
+        "from trusted pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; "
+        "method: the method's own.",
+    ),
+    click.option("--donors", type=click.Choice(["both", "mismatched", "trusted"]), default="both", show_default=True),
+    click.option("--max-reuse", type=int, default=1, show_default=True, help="Rows that one donor may serve."),
+    click.option("--min-repair-score", type=float, default=0.5, show_default=True, help="A repair below it is a drop."),
+    click.option(
+        "--min-confidence",
+        type=float,
+        default=0.5,
+        show_default=True,
+        help="Of --repairs probable: one that is right with a lower probability is a drop.",
+    ),
+    click.option(
+        "--candidates",
+        type=int,
+        default=32,
+        show_default=True,
+        help="Nearest captions or images considered for each pair.",
+    ),
+)
+"""Which pairs are kept, and how the others are repaired."""
 
 
 def repair_settings(options: Mapping[str, Any], threshold: float | None, **more: Any) -> Any:

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.commands.fit import FitProgress, fit_run
+from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.run import PLAN, Run
 from cleanpairs.core.errors import OutputExistsError
+from cleanpairs.core.progress import FitProgress
 from cleanpairs.core.recipe import Recipe
-from cleanpairs.data import Pairs, load_pairs, staged_file
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.noise import corrupt
 from cleanpairs.datasets import clipart_path
 from cleanpairs.export import ExportSummary, export_pairs
@@ -82,42 +84,27 @@ def run_demo(
     noisy = out / "noisy.parquet"
     column: dict[str, Any] = {"image_column": "image"} if images else {}
     truth = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=overwrite, **column)
-    corrupted = int(truth.mismatched.sum())
-    n = len(truth.mismatched)
+    corrupted, n = int(truth.mismatched.sum()), len(truth.mismatched)
     say(f"1. {n:,} clip art images with captions; the captions of {corrupted:,} are permuted -> {noisy}")
 
+    pixels: dict[str, Any] = {"image_encoder": "cnn", "image_size": 64} if images else {}
     options: dict[str, Any] = {
         "train": str(noisy), "val": str(clipart_path("val")), "out": str(out / "run"), "seed": seed,
-        "overwrite": overwrite, **column,
+        "overwrite": overwrite, **column, **pixels,
     }  # fmt: skip
-    if images:
-        options |= {"image_encoder": "cnn", "image_size": 64}
-    recipe = Recipe.resolve("auto-clipart", options=options)
     say("2. two networks train on them, with the method auto; it does not know which are wrong")
-    fit_run(recipe, latest=False, progress=progress)
+    fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)
     if progress is not None:
         progress.close()
     run = Run.open(out / "run")
-    model = run.estimator()
-    pairs = run.load_input()
+    model, pairs = run.estimator(), run.load_input()
     mask = pairs.true_mismatch_mask()
-    found = detection(model.correspondence_, mask, model.threshold_)
-    flagged = int((model.correspondence_ < model.threshold_).sum())
-    say(
-        f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs flagged (correspondence below {model.threshold_:g}): "
-        f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
-    )
+    found, flagged = _found(model, mask, say)
 
     plan = model.rematch(pairs)
     plan.save(run.path / PLAN, overwrite=True)
-    summary = export_pairs(
-        pairs,
-        plan,
-        out / "cleaned.parquet",
-        dropped=out / "dropped.parquet",
-        ledger=out / "ledger.parquet",
-        overwrite=overwrite,
-    )
+    files: dict[str, Any] = {"dropped": out / "dropped.parquet", "ledger": out / "ledger.parquet"}
+    summary = export_pairs(pairs, plan, out / "cleaned.parquet", overwrite=overwrite, **files)
     wrong_kept, wrong_out, repaired, right = _output(pairs, plan.table)
     say(
         f"3. mismatched pairs in the output: {mask.mean():.1%} as it came, {wrong_kept:.1%} of those "
@@ -126,20 +113,9 @@ def run_demo(
     )
     say("   " + str(summary).splitlines()[0])
 
-    say("4. what it does for retrieval: a plain contrastive model, trained three ways, on 500 untouched test images")
-    plain: dict[str, Any] = {"random_state": seed, "epochs": model.epochs, "text_encoder": model.text_encoder}
-    plain |= {"backbone": model.backbone, "dim": model.dim, "batch_size": model.batch_size}
-    if images:
-        plain |= {"image_encoder": "cnn", "image_size": 64}
-    val, test = (load_pairs(clipart_path(s), **column) for s in ("val", "test"))
-    before = InfoNCE(**plain).fit(pairs, val=val).evaluate(test).rsum
-    after = InfoNCE(**plain).fit(load_pairs(out / "cleaned.parquet", **column), val=val).evaluate(test).rsum
-    own = model.evaluate(test).rsum
-    say(f"   rSum {before:6.1f}  on the noisy data")
-    say(f"   rSum {after:6.1f}  on the cleaned data")
-    say(f"   rSum {own:6.1f}  its own model, on the noisy data")
+    before, after, own = _retrieval(model, pairs, out / "cleaned.parquet", seed, column, pixels, say)
     result = DemoResult(
-        pairs=len(pairs),
+        pairs=n,
         corrupted=corrupted,
         wrong_kept=wrong_kept,
         wrong_out=wrong_out,
@@ -159,6 +135,34 @@ def run_demo(
     return result
 
 
+def _found(model: Any, mask: np.ndarray, say: Say) -> tuple[Detection, int]:
+    """How well the mismatched pairs are found, and how many are flagged."""
+    found = detection(model.correspondence_, mask, model.threshold_)
+    flagged = int((model.correspondence_ < model.threshold_).sum())
+    say(
+        f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs flagged (correspondence below {model.threshold_:g}): "
+        f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
+    )
+    return found, flagged
+
+
+def _retrieval(
+    model: Any, noisy: Pairs, cleaned: Path, seed: int, column: dict[str, Any], pixels: dict[str, Any], say: Say
+) -> tuple[float, float, float]:
+    """rSum on the test images of a plain model of the noisy and of the cleaned data, and of the demonstration's own."""
+    say("4. what it does for retrieval: a plain contrastive model, trained three ways, on 500 untouched test images")
+    same = ("epochs", "text_encoder", "backbone", "dim", "batch_size")
+    plain = {"random_state": seed, **{name: getattr(model, name) for name in same}, **pixels}
+    val, test = (load_pairs(clipart_path(s), **column) for s in ("val", "test"))
+    data = noisy, load_pairs(cleaned, **column)
+    before, after = (InfoNCE(**plain).fit(pairs, val=val).evaluate(test).rsum for pairs in data)
+    own = model.evaluate(test).rsum
+    say(f"   rSum {before:6.1f}  on the noisy data")
+    say(f"   rSum {after:6.1f}  on the cleaned data")
+    say(f"   rSum {own:6.1f}  its own model, on the noisy data")
+    return before, after, own
+
+
 def _begin(result: Path) -> None:
     """Mark the directory as the demonstration's; OutputExistsError where its files would replace somebody else's."""
     try:
@@ -173,8 +177,7 @@ def _begin(result: Path) -> None:
 
 
 def _write_result(path: Path, values: dict[str, Any]) -> None:
-    with staged_file(path, overwrite=True) as staged:
-        staged.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(values, indent=2) + "\n")
 
 
 def _output(pairs: Pairs, table: Any) -> tuple[float, float, int, int]:

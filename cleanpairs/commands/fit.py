@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow as pa
 from cleanpairs.commands.run import Run, default_run_path, is_latest, write_scores
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.progress import FitProgress
 from cleanpairs.core.recipe import DataOptions, Recipe
 from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
 from cleanpairs.data.atomic import staged_file
@@ -36,28 +38,6 @@ from cleanpairs.trainer import EpochRecord
 ISSUES_LISTED = 200  # of each kind, in issues.csv
 
 __all__ = ["FitProgress", "FitResult", "fit_run"]
-
-
-class FitProgress(Protocol):
-    """Who is told how far it is."""
-
-    def started(self, path: Path) -> None:
-        """The run directory is made."""
-
-    def encode(self, done: int, total: int) -> None:
-        """Images have become features."""
-
-    def encode_texts(self, done: int, total: int) -> None:
-        """Captions have become vectors."""
-
-    def step(self, done: int, total: int, loss: float) -> None:
-        """Pairs have been trained on."""
-
-    def epoch(self, record: EpochRecord) -> None:
-        """An epoch has ended."""
-
-    def close(self) -> None:
-        """The fit has ended."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +152,28 @@ def fit_run(
     estimator: PairScorer = recipe.estimator()
     estimator.validate()
     with distributed.process_group(estimator.resolved_device()), ExitStack() as held:
-        return _fit_run(recipe, estimator, out, resume, latest, noise_file, progress, held, backbone_named)
+        pairs, val = _read(recipe, estimator, backbone_named)
+        path = Path(out or recipe.output.out or default_run_path(recipe.method, str(recipe.data.train)))
+        if resume:
+            Run.check_resumable(path)
+            noise_file = _noise_to_resume(path, noise_file)
+        noise: dict[str, Any] = {}
+        if noise_file is not None:
+            pairs, noise = _corrupted(pairs, noise_file)
+        if not distributed.is_first():
+            shared = _path_of_first()
+            training: dict[str, Any] = (
+                {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
+            )
+            estimator.fit(pairs, val=val, **training)
+            return _result(shared, recipe.method, estimator, pairs, bool(noise))
+        data = recipe.data
+        reads = [*data_inputs(data.train, _options(data), noise.get("noise")), *data_inputs(data.val, _options(data))]
+        run = _create(path, reads, held, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
+        fit = _Fit(run, recipe, estimator, pairs, noise, progress or FitProgress(), resume)
+        fit.begin()
+        fit.train(val)
+        return fit.finish()
 
 
 def check_stored(recipe: Recipe, run: str | Path) -> None:
@@ -202,10 +203,8 @@ def _val_options(data: DataOptions) -> dict[str, Any]:
     return {name: value for name, value in _options(data).items() if name.endswith(kept)}
 
 
-def _fit_run(
-    recipe: Recipe, estimator: PairScorer, out: str | Path | None, resume: bool, latest: bool,
-    noise_file: str | Path | None, progress: FitProgress | None, held: ExitStack, backbone_named: bool,
-) -> FitResult:  # fmt: skip
+def _read(recipe: Recipe, estimator: PairScorer, backbone_named: bool) -> tuple[Pairs, Pairs | None]:
+    """The training and the validation pairs."""
     data = recipe.data
     assert data.train is not None
     options = _options(data)
@@ -221,106 +220,110 @@ def _fit_run(
             f"--backbone {estimator.backbone} would train nothing: {instead} take its place, with a small head; "
             "leave --backbone out, or read the captions by --text-encoder words"
         )
-    val = None
     if data.val is not None:
         val = load_pairs(data.val, **_val_options(data))
         note_named(data.val, _val_options(data))
-    elif pairs.source.kind == "precomp" and data.split in (None, "train"):
-        val = _dev_split(data.train, data.text_column)
-    path = Path(out or recipe.output.out or default_run_path(recipe.method, data.train))
-    if resume:
-        Run.check_resumable(path)
-        noise_file = _noise_to_resume(path, noise_file)
-    noise: dict[str, Any] = {}
-    if noise_file is not None:
-        pairs, noise = _corrupted(pairs, noise_file)
-    if not distributed.is_first():
-        shared = _path_of_first()
-        if isinstance(estimator, PairCleaner):
-            estimator.fit(pairs, val=val, run_dir=shared, resume=resume)
-        else:
-            estimator.fit(pairs, val=val)
-        return _result(shared, recipe.method, estimator, pairs, bool(noise))
-    reads = [*data_inputs(data.train, options, noise.get("noise")), *data_inputs(data.val, options)]
-    run = _create(path, reads, held, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
-    info: dict[str, Any] = {
-        "status": "running",
-        "method": recipe.method,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": versions(),
-        "seed": estimator.random_state,
-        "device": estimator.resolved_device(),
-        "precision": estimator.resolved_precision() if isinstance(estimator, PairCleaner) else None,
-        "processes": distributed.world_size(),
-        "input": {
-            "data": str(Path(data.train).absolute()) if "://" not in data.train else data.train,
-            "options": options,
-            "fingerprint": pairs.source.fingerprint,
-            "kind": pairs.source.kind,
-            "columns": pairs.source.columns,
-            "rows": pairs.source.n_rows,
-            "pairs": len(pairs),
-            **noise,
-        },
-    }
-    begun = resume and (run.path / "recipe.yaml").exists()
-    try:
-        if not begun:  # a resumed run keeps its own until it is known that these settings make no other training of it
-            run.write_info(info)
-            run.write_text("recipe.yaml", recipe.to_yaml())
-    except BaseException:
-        run.restore_replaced()
-        raise
-    if progress is not None:
-        progress.started(run.path)
-    history: list[dict[str, Any]] = run.metrics() if resume else []
-    resumed: list[bool] = []
+        return pairs, val
+    if pairs.source.kind == "precomp" and data.split in (None, "train"):
+        return pairs, _dev_split(data.train, data.text_column)
+    return pairs, None
 
-    def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
+
+@dataclass
+class _Fit:
+    """A fit in its run directory: ``noise`` is what a noise file did, ``info`` what goes into run.json."""
+
+    run: Run
+    recipe: Recipe
+    estimator: PairScorer
+    pairs: Pairs
+    noise: Mapping[str, Any]
+    progress: FitProgress
+    resume: bool
+
+    def __post_init__(self) -> None:
+        data, estimator, source = self.recipe.data, self.estimator, self.pairs.source
+        assert data.train is not None
+        self.info: dict[str, Any] = {
+            "status": "running",
+            "method": self.recipe.method,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "versions": versions(),
+            "seed": estimator.random_state,
+            "device": estimator.resolved_device(),
+            "precision": estimator.resolved_precision() if isinstance(estimator, PairCleaner) else None,
+            "processes": distributed.world_size(),
+            "input": {
+                "data": str(Path(data.train).absolute()) if "://" not in data.train else data.train,
+                "options": _options(data),
+                "fingerprint": source.fingerprint,
+                "kind": source.kind,
+                "columns": source.columns,
+                "rows": source.n_rows,
+                "pairs": len(self.pairs),
+                **self.noise,
+            },
+        }
+
+    def begin(self) -> None:
+        """Say what is to be done."""
+        # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
+        self.begun = self.resume and (self.run.path / "recipe.yaml").exists()
+        try:
+            if not self.begun:
+                self.run.write_info(self.info)
+                self.run.write_text("recipe.yaml", self.recipe.to_yaml())
+        except BaseException:
+            self.run.restore_replaced()
+            raise
+        self.progress.started(self.run.path)
+        self.history: list[dict[str, Any]] = self.run.metrics() if self.resume else []
+
+    def train(self, val: Pairs | None) -> None:
+        """Train; what ended it is noted in the run, or takes the run with it."""
+        progress = self.progress
+        told: dict[str, Any] = {"on_encode": progress.encode, "on_encode_texts": progress.encode_texts}
+        if isinstance(self.estimator, PairCleaner):
+            told |= {"run_dir": self.run.path, "resume": self.resume}
+            told |= {"on_epoch": self._on_epoch, "on_step": progress.step}
+        try:
+            self.estimator.fit(self.pairs, val=val, **told)
+        except KeyboardInterrupt:
+            self.run.write_info({**self.info, "status": "interrupted"})
+            raise
+        except BaseException:
+            if not self.resume:
+                self.run.discard_empty()
+            self.run.restore_replaced()
+            raise
+
+    def _on_epoch(self, record: EpochRecord, y: np.ndarray) -> None:
         # A run that was killed may have logged epochs behind its last checkpoint: they are trained again.
-        before = [m for m in history if (m["stage"], m["epoch"]) < (record.stage, record.epoch)]
-        if begun and not resumed:
-            resumed.append(True)
-            run.write_info(info)
-        history[:] = [*before, record.to_dict()]
-        run.write_metrics(history)
-        if progress is not None:
-            progress.epoch(record)
+        before = [m for m in self.history if (m["stage"], m["epoch"]) < (record.stage, record.epoch)]
+        if self.begun:
+            self.begun = False
+            self.run.write_info(self.info)
+        self.history = [*before, record.to_dict()]
+        self.run.write_metrics(self.history)
+        self.progress.epoch(record)
 
-    training: dict[str, Any] = {}
-    if isinstance(estimator, PairCleaner):
-        step = progress.step if progress is not None else None
-        training = {"run_dir": run.path, "resume": resume, "on_epoch": on_epoch, "on_step": step}
-    try:
-        estimator.fit(
-            pairs,
-            val=val,
-            **training,
-            on_encode=progress.encode if progress is not None else None,
-            on_encode_texts=progress.encode_texts if progress is not None else None,
-        )
-    except KeyboardInterrupt:
-        run.write_info({**info, "status": "interrupted"})
-        raise
-    except BaseException:
-        if not resume:
-            run.discard_empty()
-        run.restore_replaced()
-        raise
-    run.write_metrics(estimator.history_)
-    estimator.save_pretrained(run.path / "model", overwrite=True)
-    known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
-    explainer = estimator.explainer(pairs)
-    write_scores(run.path / "scores.parquet", *known, explainer.sentences(), overwrite=True)
-    issues = explainer.issues(ISSUES_LISTED)
-    with staged_file(run.path / "issues.csv", overwrite=True) as staged:
-        write_csv(issues, staged)
-    result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise))
-    result = replace(result, **_said_of(issues))
-    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": asdict(result)}
-    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
-    run.forget_replaced()
-    return result
+    def finish(self) -> FitResult:
+        """Write the model, the scores and the issues."""
+        run, estimator, pairs = self.run, self.estimator, self.pairs
+        run.write_metrics(estimator.history_)
+        estimator.save_pretrained(run.path / "model", overwrite=True)
+        known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
+        explainer = estimator.explainer(pairs)
+        write_scores(run.path / "scores.parquet", *known, explainer.sentences(), overwrite=True)
+        issues = explainer.issues(ISSUES_LISTED)
+        with staged_file(run.path / "issues.csv", overwrite=True) as staged:
+            write_csv(issues, staged)
+        result = _result(str(run.path), self.recipe.method, estimator, pairs, bool(self.noise))
+        result = replace(result, **_said_of(issues))
+        ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": asdict(result)}
+        run.write_info({**self.info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
+        run.forget_replaced()
+        return result
 
 
 def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run:

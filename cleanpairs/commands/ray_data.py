@@ -24,11 +24,12 @@ import pyarrow as pa
 
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.data.columns import find_columns, is_list
+from cleanpairs.data.columns import find_columns
 from cleanpairs.data.rows import convert, vector_shape
 from cleanpairs.data.views import plain_batch
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.persistence import load_estimator
+from cleanpairs.ops.columns import is_list
 
 __all__ = ["COLUMNS", "ScorePairs"]
 

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, reading
+from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.parameters import is_share
-from cleanpairs.core.regular import read_json, read_text, sha256_of
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.core.regular import read_json, read_text, reading, sha256_of
+from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "mistyped", "write_scores"]
 
 PLAN = "plan.parquet"
+LATEST = Path("runs/latest")
 # What cleanpairs leaves in a run, by its names in the run.
 RUN_FILES = re.compile(
     rf"run\.json|recipe\.yaml|metrics\.jsonl|scores\.parquet|issues\.csv|{re.escape(PLAN)}|(fold-\d+/)?checkpoints/last\.safetensors"
@@ -147,7 +148,7 @@ class Run:
 
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path, self.trusted = path, trusted
-        self._link: _Latest | None = None
+        self._before: tuple[str | None, ...] = ()  # where runs/latest led, if it was to lead here
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> Run:
@@ -169,7 +170,7 @@ class Run:
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
             for folder in (path, aside):
                 _refuse_precious(folder)
-        link = _Latest.prepare(path) if latest else None
+        run._before = (_latest_before(),) if latest else ()
         try:
             if path.exists() and not resume:
                 if aside.exists() and not run.complete:  # a fit that was to replace it was killed: it is the last
@@ -181,18 +182,17 @@ class Run:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise OutputError(f"the run directory {path} cannot be made: {error.strerror}") from error
-            if link is not None:
-                link.switch()
+            if latest:
+                _lead_latest(path)
         except BaseException:
-            if link is not None:
-                link.undo()
             if not resume:
                 with suppress(OSError):
                     path.rmdir()
                 if aside.exists() and not path.exists():
                     aside.rename(path)
+            for before in run._before:
+                _restore_latest(before)
             raise
-        run._link = link
         return run
 
     @classmethod
@@ -234,13 +234,13 @@ class Run:
         with suppress(OutputExistsError):
             _refuse_precious(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
-            if self._link is not None:
-                self._link.undo()
+            for before in self._before:
+                _restore_latest(before)
 
     @classmethod
     def open(cls, path: str | Path | None, *, trusted: bool = False) -> Run:
         """The run at ``path``, or ``runs/latest``; ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
-        chosen = Path("runs/latest") if path is None else Path(path)
+        chosen = LATEST if path is None else Path(path)
         if not (chosen / "run.json").exists():
             hint = (
                 "run `cleanpairs fit DATA` first, or name a run directory" if path is None else "it holds no run.json"
@@ -280,13 +280,11 @@ class Run:
 
     def write_info(self, info: dict[str, Any]) -> None:
         """Replace run.json."""
-        with staged_file(self.path / "run.json", overwrite=True) as path:
-            Path(path).write_text(json.dumps(info, indent=2, default=str) + "\n", encoding="utf-8")
+        self.write_text("run.json", json.dumps(info, indent=2, default=str) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a text file of the run."""
-        with staged_file(self.path / name, overwrite=True) as path:
-            Path(path).write_text(text, encoding="utf-8")
+        write_whole(self.path / name, text)
 
     def write_metrics(self, history: list[dict[str, Any]]) -> None:
         """Replace metrics.jsonl."""
@@ -362,58 +360,49 @@ class Run:
         return source
 
 
-class _Latest:
-    """``runs/latest`` on its way to another run: all that may fail is done before the run directory is touched.
+def _lead_latest(run: Path) -> None:
+    """Let ``runs/latest`` lead to ``run``.
 
     Where somebody has a file or a directory of that name, or ``runs`` is none, there is no link to a run, and none is
-    made. One that is there must not go on pointing to an older run.
+    made. One that is there must not go on leading to an older run: OutputError where it cannot be replaced.
     """
-
-    def __init__(self, link: Path, before: str | None, fresh: Path) -> None:
-        self._link, self._before, self._fresh = link, before, fresh
-
-    @classmethod
-    def prepare(cls, run: Path) -> _Latest | None:
-        """The new link, beside the old one; None where there is to be none."""
-        link = Path("runs/latest")
-        before = os.readlink(link) if link.is_symlink() else None
-        if before is None and os.path.lexists(link):
-            return None
-        fresh = link.with_name(f".latest-{os.getpid()}")
-        try:
-            link.parent.mkdir(exist_ok=True)
-            fresh.unlink(missing_ok=True)  # of a dead process that had this number
-            fresh.symlink_to(os.path.relpath(run.absolute(), link.parent.absolute()))
-        except OSError as error:
-            if before is None:
-                return None
+    before = _latest_before()
+    if before is None and os.path.lexists(LATEST):
+        return
+    fresh = LATEST.with_name(f".latest-{os.getpid()}")
+    try:
+        LATEST.parent.mkdir(exist_ok=True)
+        fresh.unlink(missing_ok=True)  # of a dead process that had this number
+        fresh.symlink_to(os.path.relpath(run.absolute(), LATEST.parent.absolute()))
+        fresh.replace(LATEST)
+    except OSError as error:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        if before is not None:
             raise OutputError(
-                f"{link} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it, or "
+                f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it, or "
                 "work in a directory that can be written"
             ) from error
-        return cls(link, before, fresh)
 
-    def switch(self) -> None:
-        """Point to the new run."""
-        try:
-            self._fresh.replace(self._link)
-        except OSError as error:
-            raise OutputError(f"{self._link} cannot be replaced: {error.strerror}") from error
 
-    def undo(self) -> None:
-        """Point to the old run again, where the link is still the new one, which leads nowhere."""
-        with suppress(OSError):
-            self._fresh.unlink(missing_ok=True)
-            if self._link.is_symlink() and not self._link.exists():
-                self._link.unlink()
-                if self._before is not None:
-                    self._link.symlink_to(self._before)
+def _latest_before() -> str | None:
+    """Where ``runs/latest`` leads; None where it is no link."""
+    return os.readlink(LATEST) if LATEST.is_symlink() else None
+
+
+def _restore_latest(before: str | None) -> None:
+    """Lead to the old run again, where the link leads nowhere."""
+    with suppress(OSError):
+        if LATEST.is_symlink() and not LATEST.exists():
+            LATEST.unlink()
+            if before is not None:
+                LATEST.symlink_to(before)
 
 
 def is_latest(run: str | Path) -> bool:
     """Whether ``runs/latest`` leads to this run."""
     with suppress(OSError):
-        return os.path.samefile("runs/latest", run)
+        return os.path.samefile(LATEST, run)
     return False
 
 

@@ -21,8 +21,6 @@ completion of a shell are to take less than that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
@@ -34,9 +32,6 @@ __all__ = [
     "OutputExistsError",
     "RefusedError",
     "ResourceError",
-    "reading",
-    "said_of",
-    "writing",
 ]
 
 
@@ -87,36 +82,6 @@ class RefusedError(CleanpairsError):
 
     exit_code = 7
     kind = "refused"
-
-
-def said_of(error: BaseException) -> str:
-    """What an error says, on one line: of one of the system's its text alone."""
-    return getattr(error, "strerror", None) or " ".join(str(error).split())[:300] or type(error).__name__
-
-
-@contextmanager
-def reading(path: object, how: str = "read", *also: type[Exception]) -> Iterator[None]:
-    """Errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the file.
-
-    Ours, and memory that does not suffice, pass: the file may be whole.
-    """
-    try:
-        yield
-    except (CleanpairsError, MemoryError):
-        raise
-    except (OSError, *also) as error:  # type: ignore[misc]
-        raise DataError(f"{path} cannot be {how}: {said_of(error)}") from error
-
-
-@contextmanager
-def writing(path: object) -> Iterator[None]:
-    """Errors of the system in the block as :class:`OutputError`, which names what cannot be written."""
-    try:
-        yield
-    except CleanpairsError:
-        raise
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {said_of(error)}") from error
 
 
 def _not_fitted_error() -> Any:

@@ -1,6 +1,7 @@
 """Files of others are opened here: regular files only, as a FIFO or a device would be read for ever.
 
-What takes a path of its own, such as safetensors or numpy, is called after :func:`check_regular`.
+What takes a path of its own, such as safetensors or numpy, is called after :func:`check_regular`. What the system says
+of a file becomes an error of ours by :func:`reading` and :func:`writing`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, wraps
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from cleanpairs.core.errors import DataError, reading
+from cleanpairs.core.errors import CleanpairsError, DataError, OutputError
 
 __all__ = [
     "check_regular",
@@ -24,8 +26,11 @@ __all__ = [
     "read_json",
     "read_object",
     "read_text",
+    "reading",
     "remembered",
+    "said_of",
     "sha256_of",
+    "writing",
 ]
 
 AnyPath = str | os.PathLike[str]
@@ -50,6 +55,36 @@ def _check(mode: int, path: AnyPath) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "no file")
         raise _NotRegularError(f"{os.fspath(path)} is {kind}, not a regular file: copy what it gives into one")
+
+
+def said_of(error: BaseException) -> str:
+    """What an error says, on one line: of one of the system's its text alone."""
+    return getattr(error, "strerror", None) or " ".join(str(error).split())[:300] or type(error).__name__
+
+
+@contextmanager
+def reading(path: object, how: str = "read", *also: type[Exception]) -> Iterator[None]:
+    """Errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the file.
+
+    Ours, and memory that does not suffice, pass: the file may be whole.
+    """
+    try:
+        yield
+    except (CleanpairsError, MemoryError):
+        raise
+    except (OSError, *also) as error:  # type: ignore[misc]
+        raise DataError(f"{path} cannot be {how}: {said_of(error)}") from error
+
+
+@contextmanager
+def writing(path: object) -> Iterator[None]:
+    """Errors of the system in the block as :class:`OutputError`, which names what cannot be written."""
+    try:
+        yield
+    except CleanpairsError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {said_of(error)}") from error
 
 
 def check_regular(path: AnyPath) -> None:

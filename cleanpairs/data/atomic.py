@@ -21,11 +21,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError, said_of, writing
+from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
+from cleanpairs.core.regular import said_of, writing
 from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.data.locks import make_parents
 
-__all__ = ["ScratchDirectory", "StagedSet", "staged_directory", "staged_file", "staged_set"]
+__all__ = ["ScratchDirectory", "StagedSet", "staged_directory", "staged_file", "staged_set", "write_whole"]
 
 _AT_FDCWD = -100
 _LOCKED_WITHIN = 600  # seconds: a living writer locks its staging directory at once
@@ -363,6 +364,12 @@ def staged_file(
     """
     with staged_set() as outputs:
         yield outputs.file(target, overwrite=overwrite, inputs=inputs)
+
+
+def write_whole(target: str | os.PathLike[str], text: str) -> None:
+    """A text file in UTF-8, which replaces one that is there; as :func:`staged_file` otherwise."""
+    with staged_file(target, overwrite=True) as staged:
+        staged.write_text(text, encoding="utf-8")
 
 
 @contextmanager

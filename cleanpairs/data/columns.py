@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import nearest
+from cleanpairs.ops.columns import is_list
 
-__all__ = ["SCORE", "USUAL_NAMES", "check_truth", "find_columns", "is_list", "score_columns"]
+__all__ = ["SCORE", "USUAL_NAMES", "check_truth", "find_columns", "is_bytes", "score_columns"]
 
 _VECTORS = ("features", "emb", "embs", "embedding", "embeddings", "vector", "vectors")
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
@@ -34,18 +35,14 @@ _SCORE_NAME = re.compile(r"similarity|(cosine|clip)_?(similarity|score)|clip_\w*
 _URLS = re.compile(r"((image|img|photo|picture)_?)?(urls?|links?|uri)", re.IGNORECASE)
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is a list of any sort."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):  # a pandas category
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are bytes."""
     plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
     return bool(plain or pa.types.is_fixed_size_binary(kind))
 
@@ -63,7 +60,7 @@ def _fits(role: str, kind: pa.DataType) -> bool:
         return is_list(kind) and bool(pa.types.is_floating(kind.value_type))
     if pa.types.is_struct(kind):
         return any(kind.field(i).name in ("bytes", "path") for i in range(kind.num_fields))
-    return _is_bytes(kind) or _is_text(kind)
+    return is_bytes(kind) or _is_text(kind)
 
 
 def is_score(name: str, kind: pa.DataType) -> bool:

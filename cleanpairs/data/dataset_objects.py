@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.data.atomic import ScratchDirectory, staged_file
-from cleanpairs.data.source import cache_folder
-from cleanpairs.data.writing import write_tables
+from cleanpairs.data.writing import cached_tables
 
 __all__ = ["as_dataset", "dataset_file"]
 
@@ -46,18 +42,9 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
 
 def dataset_file(dataset: Any) -> Path:
     """``dataset`` as a Parquet file with its features, named by its content; of its rows some hundred are in memory."""
-    folder = cache_folder("tables")
-    with ScratchDirectory("dataset", folder) as scratch:
-        sink = write_tables(scratch / "rows.parquet", _tables(dataset))
-        if sink is None:
-            raise DataError("the dataset holds no row")
-        path = folder / f"{sink.sha256[:32]}.parquet"
-        if not path.exists():
-            with staged_file(path, overwrite=True) as staged:
-                try:
-                    os.link(scratch / "rows.parquet", staged)
-                except OSError:  # a file system without hard links
-                    shutil.copyfile(scratch / "rows.parquet", staged)
+    path = cached_tables(_tables(dataset))
+    if path is None:
+        raise DataError("the dataset holds no row")
     return path
 
 

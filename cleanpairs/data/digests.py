@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cleanpairs.core.errors import CleanpairsError
 from cleanpairs.core.regular import open_regular, read_json
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.atomic import write_whole
 
 __all__ = ["LARGE", "digest_of"]
 
@@ -43,8 +43,8 @@ def digest_of(path: str | os.PathLike[str], folder: Path, *, least: int = LARGE)
         digest = hashlib.file_digest(file, "sha256").digest()
         settled = max(seen["modified"], seen["changed"]) < (begun - SETTLED) * 1e9
         if seen["size"] >= least and settled and _seen(file.fileno()) == seen:
-            with suppress(OSError, CleanpairsError), staged_file(note, overwrite=True) as staged:
-                Path(staged).write_text(json.dumps({"seen": seen, "sha256": digest.hex()}), encoding="ascii")
+            with suppress(OSError, CleanpairsError):
+                write_whole(note, json.dumps({"seen": seen, "sha256": digest.hex()}))
         return digest
 
 

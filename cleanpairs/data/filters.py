@@ -7,7 +7,6 @@ the filter sets nothing aside.
 
 from __future__ import annotations
 
-import io
 import re
 import unicodedata
 from collections import Counter
@@ -20,7 +19,7 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import nearest
-from cleanpairs.data.images import FORMATS
+from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 
 __all__ = ["FILTERS", "MOST", "PREFIX", "Filter", "chosen_filters", "filter_reasons", "filtered", "other_scripts"]
@@ -126,7 +125,7 @@ def _blank(pairs: Pairs, _: float) -> np.ndarray:
         return np.empty(0, np.int64)
     flat = flat_images(pairs)  # with those that cannot be decoded
     contents = pairs.images.read(flat.tolist())
-    known = [m for m, content in zip(flat, contents, strict=True) if content and _size(content)[0] > 0]
+    known = [m for m, content in zip(flat, contents, strict=True) if content and image_header(content)]
     return np.flatnonzero(np.isin(pairs.image_index, known))
 
 
@@ -148,20 +147,10 @@ def _sides(pairs: Pairs) -> np.ndarray:
         found = np.full((len(pairs.images), 2), np.nan)
         for start, encoded in pairs.images.iter_encoded(256):
             for m, content in enumerate(encoded, start):
-                if content is not None:
-                    found[m] = _size(content)
+                if content is not None and (header := image_header(content)) is not None:
+                    found[m] = header[1:]
         _known[pairs] = found
     return _known[pairs]
-
-
-def _size(content: bytes) -> tuple[float, float]:
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            return image.size
-    except Exception:  # Pillow raises anything; that it cannot be decoded is a reason of its own
-        return np.nan, np.nan
 
 
 # -- captions -------------------------------------------------------------------------------------------------------

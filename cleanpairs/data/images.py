@@ -7,23 +7,25 @@ import io
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PureWindowsPath
 from typing import Any, Protocol
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError, reading
+from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import whole
-from cleanpairs.core.regular import read_bytes
+from cleanpairs.core.regular import read_bytes, reading
 
 __all__ = [
-    "EncodedList",
     "FeatureImages",
     "ImageSource",
+    "StoredImages",
     "encoded_bytes",
+    "encoded_list",
     "image_cells",
+    "image_header",
     "read_image",
     "resolve_path",
     "vector_groups",
@@ -52,29 +54,44 @@ class ImageSource(Protocol):
         ...
 
 
-class EncodedList:
-    """Encoded images in memory."""
+class StoredImages:
+    """n encoded images that ``read(rows)`` fetches when they are needed, and ``stream(batch_size)``, where it is given,
+    from the first to the last: (first row, images).
+    """
 
     kind = "bytes"
 
-    def __init__(self, images: list[bytes | None]) -> None:
-        self._images = images
+    def __init__(
+        self,
+        n: int,
+        read: Callable[[Sequence[int]], list[bytes | None]],
+        stream: Callable[[int], Iterator[tuple[int, list[bytes | None]]]] | None = None,
+    ) -> None:
+        self._n, self._read, self._stream = n, read, stream
 
     def __len__(self) -> int:
-        return len(self._images)
+        return self._n
 
     def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
         """See :class:`ImageSource`."""
-        for start in range(0, len(self), batch_size):
-            yield start, self._images[start : start + batch_size]
+        if self._stream is not None:
+            yield from self._stream(batch_size)
+            return
+        for start in range(0, self._n, batch_size):
+            yield start, self._read(range(start, min(start + batch_size, self._n)))
 
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
         """See :class:`ImageSource`."""
-        return [self._images[i] for i in indices]
+        return self._read(indices)
 
     def array(self) -> None:
         """None: these are no vectors."""
         return None
+
+
+def encoded_list(images: Sequence[bytes | None]) -> StoredImages:
+    """Encoded images in memory."""
+    return StoredImages(len(images), lambda rows: [images[i] for i in rows])
 
 
 class FeatureImages:
@@ -229,6 +246,17 @@ def read_image(data: bytes, *, max_pixels: int | None = None, about: int | None 
         if "cannot identify image file" in text:
             text = "no known image format"
         raise DataError(f"the image cannot be decoded: {text}") from error
+
+
+def image_header(content: bytes) -> tuple[str, int, int] | None:
+    """Format, width and height of an encoded image; None where they cannot be read."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            return str(image.format), image.width, image.height
+    except Exception:  # Pillow raises anything; that it cannot be decoded is a reason of its own
+        return None
 
 
 def rows_by_file(counts: Sequence[int], wanted: np.ndarray) -> dict[int, np.ndarray]:

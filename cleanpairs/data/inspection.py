@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from cleanpairs.data.columns import SCORE
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.filters import FILTERS, MOST, chosen_filters, filtered
 from cleanpairs.data.formats.in_place import bytes_of, location
-from cleanpairs.data.images import FORMATS
+from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
 
@@ -209,13 +208,9 @@ def _first(pairs: Pairs, rows: int) -> Iterator[Row]:
 
 def _in_words(content: bytes) -> str:
     """Format, size and bytes of an encoded image, by its header."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            return f"{image.format} {image.width}x{image.height}, {len(content):,} bytes"
-    except Exception:  # Pillow raises anything; that it cannot be decoded is counted elsewhere, with the reason
-        return f"no known image format, {len(content):,} bytes"
+    header = image_header(content)
+    known = "no known image format" if header is None else "{} {}x{}".format(*header)
+    return f"{known}, {len(content):,} bytes"
 
 
 def size_of(image: Any) -> np.ndarray:

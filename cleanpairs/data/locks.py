@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from cleanpairs.core.errors import OutputError, OutputExistsError, writing
+from cleanpairs.core.errors import OutputError, OutputExistsError
+from cleanpairs.core.regular import writing
 
 __all__ = ["LOCK_SUFFIX", "hold", "lock_of", "make_parents"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.columns import check_truth
-from cleanpairs.data.images import EncodedList, FeatureImages, ImageSource, vector_groups
+from cleanpairs.data.images import FeatureImages, ImageSource, encoded_list, vector_groups
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
@@ -135,43 +135,14 @@ class Pairs:
         texts = None if text_vectors is None else np.asarray(text_vectors)
         captioned = captions is not None
         captions = [""] * len(texts) if captions is None and texts is not None else list(captions or ())
-        source_images: ImageSource
+        n = len(captions)
         if features is not None:
-            array = np.asarray(features)
-            array = array[:, None, :] if array.ndim == 2 else array
-            if array.ndim != 3 or array.dtype.kind != "f":
-                raise DataError(f"features must be floats (M, D) or (M, R, D), found {array.dtype} {array.shape}")
-            if len(array) and not array.size:
-                raise DataError(f"features hold no numbers: their shape is {array.shape}")
-            source_images, groups = FeatureImages(array), vector_groups(array)
-            bad = {i: "its vector is not finite" for i in np.flatnonzero(~_finite_rows(array)).tolist()}
+            source_images, groups, bad = _of_vectors(np.asarray(features))
         else:
-            assert images is not None
-            source_images = EncodedList(list(images))
-            groups = np.array([content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images)], np.int64)
-            bad = {i: "there is no image" for i, b in enumerate(images) if not b}
-        index = np.arange(len(captions)) if image_index is None else np.asarray(image_index)
-        index = index.astype(np.int64)
-        if len(index) != len(captions) or (len(index) and not 0 <= index.min() <= index.max() < len(source_images)):
-            raise DataError(
-                f"{len(captions)} captions need {len(captions)} image indices from 0 to {len(source_images) - 1}, "
-                f"found {len(index)}" + (f" from {index.min()} to {index.max()}" if len(index) else "")
-            )
-        if keys is not None and len(keys) != len(captions):
-            raise DataError(f"{len(captions)} captions need {len(captions)} keys, found {len(keys)}")
-        if texts is not None and (texts.ndim != 2 or len(texts) != len(captions) or texts.dtype.kind != "f"):
-            raise DataError(
-                f"{len(captions)} captions need text vectors ({len(captions)}, D) of floats, found {texts.dtype} "
-                f"{texts.shape}"
-            )
+            source_images, groups, bad = _of_encoded(list(images or ()))
+        index = (np.arange(n) if image_index is None else np.asarray(image_index)).astype(np.int64)
         scores = {name: np.asarray(values, np.float32) for name, values in (precomputed_scores or {}).items()}
-        for name, values in scores.items():
-            if values.shape != (len(captions),):
-                raise DataError(f"{len(captions)} captions need {len(captions)} scores {name!r}, found {values.shape}")
-        if bad and features is not None:
-            array = np.array(array)
-            array[list(bad)] = 0
-            source_images = FeatureImages(array)
+        _check_sizes(n, len(source_images), index, keys, texts, scores)
         reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
         if texts is not None and len(odd := np.flatnonzero(~np.isfinite(texts).all(axis=1))):
             texts = np.array(texts)
@@ -182,19 +153,17 @@ class Pairs:
         text_group = text_groups(captions) if captioned or texts is None else vector_groups(texts)
         digest = hashlib.sha256("\0".join(captions).encode("utf-8", "surrogatepass"))
         digest.update(groups.tobytes() + index.tobytes() + (b"" if captioned else text_group.tobytes()))
-        n = len(captions)
-        source = Source("memory", (), {}, digest.hexdigest(), n, None, False)
         return cls(
             captions=captions,
             image_index=index,
             row=np.arange(n),
             position=np.zeros(n, np.int64),
-            keys=[str(k) for k in keys] if keys is not None else [str(i) for i in range(n)],
+            keys=[str(k) for k in (range(n) if keys is None else keys)],
             images=source_images,
             image_group=groups,
             text_group=text_group,
             reasons=reasons,
-            source=source,
+            source=Source("memory", (), {}, digest.hexdigest(), n, None, False),
             text_vectors=texts,
             precomputed_scores=scores,
         )
@@ -317,9 +286,47 @@ class Pairs:
         return mask
 
 
-def _finite_rows(array: np.ndarray) -> np.ndarray:
-    """(M,) bool: rows without NaN or infinity."""
-    return np.asarray(np.isfinite(array).all(axis=(1, 2)))
+def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
+    """M vectors as images, zero where not finite; their content hashes (M,); image -> what is wrong with it."""
+    array = array[:, None, :] if array.ndim == 2 else array
+    if array.ndim != 3 or array.dtype.kind != "f":
+        raise DataError(f"features must be floats (M, D) or (M, R, D), found {array.dtype} {array.shape}")
+    if len(array) and not array.size:
+        raise DataError(f"features hold no numbers: their shape is {array.shape}")
+    groups, bad = vector_groups(array), np.flatnonzero(~np.isfinite(array).all(axis=(1, 2)))
+    if len(bad):
+        array = np.array(array)
+        array[bad] = 0
+    return FeatureImages(array), groups, dict.fromkeys(bad.tolist(), "its vector is not finite")
+
+
+def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
+    """As :func:`_of_vectors`, of M encoded images."""
+    groups = np.array([content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images)], np.int64)
+    return encoded_list(images), groups, {i: "there is no image" for i, b in enumerate(images) if not b}
+
+
+def _check_sizes(
+    n: int,
+    m: int,
+    index: np.ndarray,
+    keys: Sequence[str] | None,
+    texts: np.ndarray | None,
+    scores: Mapping[str, np.ndarray],
+) -> None:
+    """DataError where what is said of n captions and m images does not fit together."""
+    if len(index) != n or (len(index) and not 0 <= index.min() <= index.max() < m):
+        raise DataError(
+            f"{n} captions need {n} image indices from 0 to {m - 1}, found {len(index)}"
+            + (f" from {index.min()} to {index.max()}" if len(index) else "")
+        )
+    if keys is not None and len(keys) != n:
+        raise DataError(f"{n} captions need {n} keys, found {len(keys)}")
+    if texts is not None and (texts.ndim != 2 or len(texts) != n or texts.dtype.kind != "f"):
+        raise DataError(f"{n} captions need text vectors ({n}, D) of floats, found {texts.dtype} {texts.shape}")
+    for name, values in scores.items():
+        if values.shape != (n,):
+            raise DataError(f"{n} captions need {n} scores {name!r}, found {values.shape}")
 
 
 def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import ImageSource
-from cleanpairs.data.parquet_images import ParquetImages
-from cleanpairs.data.parquet_io import common_schema, count_rows, expand, iter_batches, parquet_files, row_groups
+from cleanpairs.data.parquet_io import (
+    common_schema,
+    count_rows,
+    encoded_at,
+    expand,
+    iter_batches,
+    parquet_files,
+    row_groups,
+)
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Rows, TableReader
+from cleanpairs.data.table_reader import Asked, Rows, TableReader
 
 __all__ = ["ParquetReader"]
 
@@ -31,17 +38,10 @@ class ParquetReader(TableReader):
             return bool(parquet_files(path)) and not any(path.glob("*_ims.npy"))  # beside those lies their truth
         return path.is_file() or any(c in data for c in "*?[")
 
-    def open(
-        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
-    ) -> Source:
+    def open(self, data: str, asked: Asked) -> Source:
         """Where the data is, what its columns are; nothing but schemas and hashes is read."""
-        if split is not None:
-            raise DataError(f"{data} has no splits: it is Parquet without them; leave --split (split) out")
         paths = expand(data)
-        schema = common_schema(paths)
-        return self.described(
-            data, paths, schema, sum(count_rows(paths)), columns=columns, image_root=image_root, limit=limit
-        )
+        return self.described(data, paths, common_schema(paths), sum(count_rows(paths)), asked)
 
     def schema(self, source: Source) -> pa.Schema:
         """The one that the files share."""
@@ -75,4 +75,4 @@ class ParquetReader(TableReader):
         """The image column."""
         if "image" not in source.columns:
             return None
-        return ParquetImages(source.paths, source.columns["image"], source.n_rows, source.image_root)
+        return self.stored_images(source, partial(encoded_at, source.paths, source.columns["image"], source.image_root))

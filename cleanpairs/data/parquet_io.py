@@ -14,20 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import DataError, reading
-from cleanpairs.core.regular import check_regular, read_json, remembered
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import check_regular, read_json, reading, remembered
 from cleanpairs.data.formats.in_place import location, open_remote
-from cleanpairs.data.images import image_cells, rows_by_file
+from cleanpairs.data.images import encoded_bytes, image_cells, rows_by_file
 from cleanpairs.data.views import plain_batch, plain_schema
 
 __all__ = [
     "common_schema",
     "count_rows",
+    "encoded_at",
     "expand",
     "iter_batches",
     "open_parquet",
     "parquet_files",
-    "read_rows",
     "read_table",
     "row_groups",
 ]
@@ -231,7 +231,14 @@ def _batches(
         yield from file.iter_batches(batch_size=rows, columns=columns, row_groups=some)
 
 
-def read_rows(paths: Sequence[str], column: str, wanted: np.ndarray) -> Iterator[tuple[int, Any, str]]:
+def encoded_at(paths: Sequence[str], column: str, image_root: str | None, rows: Sequence[int]) -> list[bytes | None]:
+    """Encoded images (k,) of a column at ``rows`` (k,), in any order; only the row groups that hold them are read."""
+    read = _read_rows(paths, column, np.unique(np.asarray(rows, dtype=np.int64)))
+    found = {row: encoded_bytes(value, path, image_root) for row, value, path in read}
+    return [found.get(int(i)) for i in rows]
+
+
+def _read_rows(paths: Sequence[str], column: str, wanted: np.ndarray) -> Iterator[tuple[int, Any, str]]:
     """(Row, value, file) of one column at sorted distinct rows ``wanted`` (k,); touches only their row groups."""
     counts = count_rows(paths)
     starts = np.concatenate([[0], np.cumsum(counts)])

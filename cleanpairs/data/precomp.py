@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError, reading
-from cleanpairs.core.regular import read_text
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_text, reading
 from cleanpairs.data.columns import check_truth
-from cleanpairs.data.images import FeatureImages, vector_groups
+from cleanpairs.data.formats.stored import record_batch
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
-from cleanpairs.data.source import Source, fingerprint_files, settings_text
-from cleanpairs.data.text import caption_fault, text_groups
+from cleanpairs.data.source import Source
+from cleanpairs.data.table_reader import Asked, Rows, TableReader
 
 __all__ = ["PrecompReader", "lines_of", "splits_of"]
 
@@ -60,116 +60,83 @@ def _caption_file(folder: Path, split: str, asked: str | None) -> Path:
     return folder / f"{split}_caps_{asked}.txt"
 
 
-class PrecompReader:
+class PrecompReader(TableReader):
     """Reads the research layout; see :func:`cleanpairs.data.readers.load_pairs`."""
 
     kind = "precomp"
-
-    def roles(self, source: Source) -> set[str]:
-        """As :meth:`cleanpairs.data.table_reader.TableReader.roles`: none."""
-        return set()
+    splits = True
 
     @staticmethod
     def recognises(data: str) -> bool:
         """Whether ``data`` is a directory with at least one split."""
         return Path(data).is_dir() and bool(splits_of(Path(data)))
 
-    def open(
-        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
-    ) -> Source:
+    def open(self, data: str, asked: Asked) -> Source:
         """The files of one split (``train`` where none is named)."""
-        asked = [c for c in (columns.get("image"), columns.get("key"), image_root) if c is not None]
-        if asked:
-            raise DataError(f"{data} is in the research layout, without columns or an image root: {asked[0]!r}")
+        named = [c for c in (asked.columns.get("image"), asked.columns.get("key"), asked.image_root) if c is not None]
+        if named:
+            raise DataError(f"{data} is in the research layout, without columns or an image root: {named[0]!r}")
         folder = Path(data).absolute()
         known = splits_of(folder)
-        name = split or ("train" if "train" in known else known[0])
+        name = asked.split or ("train" if "train" in known else known[0])
         if name not in known:
             raise DataError(f"{data} has no split {name!r} (splits: {', '.join(known)})")
-        paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, columns.get("text")))]
+        paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, asked.columns.get("text")))]
         truth = folder / f"{name}_truth.parquet"
         if truth.exists():
             paths.append(str(truth))
-        images, captions = _arrays(paths[0]), lines_of(paths[1])
-        per_image = _per_image(len(images), len(captions), paths)
-        source = Source(
-            kind=self.kind,
-            paths=tuple(paths),
-            columns={"text": "captions" if per_image > 1 else "caption", "key": "key", "features": "image_features"},
-            fingerprint="",
-            n_rows=len(images) if limit is None else min(limit, len(images)),
-            image_root=None,
-            explicit_lists=per_image > 1,
-        )
-        return replace(source, fingerprint=fingerprint_files(paths, settings_text(source)))
+        images, captions = _regions(paths[0]), lines_of(paths[1])
+        schema = _schema(images, _per_image(len(images), len(captions), paths) > 1)
+        return self.described(data, paths, schema, len(images), replace(asked, columns={}))
 
-    def load(self, source: Source) -> Pairs:
-        """All pairs of the split; the vectors stay memory-mapped unless some are not finite."""
-        array, lines = _regions(source.paths[0]), lines_of(source.paths[1])
-        per_image = _per_image(len(array), len(lines), source.paths)
-        array = array[: source.n_rows]
-        captions = lines[: len(array) * per_image]
-        n = len(captions)
-        row = np.repeat(np.arange(len(array)), per_image)
-        bad = _not_finite(array)
-        if len(bad):
-            array = np.array(array)
-            array[bad] = 0
-        wrong = set(bad.tolist())
-        reasons = {i: "its vector is not finite" for i in range(n) if int(row[i]) in wrong}
-        reasons.update({i: fault for i, c in enumerate(captions) if i not in reasons and (fault := caption_fault(c))})
-        mismatch, true_key = self._truth(source, len(lines), n)
-        split = _split_of(source)
-        return Pairs(
-            captions=captions,
-            image_index=row.astype(np.int64),
-            row=row.astype(np.int64),
-            position=np.tile(np.arange(per_image), len(array)).astype(np.int64),
-            keys=[f"{split}-{r}" for r in row.tolist()],
-            images=FeatureImages(array),
-            image_group=vector_groups(array),
-            text_group=text_groups(captions),
-            reasons=reasons,
-            source=source,
-            true_mismatch=mismatch,
-            true_key=true_key,
-        )
+    def schema(self, source: Source) -> pa.Schema:
+        """``key``, ``caption`` (or a list ``captions``) and ``image_features``."""
+        return _schema(_regions(source.paths[0]), source.explicit_lists)
 
-    @staticmethod
-    def _truth(source: Source, total: int, n: int) -> tuple[np.ndarray | None, list[str] | None]:
-        """What ``corrupt`` left beside the captions, of the first ``n`` of ``total``."""
-        if len(source.paths) < 3:
-            return None, None
-        with reading(source.paths[2], "read", pa.ArrowException, KeyError):
-            table = read_table(source.paths[2])
-            check_truth(table.schema, source.paths[2])
-            mismatch, keys = table["true_mismatch"].to_numpy(), table["true_key"].to_pylist()
-        if len(mismatch) != total:
-            raise DataError(f"{source.paths[2]} has {len(mismatch)} rows for {total} captions")
-        return np.asarray(mismatch[:n], dtype=bool), [str(k) for k in keys[:n]]
-
-    def iter_tables(
-        self, source: Source, batch_rows: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """The split as rows with ``key``, ``caption`` (or a list ``captions``) and ``image_features``."""
-        array, lines = _regions(source.paths[0]), lines_of(source.paths[1])
-        per_image = _per_image(len(array), len(lines), source.paths)
-        split, text = _split_of(source), source.columns["text"]
-        R, D = array.shape[1:]
-        for start in range(0, max(source.n_rows, 1), batch_rows):
+    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """See :class:`TableReader`."""
+        array, lines, schema = _regions(source.paths[0]), lines_of(source.paths[1]), self.schema(source)
+        per_image, split = _per_image(len(array), len(lines), source.paths), _split_of(source)
+        for start in range(0, source.n_rows, batch_rows):
             block = np.ascontiguousarray(array[start : min(start + batch_rows, source.n_rows)])
             captions = lines[start * per_image : (start + len(block)) * per_image]
             texts = pa.array(captions, pa.string())
             if source.explicit_lists:
                 texts = pa.ListArray.from_arrays(np.arange(len(block) + 1, dtype=np.int32) * per_image, texts)
-            flat = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), D)
-            arrays = {
-                "key": pa.array([f"{split}-{start + i}" for i in range(len(block))], pa.string()),
-                text: texts,
-                "image_features": flat if R == 1 else pa.FixedSizeListArray.from_arrays(flat, R),
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), block.shape[2])
+            if block.shape[1] > 1:
+                vectors = pa.FixedSizeListArray.from_arrays(vectors, block.shape[1])
+            values = {
+                "key": [f"{split}-{start + i}" for i in range(len(block))],
+                source.columns["text"]: texts,
+                "image_features": vectors,
             }
-            chosen = list(arrays) if columns is None else list(columns)
-            yield pa.RecordBatch.from_arrays([arrays[c] for c in chosen], names=chosen)
+            yield Rows(source.paths[0], record_batch(schema, values, columns))
+
+    def mapped(self, source: Source) -> list[np.ndarray]:
+        """The vectors."""
+        return [_regions(source.paths[0])[: source.n_rows]]
+
+    def load(self, source: Source) -> Pairs:
+        """All pairs of the split, with what ``corrupt`` left beside the captions."""
+        pairs = super().load(source)
+        if len(source.paths) < 3:
+            return pairs
+        with reading(source.paths[2], "read", pa.ArrowException, KeyError):
+            table = read_table(source.paths[2])
+            check_truth(table.schema, source.paths[2])
+            mismatch, keys = table["true_mismatch"].to_numpy(), table["true_key"].to_pylist()
+        if len(mismatch) != (total := len(lines_of(source.paths[1]))):
+            raise DataError(f"{source.paths[2]} has {len(mismatch)} rows for {total} captions")
+        n = len(pairs)
+        return replace(pairs, true_mismatch=np.asarray(mismatch[:n], dtype=bool), true_key=[str(k) for k in keys[:n]])
+
+
+def _schema(array: np.ndarray, lists: bool) -> pa.Schema:
+    vectors = pa.list_(pa.from_numpy_dtype(array.dtype), array.shape[2])
+    text = ("captions", pa.list_(pa.string())) if lists else ("caption", pa.string())
+    vectors = vectors if array.shape[1] == 1 else pa.list_(vectors, array.shape[1])
+    return pa.schema([("key", pa.string()), text, ("image_features", vectors)])
 
 
 def _split_of(source: Source) -> str:
@@ -178,18 +145,13 @@ def _split_of(source: Source) -> str:
 
 def _regions(path: str) -> np.ndarray:
     """(n, R, D) in this machine's byte order; memory-mapped where it is already."""
-    array = _arrays(path)
-    array = array[:, None, :] if array.ndim == 2 else array
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def _arrays(path: str) -> np.ndarray:
     array = read_npy(path)
     if array.ndim not in (2, 3) or array.dtype not in _FLOATS or 0 in array.shape[1:]:
         raise DataError(
             f"{path} must hold floats of 16, 32 or 64 bits, (n, D) or (n, R, D); found {array.dtype} {array.shape}"
         )
-    return array
+    array = array[:, None, :] if array.ndim == 2 else array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def lines_of(path: str) -> list[str]:
@@ -216,13 +178,3 @@ def _per_image(images: int, captions: int, paths: Sequence[str]) -> int:
             f"{paths[1]} has {captions} captions for the {images} images of {paths[0]}: not the same for each"
         )
     return captions // images
-
-
-def _not_finite(array: np.ndarray) -> np.ndarray:
-    """Rows of (n, R, D) that hold a NaN or infinity, found block by block."""
-    bad = [
-        start
-        + np.flatnonzero(~np.isfinite(array[start : start + 1024]).reshape(len(array[start : start + 1024]), -1).all(1))
-        for start in range(0, len(array), 1024)
-    ]
-    return np.concatenate(bad) if bad else np.empty(0, np.int64)

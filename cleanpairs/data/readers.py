@@ -21,6 +21,7 @@ from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import Source, cache_folder
+from cleanpairs.data.table_reader import Asked
 
 __all__ = ["fitting", "iter_tables", "load_pairs", "load_source", "open_source", "sniff"]
 
@@ -140,9 +141,10 @@ def _opened(data: str | Path, **options: Any) -> Source:
         columns["captions"] = None if captions is None else _fetched(str(captions), given.allow_urls)
     elif captions is not None:
         raise ConfigError(f"captions beside the data go with arrays of vectors (.npy), and {data} is {kind}")
-    source: Source = READERS.load(kind)().open(
-        path, split=given.split, columns=columns, image_root=root, limit=given.limit
-    )
+    chosen = READERS.load(kind)()
+    if given.split is not None and not chosen.splits:
+        raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
+    source: Source = chosen.open(path, Asked(given.split, columns, root, given.limit))
     if text_vectors is not None and "text_features" not in source.columns:
         raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.readers import open_source
 from cleanpairs.data.source import Source, cache_dir, cache_folder
 
@@ -36,8 +36,7 @@ def note_named(data: str | Path, options: Mapping[str, Any] | None = None) -> No
     with suppress(OSError, CleanpairsError):
         if not note.exists():
             cache_folder("named")
-            with staged_file(note, overwrite=True) as staged:
-                staged.write_text(json.dumps([str(data), dict(options or {})], default=str) + "\n", encoding="utf-8")
+            write_whole(note, json.dumps([str(data), dict(options or {})], default=str) + "\n")
 
 
 def _note(data: str, options: Mapping[str, Any]) -> Path:

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import whole
-from cleanpairs.data.columns import is_list, score_columns
+from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
-from cleanpairs.ops.columns import filtered, taken
+from cleanpairs.ops.columns import filtered, is_list, taken
 
 __all__ = ["RowBatch", "Vectors", "convert", "finite_rows", "texts_of", "vector_shape", "vectors_of"]
 
@@ -160,10 +160,6 @@ def _decoded(raw: bytes | None) -> str | bytes | None:
         return raw
 
 
-def _readable(text: str | bytes | None) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
-
-
 def convert(
     batch: pa.RecordBatch,
     columns: Mapping[str, str],
@@ -208,8 +204,12 @@ def convert(
     out.captioned = captions is not None
     if captions is None:
         captions = pa.nulls(n, pa.string()).fill_null("")
-    if not _one_a_row(out, captions, keys, row_faults, first_row, truth="true_mismatch" in batch.schema.names):
-        _row_by_row(out, captions, keys, row_faults, first_row, column("true_mismatch"), column("true_key"))
+    _fill_pairs(out, captions, keys, row_faults, first_row)
+    if "true_mismatch" in batch.schema.names:
+        truth = column("true_mismatch").to_pylist(), texts_of(column("true_key"), n)  # type: ignore[union-attr]
+        own = [tuple(_nth(cells[i], k) for cells in truth) for i, k in zip(out.row, out.position, strict=True)]
+        out.true_mismatch = [bool(mismatch) for mismatch, _ in own]
+        out.true_key = [str(key or "") for _, key in own]
     texts = column(columns.get("text_features"))
     if texts is not None:
         found = Vectors(np.zeros((n, 1, 1), np.float32), {i: "there is no text vector" for i in range(n)})
@@ -221,87 +221,54 @@ def convert(
     return out
 
 
-def _one_a_row(
-    out: RowBatch, captions: pa.Array, keys: pa.Array | None, faults: dict[int, str], first_row: int, *, truth: bool
-) -> bool:
-    """Fill in the pairs without Python per row; False where that cannot be: lists, a truth, bytes that are no UTF-8."""
-    if truth or is_list(captions.type):
-        return False
-    missing = np.asarray(captions.is_null())
-    texts = _flat(captions).cast(pa.string()).fill_null("")
-    rows = np.arange(first_row, first_row + out.n_rows)
-    names = pa.array(rows).cast(pa.string())
+def _fill_pairs(
+    out: RowBatch, captions: pa.Array, keys: pa.Array | None, faults: dict[int, str], first_row: int
+) -> None:
+    """The pairs of the rows, without Python per row but for the odd ones; ``faults``: row -> why."""
+    n, texts = out.n_rows, captions
+    out.row, out.position = np.arange(n), np.zeros(n, np.int64)
+    if is_list(captions.type):
+        lengths = np.maximum(_lengths(captions), 0)
+        counts = np.maximum(lengths, 1)  # a row without captions is a pair without one
+        out.row = np.repeat(np.arange(n), counts)
+        out.position = np.arange(len(out.row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        there = lengths[out.row] > 0
+        texts = taken(captions.flatten(), pa.array(np.cumsum(there) - 1, mask=~there))
+    texts, spoilt = _readable(texts)
+    missing = np.asarray(texts.is_null())
+    names = pa.array(np.arange(first_row, first_row + n)).cast(pa.string())
     if keys is not None:
-        names = pc.coalesce(_flat(keys).cast(pa.string()), names) if keys.null_count else _flat(keys).cast(pa.string())
-    if not (_is_utf8(texts) and _is_utf8(names)):
-        return False
+        own, _ = _readable(keys)
+        names = pc.coalesce(own, names) if own.null_count else own
+    out.captions, out.keys = texts.fill_null(""), taken(names, out.row)
     # A caption that begins with a printable character, is short and holds no NUL has no fault; the others are asked.
-    odd = pc.match_substring_regex(texts, "^$|^[^!-~]|\\x00").to_numpy(zero_copy_only=False)
-    odd |= pc.binary_length(texts).to_numpy(zero_copy_only=False) > whole("caption_bytes")
+    odd = pc.match_substring_regex(out.captions, "^$|^[^!-~]|\\x00").to_numpy(zero_copy_only=False)
+    odd |= pc.binary_length(out.captions).to_numpy(zero_copy_only=False) > whole("caption_bytes")
+    odd[spoilt] = True
     asked = np.flatnonzero(odd) if out.captioned else np.empty(0, np.int64)
-    for i, text in zip(asked.tolist(), taken(texts, asked).to_pylist(), strict=True):
-        if fault := caption_fault(None if missing[i] else text):
-            out.faults[i] = fault
-    out.faults = dict(sorted((out.faults | faults).items()))
-    out.captions, out.keys = texts, names
-    out.row, out.position = np.arange(out.n_rows), np.zeros(out.n_rows, np.int64)
-    return True
+    found: dict[int, str] = {}
+    for i, text in zip(asked.tolist(), taken(out.captions, asked).to_pylist(), strict=True):
+        if fault := NOT_UTF8 if i in spoilt else caption_fault(None if missing[i] else text):
+            found[i] = fault
+    for i in np.flatnonzero(np.isin(out.row, list(faults))).tolist():
+        found[i] = faults[int(out.row[i])]
+    out.faults = dict(sorted(found.items()))
 
 
-def _flat(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _is_utf8(column: pa.Array) -> bool:
-    """Whether strings are what they are said to be: Parquet does not promise it."""
+def _readable(column: pa.Array) -> tuple[pa.Array, list[int]]:
+    """A column as text (n,), and the rows that were not UTF-8, of which it has what can be read: Parquet does not
+    promise it.
+    """
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    column = column.cast(pa.string())
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _row_by_row(
-    out: RowBatch,
-    caption_column: pa.Array,
-    key_column: pa.Array | None,
-    row_faults: dict[int, str],
-    first_row: int,
-    mismatch_column: pa.Array | None,
-    true_key_column: pa.Array | None,
-) -> None:
-    """Fill in the pairs: lists of captions, a truth beside them, texts that are no UTF-8."""
-    n = out.n_rows
-    keys, captions = texts_of(key_column, n), texts_of(caption_column, n)
-    lists = is_list(caption_column.type)
-    mismatch, true_key = _cells(mismatch_column, n), texts_of(true_key_column, n)
-    has_truth = mismatch_column is not None
-    out.true_mismatch, out.true_key = ([], []) if has_truth else (None, None)
-    made: list[str] = []
-    names: list[str] = []
-    row: list[int] = []
-    positions: list[int] = []
-    for i in range(n):
-        texts = captions[i] if lists else [captions[i]]
-        if not texts:
-            texts = [None]
-        for position, text in enumerate(texts):
-            fault = row_faults.get(i)
-            if out.captioned:
-                fault = fault or (NOT_UTF8 if isinstance(text, bytes) else caption_fault(text))
-            if fault:
-                out.faults[len(made)] = fault
-            made.append(_readable(text))
-            row.append(i)
-            positions.append(position)
-            key = first_row + i if keys[i] is None else keys[i]
-            names.append(str(_readable(key) if isinstance(key, bytes) else key))
-            if has_truth:
-                assert out.true_mismatch is not None and out.true_key is not None
-                out.true_mismatch.append(bool(_nth(mismatch[i], position)))
-                out.true_key.append(str(_nth(true_key[i], position) or ""))
-    out.captions, out.keys = pa.array(made, pa.string()), pa.array(names, pa.string())
-    out.row, out.position = np.array(row, np.int64), np.array(positions, np.int64)
+        cells = [_decoded(raw) for raw in column.cast(pa.binary()).to_pylist()]
+        spoilt = [i for i, cell in enumerate(cells) if isinstance(cell, bytes)]
+        texts = [cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell for cell in cells]
+        return pa.array(texts, pa.string()), spoilt
+    return column, []
 
 
 def _scores(column: pa.Array | None, rows: RowBatch) -> np.ndarray:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from cleanpairs.core.errors import OutputError, reading
+from cleanpairs.core.errors import OutputError
 from cleanpairs.core.limits import memory_is_capped
+from cleanpairs.core.regular import reading
 from cleanpairs.data.digests import digest_of
 
 __all__ = ["Source", "cache_dir", "cache_folder", "fingerprint_files", "fingerprint_of"]

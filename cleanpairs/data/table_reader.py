@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,17 +14,19 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.columns import check_truth, find_columns, is_list, score_columns
-from cleanpairs.data.images import FeatureImages, ImageSource, vector_groups
+from cleanpairs.data.columns import check_truth, find_columns, score_columns
+from cleanpairs.data.images import FeatureImages, ImageSource, StoredImages, encoded_bytes, image_cells, vector_groups
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import RowBatch, convert, vector_shape
 from cleanpairs.data.source import Source, cache_dir, cache_folder, fingerprint_files, settings_text
-from cleanpairs.data.text import text_groups
+from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
+from cleanpairs.ops.columns import is_list
 
-__all__ = ["Rows", "TableReader", "load_rows"]
+__all__ = ["Asked", "Rows", "TableReader", "load_rows"]
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
 BATCH = 512
+NOT_FINITE = ("its vector is not finite", NOT_FINITE_TEXT)  # what cleanpairs.data.rows says
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,25 @@ class Rows:
     faults: Mapping[int, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is to be read of an input: a split, columns by role (None: to be found), where images lie, how many rows."""
+
+    split: str | None
+    columns: dict[str, str | None]
+    image_root: str | None
+    limit: int | None
+
+
 class TableReader(ABC):
     """A reader whose input is a table: it says what the columns are and gives the rows, in order.
 
-    A subclass has ``kind``, ``recognises(data)``, ``open(...)`` as :class:`cleanpairs.data.parquet.ParquetReader` has
-    them, and the methods below.
+    A subclass has ``kind``, ``recognises(data)``, ``open(data, asked)`` as
+    :class:`cleanpairs.data.parquet.ParquetReader` has them, and the methods below.
     """
 
     kind: ClassVar[str]
+    splits: ClassVar[bool] = False  # whether some inputs have several
 
     @abstractmethod
     def schema(self, source: Source) -> pa.Schema:
@@ -63,6 +76,22 @@ class TableReader(ABC):
     def encoded(self, source: Source) -> ImageSource | None:
         """The encoded images, by row; None where there are none."""
         return None
+
+    def stored_images(self, source: Source, read: Callable[[Sequence[int]], list[bytes | None]]) -> StoredImages:
+        """The image column, fetched by ``read(rows)``, or read from the first row to the last."""
+
+        def stream(batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
+            first = 0
+            for rows in self.batches(source, batch_size, [source.columns["image"]]):
+                cells = image_cells(rows.batch.column(0))
+                yield first, [encoded_bytes(cell, rows.path, source.image_root) for cell in cells]
+                first += len(cells)
+
+        return StoredImages(source.n_rows, read, stream)
+
+    def mapped(self, source: Source) -> list[np.ndarray]:
+        """Vectors (n_rows, R, D), and those of captions (n_rows, D), that may stay where they are; none by default."""
+        return []
 
     def iter_tables(
         self, source: Source, batch_rows: int, columns: Sequence[str] | None = None
@@ -110,7 +139,11 @@ class TableReader(ABC):
 
     def load(self, source: Source) -> Pairs:
         """All pairs; vectors above 256 MiB are mapped from a file in the cache directory."""
-        encoded = self.encoded(source)
+        encoded, mapped = self.encoded(source), self.mapped(source)
+        if mapped:
+            pairs = load_rows(self.iter_rows(source), source, encoded, *mapped)
+            if not set(NOT_FINITE) & set(pairs.reasons.values()):  # such rows become zeros, which takes a copy
+                return pairs
         pairs = load_rows(self.iter_rows(source), source, encoded)
         if source.n_rows:
             return pairs
@@ -140,22 +173,19 @@ class TableReader(ABC):
         paths: Sequence[str],
         schema: pa.Schema,
         n_rows: int,
-        *,
-        columns: Mapping[str, str | None],
-        image_root: str | None,
-        limit: int | None,
+        asked: Asked,
         options: Mapping[str, str] | None = None,
     ) -> Source:
         """The source of a table that is known: its columns found, its files hashed."""
-        found = find_columns(schema, columns, data)
+        found = find_columns(schema, asked.columns, data)
         check_truth(schema, data)
         source = Source(
             kind=self.kind,
             paths=tuple(paths),
             columns=found,
             fingerprint="",
-            n_rows=n_rows if limit is None else min(limit, n_rows),
-            image_root=None if image_root is None else str(Path(image_root).absolute()),
+            n_rows=n_rows if asked.limit is None else min(asked.limit, n_rows),
+            image_root=None if asked.image_root is None else str(Path(asked.image_root).absolute()),
             explicit_lists="text" in found and is_list(schema.field(found["text"]).type),
             options=dict(options or {}),
         )
@@ -174,39 +204,17 @@ def load_rows(
     ``vectors`` (n_rows, R, D), ``text_vectors`` (n_rows, D): those of the columns of vectors, where they lie in one
     array already and need no copy.
     """
-    captions: list[str] = []
-    keys: list[str] = []
-    row: list[np.ndarray] = [np.empty(0, np.int64)]
-    position: list[np.ndarray] = [np.empty(0, np.int64)]
-    groups: list[np.ndarray] = []
-    reasons: dict[int, str] = {}
-    mismatch: list[bool] = []
-    true_key: list[str] = []
-    scores: dict[str, list[np.ndarray]] = {name: [] for name in score_columns(source.columns)}
-    truth = False
-    first = 0
-    cached = cache_dir() / "vectors"
-    images_kept = _Kept(cached / f"{source.fingerprint[:32]}.npy", source.n_rows)
-    texts_kept = _Kept(cached / f"{source.fingerprint[:32]}-texts.npy", source.n_rows)
+    cached = cache_dir() / "vectors" / source.fingerprint[:32]
+    images_kept = _Kept(cached.with_name(f"{cached.name}.npy"), source.n_rows)
+    texts_kept = _Kept(cached.with_name(f"{cached.name}-texts.npy"), source.n_rows)
+    columns = _Columns({name: [] for name in score_columns(source.columns)})
     with ExitStack() as stack:
         for batch in batches:
-            reasons.update({len(captions) + pair: why for pair, why in batch.faults.items()})
-            captions += batch.captions.to_pylist()
-            keys += batch.keys.to_pylist()
-            row.append(first + batch.row)
-            position.append(batch.position)
-            groups.append(batch.image_group)
-            if batch.true_mismatch is not None and batch.true_key is not None:
-                truth = True
-                mismatch += batch.true_mismatch
-                true_key += batch.true_key
-            for name, values in batch.precomputed_scores.items():
-                scores[name].append(values)
+            columns.add(batch)
             if batch.vectors is not None and vectors is None:
                 images_kept.add(batch.vectors, stack)
             if batch.text_vectors is not None and text_vectors is None:
                 texts_kept.add(batch.text_vectors, stack)
-            first += batch.n_rows
     array = vectors
     if "features" in source.columns and array is None:
         array = images_kept.array((1, 1))
@@ -214,23 +222,61 @@ def load_rows(
     if images is None:
         raise DataError(f"{', '.join(source.paths)} holds no images")
     texts = texts_kept.array((1,)) if text_vectors is None and "text_features" in source.columns else text_vectors
-    rows = np.concatenate(row)
-    return Pairs(
-        captions=captions,
-        image_index=rows.copy(),
-        row=rows,
-        position=np.concatenate(position),
-        keys=keys,
-        images=images,
-        image_group=np.concatenate(groups) if groups else np.empty(0, np.int64),
-        text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
-        reasons=reasons,
-        source=source,
-        true_mismatch=np.asarray(mismatch, dtype=bool) if truth else None,
-        true_key=true_key if truth else None,
-        text_vectors=texts,
-        precomputed_scores={name: np.concatenate([np.empty(0, np.float32), *parts]) for name, parts in scores.items()},
-    )
+    return columns.pairs(images, texts, source)
+
+
+@dataclass
+class _Columns:
+    """What converted batches hold of their pairs, one batch after the other; ``scores``: column -> its parts."""
+
+    scores: dict[str, list[np.ndarray]]
+    captions: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    row: list[np.ndarray] = field(default_factory=lambda: [np.empty(0, np.int64)])
+    position: list[np.ndarray] = field(default_factory=lambda: [np.empty(0, np.int64)])
+    groups: list[np.ndarray] = field(default_factory=lambda: [np.empty(0, np.int64)])
+    reasons: dict[int, str] = field(default_factory=dict)
+    truth: bool = False  # whether they have one
+    mismatch: list[bool] = field(default_factory=list)
+    true_key: list[str] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, batch: RowBatch) -> None:
+        """The next rows."""
+        self.reasons.update({len(self.captions) + pair: why for pair, why in batch.faults.items()})
+        self.captions += batch.captions.to_pylist()
+        self.keys += batch.keys.to_pylist()
+        self.row.append(self.rows + batch.row)
+        self.position.append(batch.position)
+        self.groups.append(batch.image_group)
+        if batch.true_mismatch is not None and batch.true_key is not None:
+            self.truth = True
+            self.mismatch += batch.true_mismatch
+            self.true_key += batch.true_key
+        for name, values in batch.precomputed_scores.items():
+            self.scores[name].append(values)
+        self.rows += batch.n_rows
+
+    def pairs(self, images: ImageSource, texts: np.ndarray | None, source: Source) -> Pairs:
+        """All of them."""
+        captioned = "text" in source.columns or texts is None
+        rows = np.concatenate(self.row)
+        return Pairs(
+            captions=self.captions,
+            image_index=rows.copy(),
+            row=rows,
+            position=np.concatenate(self.position),
+            keys=self.keys,
+            images=images,
+            image_group=np.concatenate(self.groups),
+            text_group=text_groups(self.captions) if captioned or texts is None else vector_groups(texts),
+            reasons=self.reasons,
+            source=source,
+            true_mismatch=np.asarray(self.mismatch, dtype=bool) if self.truth else None,
+            true_key=self.true_key if self.truth else None,
+            text_vectors=texts,
+            precomputed_scores={n: np.concatenate([np.empty(0, np.float32), *v]) for n, v in self.scores.items()},
+        )
 
 
 class _Kept:

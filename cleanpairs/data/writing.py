@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
@@ -20,12 +21,12 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import writing
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.core.regular import writing
+from cleanpairs.data.atomic import ScratchDirectory, staged_file
 from cleanpairs.data.source import cache_folder
 from cleanpairs.ops.columns import as_schema, is_list
 
-__all__ = ["ParquetSink", "Sink", "cached_table", "with_image_feature"]
+__all__ = ["ParquetSink", "Sink", "cached_table", "cached_tables", "with_image_feature"]
 
 GROUP_BYTES = 64 * 2**20
 GROUP_ROWS = 65_536
@@ -246,16 +247,25 @@ def write_tables(path: Path, tables: Iterable[pa.Table]) -> ParquetSink | None:
     return sink
 
 
+def cached_tables(tables: Iterable[pa.Table]) -> Path | None:
+    """Tables of one schema as a Parquet file in the cache directory, named by its content; None of none."""
+    folder = cache_folder("tables")
+    with ScratchDirectory("dataset", folder) as scratch:
+        sink = write_tables(scratch / "rows.parquet", tables)
+        if sink is None:
+            return None
+        path = folder / f"{sink.sha256[:32]}.parquet"
+        if not path.exists():
+            with staged_file(path, overwrite=True) as staged:
+                try:
+                    os.link(scratch / "rows.parquet", staged)
+                except OSError:  # a file system without hard links
+                    shutil.copyfile(scratch / "rows.parquet", staged)
+    return path
+
+
 def cached_table(table: pa.Table) -> Path:
-    """The table as a Parquet file in the cache directory, named by its content."""
-    digest = hashlib.sha256(str(table.schema).encode())
-    for batch in table.combine_chunks().to_batches():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        digest.update(sink.getvalue())
-    path = cache_folder("tables") / f"{digest.hexdigest()[:32]}.parquet"
-    if not path.exists():
-        with staged_file(path, overwrite=True) as staged, ParquetSink(staged, table.schema) as out:
-            out.write(table)
+    """As :func:`cached_tables`, of one."""
+    path = cached_tables([table])
+    assert path is not None
     return path

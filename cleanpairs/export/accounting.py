@@ -15,6 +15,7 @@ from cleanpairs.core.regular import read_json
 from cleanpairs.data import Source, fingerprint_of
 from cleanpairs.data.guard import refuse_foreign
 from cleanpairs.export.files import CARD, manifest_of
+from cleanpairs.repair.actions import COUNTED
 
 __all__ = [
     "count_actions",
@@ -30,14 +31,7 @@ OURS = re.compile(rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.
 
 def count_actions(actions: Counter[str]) -> dict[str, int]:
     """How many pairs became what."""
-    return {
-        "kept": actions["keep"],
-        "rematched_text": actions["rematch_text"],
-        "rematched_image": actions["rematch_image"],
-        "recaptioned": actions["recaption"],
-        "dropped": actions["drop"],
-        "quarantined": actions["quarantine"],
-    }
+    return {name: actions[action] for name, action in COUNTED.items()}
 
 
 def refuse_changed_input(source: Source) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from cleanpairs.core.registry import METHODS
 from cleanpairs.repair.plan import RepairPlan
 
-__all__ = ["CardFacts", "dataset_card"]
+__all__ = ["CardFacts", "dataset_card", "filled"]
 
 SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
 LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**12, "1B<n<10B"))
@@ -19,14 +19,14 @@ LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**12, "1B<n<10B"))
 # Settings of a plan that say how it was made; its others name files of whoever made it.
 _SAID = ("repairs", "strategy", "solver", "donors", "targets", "max_reuse", "candidates", "min_confidence")
 
-_LOADING = {
-    "parquet": 'from datasets import load_dataset\n\ndata = load_dataset("parquet", data_files="{out}", split="train")',
-    "datasets": 'from datasets import load_from_disk\n\ndata = load_from_disk("{out}")',
-    "webdataset": (
-        "import webdataset\n\n"
-        'data = webdataset.WebDataset("{out}/{{{first}..{last}}}.tar", shardshuffle=False).decode("pil")'
-    ),
-    "uids": 'import numpy\n\nuids = numpy.load("{out}")  # dtype u8,u8: a subset for DataComp\'s resharder',
+_COUNTED = {
+    "pairs": "pairs in the input",
+    "kept": "kept as they were",
+    "rematched_text": "with another caption of the corpus",
+    "rematched_image": "with another image of the corpus",
+    "recaptioned": "with a caption that a model wrote",
+    "dropped": "dropped",
+    "quarantined": "quarantined: unreadable",
 }
 
 
@@ -78,30 +78,38 @@ def dataset_card(
         tags=["image-text", "noisy-correspondence", "cleanpairs", *(["webdataset"] if format == "webdataset" else [])],
         **loading,
     )
-    title = name.partition(".")[0] or "dataset"
-    last = f"{max(shards - 1, 0):05d}"
-    code = _LOADING[format].format(out=name, first="00000", last=last)
-    sections = [
-        f"---\n{header.to_yaml()}\n---",
-        f"# {_inline(title)}",
-        "Pairs of images and captions, cleaned by cleanpairs: a model that "
-        "wrong pairs do not spoil scored every pair, the pairs below a threshold were repaired where a partner was "
-        "found that fits, and dropped where not.",
-        _license(about),
-        "## What was done",
-        _counts(counts, rows),
-        _how(plan, about),
-        "## Columns",
-        _columns(format, plan.settings.get("repairs") == "plausible"),
-        "## Loading",
-        f"```python\n{code}\n```",
-        "" if format == "uids" else 'From the hub: `datasets.load_dataset("OWNER/NAME", split="train")`.',
-        "## Undo",
-        _undo(name, restorable),
-        "## Versions",
-        _versions(about.versions),
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return filled(
+        "card.md",
+        header=header.to_yaml(),
+        title=name.partition(".")[0] or "dataset",
+        known=about.method in METHODS,
+        settings={setting: plan.settings[setting] for setting in _SAID if plan.settings.get(setting) is not None},
+        counted=[(what, counts[count]) for count, what in _COUNTED.items()],
+        versions=_versions(about.versions),
+        name=name,
+        format=format,
+        shards=shards,
+        counts=counts,
+        rows=rows,
+        plan=plan,
+        restorable=restorable,
+        about=about,
+    )
+
+
+def filled(template: str, **values: Any) -> str:
+    """A card, by a template that lies beside this module."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cleanpairs", "export"),
+        autoescape=False,  # it is Markdown: see _inline
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["inline"] = _inline
+    return environment.get_template(template).render(**values)
 
 
 def _inline(value: object) -> str:
@@ -115,83 +123,11 @@ def size_category(rows: int) -> str:
     return next((text for limit, text in (*SIZES, *LARGER) if rows < limit), "n>1T")
 
 
-def _license(about: CardFacts) -> str:
-    if about.license is not None:
-        return ""
-    return "The licence is not known: cleaning does not change that of the source. Put it into the header above."
-
-
-def _counts(counts: Mapping[str, int], rows: int) -> str:
-    pairs = counts["pairs"]
-    lines = [
-        ("pairs in the input", pairs),
-        ("kept as they were", counts["kept"]),
-        ("with another caption of the corpus", counts["rematched_text"]),
-        ("with another image of the corpus", counts["rematched_image"]),
-        ("with a caption that a model wrote", counts["recaptioned"]),
-        ("dropped", counts["dropped"]),
-        ("quarantined: unreadable", counts["quarantined"]),
-    ]
-    table = [f"| {what} | {n:,} | {f'{100 * n / pairs:.1f} %' if pairs else ''} |" for what, n in lines]
-    return "\n".join(["| | pairs | share |", "|---|---:|---:|", *table, f"\n{rows:,} rows are here."])
-
-
-def _how(plan: RepairPlan, about: CardFacts) -> str:
-    lines = []
-    if about.method is not None:
-        known = f" (`cleanpairs methods {about.method}`)" if about.method in METHODS else ""
-        lines.append(f"- method: {_inline(about.method)}{known}")
-    if about.flagged is not None and about.fitted:
-        share = 100 * about.flagged / about.fitted
-        lines.append(f"- taken for wrong by the method: {about.flagged:,} of {about.fitted:,} pairs ({share:.1f} %)")
-    if about.noise_rate is not None:
-        lines.append(f"- estimated share of wrong pairs: {100 * about.noise_rate:.1f} %")
-    lines += [
-        f"- threshold of correspondence, below which a pair is not kept: {plan.threshold:g}",
-        f"- least score of a repair: {plan.min_repair_score:g}",
-    ]
-    said = ", ".join(f"{name} {_inline(plan.settings[name])}" for name in _SAID if plan.settings.get(name) is not None)
-    return "\n".join([*lines, *([f"- repair: {said}"] if said else [])])
-
-
-def _columns(format: str, weighted: bool) -> str:
-    if format == "uids":
-        return "One number of 128 bits a sample that was kept, as two unsigned ones of 64, sorted."
-    where = {
-        "webdataset": "In `KEY.json`, and in the Parquet file beside each tar, with the columns of the input:",
-    }.get(format, "Those of the input, and:")
-    return "\n".join(
-        [
-            where,
-            "",
-            "- `correspondence`: probability in [0, 1] that image and caption belong together, before a repair",
-            "- `action`: keep, rematch_text, rematch_image or recaption",
-            "- `original_caption`: the caption that was replaced; null where none was",
-            "- `source_key`: whose caption or image it is now; null where its own",
-            "- `repair_score`: the score after the repair",
-            *(["- `sample_weight`: 1, or the probability of the repair (null: undetermined)"] if weighted else []),
-        ]
-    )
-
-
-def _undo(name: str, restorable: bool) -> str:
-    if restorable:
-        return (
-            f"The ledger, `{name}.ledger.parquet` unless it was put elsewhere, has a line for every pair of the input. "
-            f"With it beside this, `cleanpairs restore {name} --to original.parquet` writes the input again, and "
-            f"`cleanpairs diff {name}` shows what was changed."
-        )
-    return (
-        f"The input was only read. The ledger, `{name}.ledger.parquet` unless it was put elsewhere, has a line for "
-        f"every pair of it, with the original captions: `cleanpairs diff {name}` shows what was changed."
-    )
-
-
-def _versions(known: Mapping[str, str]) -> str:
+def _versions(known: Mapping[str, str]) -> dict[str, str]:
     found = dict(known)
     for package in ("cleanpairs", "pyarrow"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return ", ".join(f"{_inline(name)} {_inline(number)}" for name, number in sorted(found.items()))
+    return found

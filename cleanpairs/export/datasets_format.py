@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import reading, writing
-from cleanpairs.core.regular import read_json
+from cleanpairs.core.regular import read_json, reading, writing
+from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.arrow_io import count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.stored import IMAGE_TYPE
 from cleanpairs.data.writing import with_image_feature
@@ -58,14 +58,9 @@ class DatasetsFormat:
 
 def with_structs(schema: pa.Schema, image: str | None) -> pa.Schema:
     """``schema`` with the column ``image`` as struct<bytes, path> where it is of bytes, and its features noted."""
-    if image is not None and _is_binary(schema.field(image).type):
+    if image is not None and is_bytes(schema.field(image).type):
         schema = schema.set(schema.get_field_index(image), pa.field(image, IMAGE_TYPE))
     return with_image_feature(schema)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    return bool(plain or pa.types.is_fixed_size_binary(kind))
 
 
 class _DatasetsSink(Sink):
@@ -83,7 +78,7 @@ class _DatasetsSink(Sink):
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows; a file is full at 500 MiB."""
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        if self._image is not None and _is_binary(table.schema.field(self._image).type):
+        if self._image is not None and is_bytes(table.schema.field(self._image).type):
             column = one_array(table[self._image])
             struct = pa.StructArray.from_arrays(
                 [column.cast(pa.binary()), pa.nulls(len(column), pa.string())],

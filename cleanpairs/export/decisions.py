@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -90,34 +90,6 @@ class Scan:
     image_donors: np.ndarray
 
 
-class Decisions(Protocol):
-    """A plan about the pairs of an input."""
-
-    @property
-    def head(self) -> RepairPlan:
-        """The plan without its rows."""
-        ...
-
-    @property
-    def pairs(self) -> int:
-        """How many it is about."""
-        ...
-
-    def scan(self, partitions: Sequence[Partition]) -> Scan:
-        """Go through the whole."""
-        ...
-
-    def store(self, path: Path, donors: np.ndarray) -> StoredRows | None:
-        """What the pairs ``donors`` (k,) lend, in a file, where they are not in memory."""
-        ...
-
-    def reader(
-        self, source: Source, partition: Partition, texts: StoredRows | None
-    ) -> Callable[[pa.RecordBatch], Decided]:
-        """A function of consecutive rows of a partition: the decisions about them. ``texts``: of :meth:`store`."""
-        ...
-
-
 def _scan(
     tables: Iterator[pa.Table], pairs: int, partitions: Sequence[Partition], row: np.ndarray | None, lists: bool
 ) -> Scan:
@@ -156,7 +128,7 @@ class PlanInMemory:
         self.truth = pa.table({} if after is None else {"true_mismatch": after.mismatch, "true_key": after.key})
 
     def scan(self, partitions: Sequence[Partition]) -> Scan:
-        """See :class:`Decisions`."""
+        """Go through the whole."""
         return _scan(iter([self.table]), self.pairs, partitions, self._of.row, self._lists)
 
     def store(self, path: Path, donors: np.ndarray) -> None:
@@ -165,7 +137,7 @@ class PlanInMemory:
     def reader(
         self, source: Source, partition: Partition, texts: StoredRows | None
     ) -> Callable[[pa.RecordBatch], Decided]:
-        """See :class:`Decisions`."""
+        """A function of consecutive rows of a partition: the decisions about them."""
         first = partition.first
 
         def decided(rows: pa.RecordBatch) -> Decided:
@@ -219,7 +191,7 @@ class PlanFile:
             raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
 
     def scan(self, partitions: Sequence[Partition]) -> Scan:
-        """See :class:`Decisions`; DataError where the rows are not numbered from 0 without a gap."""
+        """Go through the whole; DataError where the rows are not numbered from 0 without a gap."""
         return _scan(self._actions(), self.pairs, partitions, None, False)
 
     def _actions(self) -> Iterator[pa.Table]:
@@ -231,7 +203,7 @@ class PlanFile:
             yield pa.Table.from_batches([batch])
 
     def store(self, path: Path, donors: np.ndarray) -> StoredRows | None:
-        """See :class:`Decisions`; None where there are no donors."""
+        """What the pairs ``donors`` (k,) lend, in a file; None where there are none."""
         if not len(donors):
             return None
         batches = (batch for _, batch in iter_batches([self.path], list(_DONOR_VALUES), _STEP))
@@ -240,7 +212,9 @@ class PlanFile:
     def reader(
         self, source: Source, partition: Partition, texts: StoredRows | None
     ) -> Callable[[pa.RecordBatch], Decided]:
-        """See :class:`Decisions`; the rows are checked, and what follows from actions and donors is made anew."""
+        """A function of consecutive rows of a partition: the decisions about them, checked, with what follows from
+        actions and donors made anew. ``texts``: of :meth:`store`.
+        """
         first, left = partition.first, PLAN_SCHEMA.empty_table()
         with open_parquet(self.path) as file:
             names = [name for name in PLAN_SCHEMA.names if name in file.schema_arrow.names]
@@ -319,3 +293,7 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         return column.cast(pa.int64())
     except pa.ArrowException as error:
         raise DataError(f"donor_pair_id of the repair plan must be whole numbers: {error}") from error
+
+
+Decisions = PlanFile | PlanInMemory
+"""A plan about the pairs of an input."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cleanpairs.core.errors import DataError, reading
-from cleanpairs.core.regular import read_json
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_json, reading
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.files import manifest_of, sha256_of
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError, writing
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import writing
 from cleanpairs.data import ParquetSink, Source, iter_tables
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.data.prefetch import read_ahead

@@ -7,7 +7,7 @@ from typing import Any
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.recorded import check_inside
-from cleanpairs.export.card import CardFacts
+from cleanpairs.export.card import CardFacts, filled
 from cleanpairs.export.files import CARD
 from cleanpairs.export.hub import Pushed, check_push, push_files
 from cleanpairs.export.opening import open_export
@@ -102,32 +102,6 @@ def model_card(repo: str, about: CardFacts) -> str:
 
     header: dict[str, Any] = {"license": about.license or "unknown", "library_name": "cleanpairs"}
     header["tags"] = ["image-text-matching", "noisy-correspondence", "cleanpairs"]
-    sections = [
-        f"---\n{ModelCardData(**header).to_yaml()}\n---",
-        f"# {repo.partition('/')[2]}",
-        "A retrieval model for images and captions, trained on pairs of which some are wrong by "
-        "cleanpairs. It gives a pair its *correspondence*: the probability in "
-        "[0, 1] that image and caption belong together.",
-        "" if about.license is not None else "The licence is not known. Put it into the header above.",
-        _facts(about),
-        "## Loading",
-        f'```python\nfrom cleanpairs import PairScorer\n\nmodel = PairScorer.from_pretrained("{repo}")\n```',
-        "Safetensors and JSON: loading it runs no code. `bank.safetensors` holds embeddings of the training pairs that "
-        "scores refer to.",
-        "## Versions" if about.versions else "",
-        ", ".join(f"{name} {number}" for name, number in sorted(about.versions.items())),
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
-
-
-def _facts(about: CardFacts) -> str:
-    lines = []
-    if about.method is not None:
-        lines.append(f"- method: {about.method} (`cleanpairs methods {about.method}`)")
-    if about.fitted is not None:
-        lines.append(f"- fitted on {about.fitted:,} pairs")
-    if about.flagged is not None and about.fitted:
-        lines.append(f"- took {about.flagged:,} of them for wrong ({100 * about.flagged / about.fitted:.1f} %)")
-    if about.noise_rate is not None:
-        lines.append(f"- estimated share of wrong pairs: {100 * about.noise_rate:.1f} %")
-    return "\n".join(lines)
+    return filled(
+        "model_card.md", header=ModelCardData(**header).to_yaml(), title=repo.partition("/")[2], repo=repo, about=about
+    )

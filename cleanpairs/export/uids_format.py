@@ -14,8 +14,9 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError, writing
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import nearest
+from cleanpairs.core.regular import writing
 from cleanpairs.export.formats import OutTable, Sink
 
 __all__ = ["UID_COLUMN", "UID_DTYPE", "UidsFormat", "uid_array"]

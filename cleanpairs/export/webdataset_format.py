@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, writing
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.core.plain import plain
+from cleanpairs.core.regular import writing
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.export.formats import OutTable, Sink

@@ -10,9 +10,17 @@ import pyarrow.compute as pc
 
 from cleanpairs.ops.columns import one_array
 
-__all__ = ["ACTIONS", "NEW_CAPTION", "REMATCHED", "REPAIRED", "WRITTEN", "acted"]
+__all__ = ["ACTIONS", "COUNTED", "NEW_CAPTION", "REMATCHED", "REPAIRED", "WRITTEN", "acted"]
 
 ACTIONS = ("keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine")
+COUNTED = {  # the name of their count -> the action
+    "kept": "keep",
+    "rematched_text": "rematch_text",
+    "rematched_image": "rematch_image",
+    "recaptioned": "recaption",
+    "dropped": "drop",
+    "quarantined": "quarantine",
+}
 REMATCHED = ("rematch_text", "rematch_image")  # with a part of another pair
 NEW_CAPTION = ("rematch_text", "recaption")
 REPAIRED = (*REMATCHED, "recaption")

@@ -5,11 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pyarrow as pa
-from PIL import Image, ImageDraw, ImageFont
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import BoxStyle, FancyBboxPatch
+from matplotlib.transforms import Bbox
+from PIL import Image
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.atomic import staged_file
@@ -20,8 +25,7 @@ from cleanpairs.report.outcome import PlanLike
 
 __all__ = ["before_after_figure"]
 
-SCALE = 2  # pixels per unit of layout: sharp on dense screens
-_WIDTH, _PICTURE, _GAP, _LINE, _PADDING = 250, 150, 16, 20, 14  # of one card, in units
+_WIDTH, _PICTURE, _LINE, _PADDING = 2.6, 1.5, 0.19, 0.12  # of one card, in inches
 _RED, _GREEN, _FAINT, _RULE = "#9b3a28", "#0f6b4f", "#666d76", "#dfe3e8"
 _LONGEST = 90  # characters of a caption
 
@@ -73,10 +77,9 @@ def before_after_figure(
             raise DataError(f"pair {i} has no picture (does the data hold vectors only?): choose pairs that have one")
         score = f"score {row['correspondence']:.2f} → {row['repair_score']:.2f}"
         cards.append((read_image(data), visible(pairs.captions[i], _LONGEST), visible(row["caption"], _LONGEST), score))
-    picture = _draw(cards)
     out = Path(out)
     with staged_file(out, overwrite=overwrite) as staging:
-        picture.save(staging, format="PNG", optimize=True)
+        _draw(cards).savefig(staging, format="png", metadata={"Software": None})
     return out
 
 
@@ -92,52 +95,34 @@ def _surest(pairs: Pairs, table: pa.Table, count: int) -> list[int]:
     return list(chosen.values())
 
 
-def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"  # ships with matplotlib: the same picture everywhere
-    return ImageFont.truetype(str(Path(mpl.get_data_path()) / "fonts" / "ttf" / name), size * SCALE)
-
-
-def _wrapped(text: str, font: ImageFont.FreeTypeFont, width: int) -> list[str]:
-    """Lines of at most ``width`` pixels."""
-    lines: list[str] = []
-    for word in text.split() or ["(empty)"]:
-        for piece in textwrap.wrap(word, 24):
-            if lines and font.getlength(f"{lines[-1]} {piece}") <= width:
-                lines[-1] += f" {piece}"
-            else:
-                lines.append(piece)
-    return lines
-
-
-def _draw(cards: list[tuple[Image.Image, str, str, str]]) -> Image.Image:
-    plain, bold, small = _font(13), _font(13, bold=True), _font(11)
-    inner = (_WIDTH - 2 * _PADDING) * SCALE
-    texts = [(_wrapped(before, plain, inner), _wrapped(after, bold, inner)) for _, before, after, _ in cards]
+def _draw(cards: list[tuple[Image.Image, str, str, str]]) -> Figure:
+    texts = [(_wrapped(before), _wrapped(after)) for _, before, after, _ in cards]
     n_before, n_after = max(len(b) for b, _ in texts), max(len(a) for _, a in texts)
-    height = _PADDING + _PICTURE + _PADDING + (n_before + n_after + 1) * _LINE + 8 + _PADDING
-    sheet = Image.new(
-        "RGB", ((_WIDTH * len(cards) + _GAP * (len(cards) + 1)) * SCALE, (height + 2 * _GAP) * SCALE), "white"
-    )
-    draw = ImageDraw.Draw(sheet)
+    height = _PICTURE + 5 * _PADDING + (n_before + n_after + 1) * _LINE
+    figure = Figure(figsize=(len(cards) * _WIDTH, height), dpi=200, facecolor="white")
+    FigureCanvasAgg(figure)
+    inches = figure.dpi_scale_trans
     for k, ((image, _, _, score), (before, after)) in enumerate(zip(cards, texts, strict=True)):
-        left, top = (_GAP + k * (_WIDTH + _GAP)) * SCALE, _GAP * SCALE
-        box = (left, top, left + _WIDTH * SCALE, top + height * SCALE)
-        draw.rounded_rectangle(box, 8 * SCALE, outline=_RULE, width=SCALE)
-        factor = _PICTURE * SCALE / max(image.size)  # small pictures are enlarged, none is cropped
-        size = (max(1, round(image.width * factor)), max(1, round(image.height * factor)))
-        picture = image.resize(size, Image.Resampling.LANCZOS)
-        x, y = left + (_WIDTH * SCALE - picture.width) // 2, top + _PADDING * SCALE
-        sheet.paste(picture, (x, y + (_PICTURE * SCALE - picture.height) // 2))
-        x, y = left + _PADDING * SCALE, y + (_PICTURE + _PADDING) * SCALE
-        for line in before:
-            draw.text((x, y), line, font=plain, fill=_RED)
-            middle = y + 9 * SCALE
-            draw.line((x, middle, x + plain.getlength(line), middle), fill=_RED, width=SCALE)
-            y += _LINE * SCALE
-        y = top + (2 * _PADDING + _PICTURE + n_before * _LINE + 4) * SCALE
-        for line in after:
-            draw.text((x, y), line, font=bold, fill=_GREEN)
-            y += _LINE * SCALE
-        y = top + (height - _PADDING - _LINE + 3) * SCALE
-        draw.text((x, y), score, font=small, fill=_FAINT)
-    return sheet
+        left, y = k * _WIDTH + 2 * _PADDING, height - 3 * _PADDING - _PICTURE
+        corner, size = (left - _PADDING, _PADDING), (_WIDTH - 2 * _PADDING, height - 2 * _PADDING)
+        round_corners = BoxStyle("round", pad=0, rounding_size=0.08)
+        figure.add_artist(FancyBboxPatch(corner, *size, boxstyle=round_corners, fc="none", ec=_RULE, transform=inches))
+        box = Bbox.from_bounds(left, y + _PADDING, _WIDTH - 4 * _PADDING, _PICTURE)
+        ax = figure.add_axes(box.transformed(inches + figure.transFigure.inverted()).bounds)
+        ax.imshow(np.asarray(image), interpolation="lanczos")  # small pictures are enlarged, none is cropped
+        ax.set_axis_off()
+        look: dict[str, Any] = {"transform": inches, "va": "top", "parse_math": False, "fontfamily": "DejaVu Sans"}
+        for n, line in enumerate(before):
+            text = figure.text(left, y - n * _LINE, line, color=_RED, fontsize=9, **look)
+            struck = text.get_window_extent()
+            middle = (struck.y0 + struck.y1) / 2
+            figure.add_artist(Line2D([struck.x0, struck.x1], [middle, middle], color=_RED, lw=0.8, transform=None))
+        y -= n_before * _LINE
+        for n, line in enumerate(after):
+            figure.text(left, y - n * _LINE, line, color=_GREEN, fontsize=9, fontweight="bold", **look)
+        figure.text(left, y - (n_after + 0.2) * _LINE, score, color=_FAINT, fontsize=8, **look)
+    return figure
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 28) or ["(empty)"]

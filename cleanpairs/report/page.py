@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pyarrow as pa
 
 from cleanpairs.audit import AuditSample, SheetFragment, sheet_fragment
+from cleanpairs.audit.fragment import page
 from cleanpairs.core.errors import DataError
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.atomic import staged_file
@@ -32,11 +31,46 @@ from cleanpairs.report.story import flattened, story
 from cleanpairs.report.summary import count_rows, detection_tiles, number, reason_rows, share
 from cleanpairs.report.verdict import verdict
 
-__all__ = ["MAX_BYTES", "write_report"]
+__all__ = ["MAX_BYTES", "ReportFacts", "write_report"]
 
 MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
 SHEET_SIZES = (240, 160, 96)  # longest side of the audit's pictures, pixels: the first that fits
 MAX_QUARANTINED = 50  # rows of their table
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """What a page tells beside what became of the pairs.
+
+    - ``info`` mapping: about the run, as its run.json (method, input, result, seed, versions); what is in it is told
+      and listed
+    - ``settings`` mapping: the estimator's parameters
+    - ``metrics`` sequence of mappings: one an epoch, with ``loss`` and, where there was validation, ``val_rsum``;
+      ``stage`` tells stages apart
+    - ``calibration`` Calibration: of the scores, where they are probabilities: the page begins with the share of
+      mismatched pairs in the output
+    - ``next_steps`` sequence of (str, str): what may be done next, and the command for it
+    - ``why`` sequence of N str or None: a sentence on what speaks against a pair, shown on its card; see
+      :meth:`cleanpairs.explain.Explainer.why`
+    - ``summary`` mapping: label -> number, shown large at the top
+    - ``slice_by`` sequence of str: columns of the input; a table each
+    - ``audit`` AuditSample: pairs to label in the page, whose labels it saves as the CSV that
+      :func:`cleanpairs.audit.read_labels` reads
+    - ``audit_result`` mapping: what labels said, as :meth:`cleanpairs.audit.AuditResult.to_dict`
+    - ``count``: cards in a gallery; fewer where the page would be larger than 10 MB
+    """
+
+    info: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, Any]] = ()
+    calibration: Calibration | None = None
+    next_steps: Sequence[tuple[str, str]] = ()
+    why: Sequence[str | None] | None = None
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    slice_by: Sequence[str] = ()
+    audit: AuditSample | None = None
+    audit_result: Mapping[str, Any] | None = None
+    count: int = 12
 
 
 def write_report(
@@ -45,21 +79,11 @@ def write_report(
     title: str,
     scores: pa.Table | ScoresLike,
     threshold: float,
-    info: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    metrics: Sequence[Mapping[str, Any]] = (),
     pairs: Pairs | None = None,
     plan: PlanLike | None = None,
     truth: np.ndarray | None = None,
-    calibration: Calibration | None = None,
-    next_steps: Sequence[tuple[str, str]] = (),
-    why: Sequence[str | None] | None = None,
-    summary: Mapping[str, Any] | None = None,
-    slice_by: Sequence[str] = (),
-    audit: AuditSample | None = None,
-    audit_result: Mapping[str, Any] | None = None,
-    count: int = 12,
     overwrite: bool = False,
+    **told: Any,
 ) -> Path:
     """Write one self-contained HTML page about what happened to every pair.
 
@@ -78,36 +102,16 @@ def write_report(
         as ``pairs.precomputed_scores`` is.
     threshold : float
         In [0, 1]; pairs below it are flagged.
-    info : mapping
-        About the run, as its run.json (method, input, result, seed, versions); what is in it is told and listed.
-    settings : mapping
-        The estimator's parameters.
-    metrics : sequence of mappings
-        One an epoch, with ``loss`` and, where there was validation, ``val_rsum``; ``stage`` tells stages apart.
     pairs : Pairs, optional
         The N pairs; without them no picture and no caption is shown.
     plan : RepairPlan, optional
         Without it, pairs below the threshold are shown as flagged, and nothing as repaired or dropped.
     truth : (N,) bool, optional
         True where a pair is known to be wrong.
-    calibration : Calibration, optional
-        Of the scores, where they are probabilities: the page begins with the share of mismatched pairs in the output.
-    next_steps : sequence of (str, str)
-        What may be done next, and the command for it.
-    why : sequence of N str or None, optional
-        A sentence on what speaks against a pair, shown on its card; see :meth:`cleanpairs.explain.Explainer.why`.
-    summary : mapping
-        Label -> number, shown large at the top.
-    slice_by : sequence of str
-        Columns of the input; a table each. Needs ``pairs``.
-    audit : AuditSample, optional
-        Pairs to label in the page, whose labels it saves as the CSV that :func:`cleanpairs.audit.read_labels` reads.
-    audit_result : mapping, optional
-        What labels said, as :meth:`cleanpairs.audit.AuditResult.to_dict`.
-    count : int
-        Cards in a gallery; fewer where the page would be larger than 10 MB.
     overwrite : bool
         Replace an existing file.
+    **told
+        Of :class:`ReportFacts`, by their names.
 
     Raises
     ------
@@ -118,44 +122,55 @@ def write_report(
     OutputExistsError
         The file exists, and ``overwrite`` was not asked for.
     """
+    facts = ReportFacts(**told)
     outcome = outcome_of(scores, threshold, plan, truth)
     if pairs is not None and len(pairs) != len(outcome):
         raise DataError(f"the scores are about {len(outcome)} pairs, and the data holds {len(pairs)}")
-    if pairs is None and (slice_by or audit is not None):
+    if pairs is None and (facts.slice_by or facts.audit is not None):
         raise DataError("slices and the audit sheet need the pairs: give pairs=")
-    known = {k: visible(number(v)) for k, v in flattened(info or {}).items()}
-    fixed: dict[str, Any] = {
+    pictures, why = None if pairs is None else Pictures(pairs), facts.why or [None] * len(outcome)
+    fixed = _fixed(facts, outcome, pairs, plan) | {
         "title": visible(title),
-        "info": [(visible(k), v) for k, v in known.items()],
-        "story": [(name, visible(text, 600)) for name, text in story(info or {}, settings or {}, outcome, plan)],
-        "settings": [(visible(k), visible(number(v))) for k, v in flattened(settings or {}).items()],
-        "summary": [(visible(k), visible(number(v))) for k, v in (summary or {}).items()],
-        "verdict": verdict(outcome, plan, pairs, (info or {}).get("result") or {}, calibration),
-        "next_steps": next_steps,
+        "clusters": [] if pairs is None or pictures is None else clusters(pairs, outcome, pictures, why),
+    }
+    given, count = precomputed_scores(pairs, scores), facts.count
+    text = ""
+    while True:
+        text = _render(**fixed, **_samples(pairs, outcome, pictures, given, count, why))
+        if count <= 1 or len(text.encode("utf-8")) <= MAX_BYTES:
+            break
+        count //= 2
+    out = Path(out)
+    with staged_file(out, overwrite=overwrite) as staging:
+        Path(staging).write_text(text, encoding="utf-8")
+    return out
+
+
+def _fixed(facts: ReportFacts, outcome: Outcome, pairs: Pairs | None, plan: PlanLike | None) -> dict[str, Any]:
+    """What does not depend on how many pairs are shown."""
+    info, settings = facts.info or {}, facts.settings or {}
+    return {
+        "info": _listed(info),
+        "story": [(name, visible(text, 600)) for name, text in story(info, settings, outcome, plan)],
+        "settings": _listed(settings),
+        "summary": [(visible(k), visible(number(v))) for k, v in (facts.summary or {}).items()],
+        "verdict": verdict(outcome, plan, pairs, info.get("result") or {}, facts.calibration),
+        "next_steps": facts.next_steps,
         "total": len(outcome),
         "threshold": outcome.threshold,
         "rows": count_rows(outcome),
         "reasons": reason_rows(outcome),
         "detection": detection_tiles(outcome),
-        "figures": _figures(outcome, metrics),
+        "figures": _figures(outcome, facts.metrics),
         "quarantined": _quarantined(pairs, outcome),
-        "slices": _slices(pairs, outcome, slice_by),
-        "sheet": None if audit is None or pairs is None else _sheet(audit, pairs),
-        "audited": audit_result,
+        "slices": _slices(pairs, outcome, facts.slice_by),
+        "sheet": None if facts.audit is None or pairs is None else _sheet(facts.audit, pairs),
+        "audited": facts.audit_result,
     }
-    pictures, why = None if pairs is None else Pictures(pairs), why or [None] * len(outcome)
-    fixed["clusters"] = [] if pairs is None or pictures is None else clusters(pairs, outcome, pictures, why)
-    given = precomputed_scores(pairs, scores)
-    page = ""
-    while True:
-        page = _render(**fixed, **_samples(pairs, outcome, pictures, given, count, why))
-        if count <= 1 or len(page.encode("utf-8")) <= MAX_BYTES:
-            break
-        count //= 2
-    out = Path(out)
-    with staged_file(out, overwrite=overwrite) as staging:
-        Path(staging).write_text(page, encoding="utf-8")
-    return out
+
+
+def _listed(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(visible(k), visible(number(v))) for k, v in flattened(values).items()]
 
 
 def _samples(
@@ -242,20 +257,12 @@ def _render(*, sheet: SheetFragment | None, **values: Any) -> str:
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
     if sheet is not None:
         style, script = style + sheet.style, sheet.script + script
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("cleanpairs", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
-    environment.filters |= {"share": share, "figure": _figure}
-    # Style and script are ours and have no markup to escape, and the sheet is escaped already; their hashes are what
-    # the policy lets in.
-    return environment.get_template("template.html").render(
+    return page(
+        "template.html",
+        folder="cleanpairs.report",
         style=style,
         script=script,
-        style_hash=_digest(style),
-        script_hash=_digest(script),
+        filters={"share": share, "figure": _figure},
         sheet=None if sheet is None else sheet.html,
         sheet_pairs=0 if sheet is None else sheet.pairs,
         **values,
@@ -265,7 +272,3 @@ def _render(*, sheet: SheetFragment | None, **values: Any) -> str:
 def _figure(value: float | None, digits: int = 3) -> str:
     """A number with so many decimals; a dash where there is none."""
     return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

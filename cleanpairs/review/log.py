@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import DataError, OutputError, writing
+from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.regular import writing
 from cleanpairs.repair.actions import WRITTEN
 
 __all__ = ["CHOICES", "Decision", "DecisionLog"]

@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from importlib import resources
 from pathlib import Path
@@ -46,6 +46,9 @@ IMAGE = 900  # longest side, pixels
 MOST_ROWS = 500  # of one window
 MOST_BODY = 100_000  # bytes
 LISTS = 16  # that are remembered
+CHANGES = ("decide", "batch", "undo", "write")  # what is asked by POST
+Body = dict[str, Any]
+Work = Callable[["Request", Body], Any]
 
 
 def make_app(review: Review, folder: str | Path, *, token: str, port: int, title: str = "Review") -> Starlette:
@@ -64,44 +67,38 @@ def make_app(review: Review, folder: str | Path, *, token: str, port: int, title
         Of the page.
     """
     from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
-    from starlette.exceptions import HTTPException
-    from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route
 
-    one = threading.Lock()
-    lists: OrderedDict[str, np.ndarray] = OrderedDict()
-    hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+    pages, door = _Pages(review, folder, title), _Door(token, port)
+    work = {
+        "": pages.file, "state": pages.state, "list": pages.listing, "rows": pages.rows, "pair/{pair:int}": pages.pair,
+        "image/{pair:int}": pages.image, "decide": pages.decide, "batch": pages.batch, "undo": pages.undo,
+        "write": pages.write, "{name}": pages.file,
+    }  # fmt: skip
+    routes = [
+        Route("/{token}/" + path, door.opens(answer), methods=["POST" if path in CHANGES else "GET"])
+        for path, answer in work.items()
+    ]
+    app = Starlette(routes=routes)
+    app.router.redirect_slashes = False
+    return app
 
-    def allowed(request: Request) -> str | None:
-        """What speaks against the request."""
-        if request.headers.get("host", "") not in hosts:
-            return "this server answers to 127.0.0.1 alone"
-        origin = request.headers.get("origin")
-        if origin is not None and origin not in {f"http://{host}" for host in hosts}:
-            return "requests of other sites are refused"
-        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return "requests of other sites are refused"
-        given = request.path_params.get("token", "")
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
-            return "the address lacks its token: open the one that was printed"
-        return None
 
-    def route(path: str, work: Callable[..., Any], *methods: str) -> Route:
+class _Door:
+    """Who may ask, and what is made of a request and of an answer."""
+
+    def __init__(self, token: str, port: int) -> None:
+        self._token, self._hosts = token, {f"127.0.0.1:{port}", f"localhost:{port}"}
+
+    def opens(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
+        """What answers a request by ``work``."""
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import JSONResponse, PlainTextResponse, Response
+
         async def answer(request: Request) -> Response:
-            if (problem := allowed(request)) is not None:
+            if (problem := self._problem(request)) is not None:
                 return PlainTextResponse(problem, 403, HEADERS)
-            body: dict[str, Any] = {}
-            if request.method == "POST":
-                raw = b""
-                async for chunk in request.stream():
-                    raw += chunk
-                    if len(raw) > MOST_BODY:
-                        raise HTTPException(413, "too much for a decision", HEADERS)
-                try:
-                    body = dict(json.loads(raw))
-                except (ValueError, TypeError, RecursionError) as error:
-                    raise HTTPException(400, "no JSON object", HEADERS) from error
+            body = await _body(request) if request.method == "POST" else {}
             try:
                 found = await run_in_threadpool(work, request, body)
             except CleanpairsError as error:
@@ -110,111 +107,162 @@ def make_app(review: Review, folder: str | Path, *, token: str, port: int, title
                 return JSONResponse({"error": f"not understood: {error}"[:200]}, 400, HEADERS)
             return found if isinstance(found, Response) else JSONResponse(found, headers=HEADERS)
 
-        return Route("/{token}/" + path, answer, methods=list(methods) or ["GET"])
+        return answer
 
-    def held(work: Callable[[Request, dict[str, Any]], Any]) -> Callable[[Request, dict[str, Any]], Any]:
-        """One request at a time, which knows what other pages have decided."""
+    def _problem(self, request: Request) -> str | None:
+        """What speaks against the request."""
+        if request.headers.get("host", "") not in self._hosts:
+            return "this server answers to 127.0.0.1 alone"
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
+            return "requests of other sites are refused"
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return "requests of other sites are refused"
+        given = request.path_params.get("token", "")
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
+            return "the address lacks its token: open the one that was printed"
+        return None
 
-        @wraps(work)
-        def alone(request: Request, body: dict[str, Any]) -> Any:
-            with one:
-                review.refresh()
-                return work(request, body)
 
-        return alone
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object that comes with a request."""
+    from starlette.exceptions import HTTPException
 
-    def file(request: Request, body: dict[str, Any]) -> Response:
+    raw = b""
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > MOST_BODY:
+            raise HTTPException(413, "too much for a decision", HEADERS)
+    try:
+        return dict(json.loads(raw))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise HTTPException(400, "no JSON object", HEADERS) from error
+
+
+def _held(work: Callable[[_Pages, Request, Body], Any]) -> Callable[[_Pages, Request, Body], Any]:
+    """One request at a time, which knows what other pages have decided."""
+
+    @wraps(work)
+    def alone(pages: _Pages, request: Request, body: Body) -> Any:
+        with pages.one:
+            pages.review.refresh()
+            return work(pages, request, body)
+
+    return alone
+
+
+class _Pages:
+    """The answers: each of a request and the object that came with it."""
+
+    def __init__(self, review: Review, folder: str | Path, title: str) -> None:
+        self.review, self.folder, self.title = review, folder, title
+        self.one = threading.Lock()
+        self.lists: OrderedDict[str, np.ndarray] = OrderedDict()
+
+    def file(self, request: Request, body: Body) -> Response:
+        """A file of the page."""
+        from starlette.responses import Response
+
         name = FILES.get(request.path_params.get("name", ""))
         if name is None:
-            return PlainTextResponse("there is no such file", 404, HEADERS)
+            return _missing("there is no such file")
         text = resources.files("cleanpairs.review").joinpath(name).read_text(encoding="utf-8")
         kind = KINDS[name.rpartition(".")[2]]
         return Response(text, media_type=f"{kind}; charset=utf-8", headers=HEADERS)
 
-    @held
-    def state(request: Request, body: dict[str, Any]) -> Any:
-        vectors = review.pairs.images.kind != "bytes"
-        return review.progress() | {"title": title, "vectors": vectors, "opened": len(review.log.decisions)}
+    @_held
+    def state(self, request: Request, body: Body) -> Any:
+        """How far it is."""
+        vectors = self.review.pairs.images.kind != "bytes"
+        opened = len(self.review.log.decisions)
+        return self.review.progress() | {"title": self.title, "vectors": vectors, "opened": opened}
 
-    @held
-    def listing(request: Request, body: dict[str, Any]) -> Any:
+    @_held
+    def listing(self, request: Request, body: Body) -> Any:
+        """The pairs that are asked for, by a name under which their rows are had."""
         asked = request.query_params
-        ids = review.listing(asked.get("show", "undecided"), asked.get("sort", "asked"), asked.get("q", "")[:200])
+        ids = self.review.listing(asked.get("show", "undecided"), asked.get("sort", "asked"), asked.get("q", "")[:200])
         name = secrets.token_hex(8)
-        lists[name] = ids
-        while len(lists) > LISTS:
-            lists.popitem(last=False)
-        return {"list": name, "total": len(ids), "rows": review.rows(ids[:100])}
+        self.lists[name] = ids
+        while len(self.lists) > LISTS:
+            self.lists.popitem(last=False)
+        return {"list": name, "total": len(ids), "rows": self.review.rows(ids[:100])}
 
-    @held
-    def rows(request: Request, body: dict[str, Any]) -> Any:
+    @_held
+    def rows(self, request: Request, body: Body) -> Any:
+        """A window of a list."""
         asked = request.query_params
         start, count = int(asked.get("start", "0")), int(asked.get("count", "100"))
         if start < 0 or not 0 < count <= MOST_ROWS:
             raise ConfigError(f"a window has 1 to {MOST_ROWS} rows, from 0 on")
-        ids = lists.get(asked.get("list", ""))
-        if ids is None:
-            return JSONResponse({"error": "this list is forgotten: list anew"}, 410, HEADERS)
-        return {"start": start, "rows": review.rows(ids[start : start + count])}
+        ids = self.lists.get(asked.get("list", ""))
+        return _forgotten() if ids is None else {"start": start, "rows": self.review.rows(ids[start : start + count])}
 
-    @held
-    def pair(request: Request, body: dict[str, Any]) -> Any:
-        return review.pair(request.path_params["pair"])
+    @_held
+    def pair(self, request: Request, body: Body) -> Any:
+        """All of one pair."""
+        return self.review.pair(request.path_params["pair"])
 
-    def image(request: Request, body: dict[str, Any]) -> Response:
-        i = request.path_params["pair"]
-        if not 0 <= i < len(review.pairs) or review.pairs.images.kind != "bytes":
-            return PlainTextResponse("there is no such image", 404, HEADERS)
-        with one:
-            data = review.pairs.images.read([int(review.pairs.image_index[i])])[0]
+    def image(self, request: Request, body: Body) -> Response:
+        """Its picture."""
+        from starlette.responses import Response
+
+        i, pairs = request.path_params["pair"], self.review.pairs
+        if not 0 <= i < len(pairs) or pairs.images.kind != "bytes":
+            return _missing("there is no such image")
+        with self.one:
+            data = pairs.images.read([int(pairs.image_index[i])])[0]
         small = None if data is None else thumbnail(data, IMAGE)
         if small is None:
-            return PlainTextResponse("the image cannot be read", 404, HEADERS)
+            return _missing("the image cannot be read")
         return Response(small, media_type="image/jpeg", headers=HEADERS)
 
-    @held
-    def decide(request: Request, body: dict[str, Any]) -> Any:
+    @_held
+    def decide(self, request: Request, body: Body) -> Any:
+        """A decision about one pair."""
         donor, caption = body.get("donor"), body.get("caption")
         i = int(body["pair"])
-        review.decide(
+        self.review.decide(
             [i], str(body["action"]), donor=None if donor is None else int(donor),
             caption=None if caption is None else str(caption), page=str(body.get("page", ""))[:64],
             sort=str(body.get("sort", "")),
         )  # fmt: skip
-        return review.progress() | {"rows": review.rows(np.array([i]))}
+        return self.review.progress() | {"rows": self.review.rows(np.array([i]))}
 
-    @held
-    def batch(request: Request, body: dict[str, Any]) -> Any:
-        ids = review.alike(int(body["alike"])) if "alike" in body else lists.get(str(body.get("list")))
+    @_held
+    def batch(self, request: Request, body: Body) -> Any:
+        """One about many."""
+        alike = "alike" in body
+        ids = self.review.alike(int(body["alike"])) if alike else self.lists.get(str(body.get("list")))
         if ids is None:
-            return JSONResponse({"error": "this list is forgotten: list anew"}, 410, HEADERS)
-        made = review.decide_alike(ids, str(body["action"]), str(body.get("page", ""))[:64])
-        return review.progress() | {"changed": 0 if made is None else len(made.pairs)}
+            return _forgotten()
+        made = self.review.decide_alike(ids, str(body["action"]), str(body.get("page", ""))[:64])
+        return self.review.progress() | {"changed": 0 if made is None else len(made.pairs)}
 
-    @held
-    def undo(request: Request, body: dict[str, Any]) -> Any:
-        made = review.undo(str(body.get("page", ""))[:64], int(body.get("opened", 0)))
+    @_held
+    def undo(self, request: Request, body: Body) -> Any:
+        """The last one taken back."""
+        made = self.review.undo(str(body.get("page", ""))[:64], int(body.get("opened", 0)))
         changed = [] if made is None else list(made.pairs)
-        return review.progress() | {"changed": len(changed), "rows": review.rows(np.array(changed[:1], np.int64))}
+        rows = self.review.rows(np.array(changed[:1], np.int64))
+        return self.review.progress() | {"changed": len(changed), "rows": rows}
 
-    @held
-    def write(request: Request, body: dict[str, Any]) -> Any:
-        return review.write(folder)
+    @_held
+    def write(self, request: Request, body: Body) -> Any:
+        """Plan and labels."""
+        return self.review.write(self.folder)
 
-    app = Starlette(
-        routes=[
-            route("", file),
-            route("state", state),
-            route("list", listing),
-            route("rows", rows),
-            route("pair/{pair:int}", pair),
-            route("image/{pair:int}", image),
-            *(route(f.__name__, f, "POST") for f in (decide, batch, undo, write)),
-            route("{name}", file),
-        ]
-    )
-    app.router.redirect_slashes = False
-    return app
+
+def _missing(what: str) -> Response:
+    from starlette.responses import PlainTextResponse
+
+    return PlainTextResponse(what, 404, HEADERS)
+
+
+def _forgotten() -> Response:
+    from starlette.responses import JSONResponse
+
+    return JSONResponse({"error": "this list is forgotten: list anew"}, 410, HEADERS)
 
 
 def listen() -> socket.socket:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Source, fingerprint_of, iter_tables
-from cleanpairs.data.columns import score_columns
+from cleanpairs.data.columns import is_bytes, score_columns
 from cleanpairs.data.formats.arrow_io import iter_arrow
 from cleanpairs.data.parquet_io import common_schema, iter_batches, read_table
 from cleanpairs.export.datasets_format import stored_files
@@ -407,6 +407,4 @@ def _image_codes(column: pa.Array) -> np.ndarray:
         if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0
         else column
     )
-    kind = column.type
-    held = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    return codes(column) if held else np.full(len(column), NULL)
+    return codes(column) if is_bytes(column.type) else np.full(len(column), NULL)

@@ -9,28 +9,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError, reading
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import reading
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.files import manifest_of, sha256_of
 from cleanpairs.export.formats import FORMATS, make_format
 from cleanpairs.export.ledger import LEDGER_SCHEMA
-from cleanpairs.repair.actions import ACTIONS, WRITTEN
+from cleanpairs.repair.actions import ACTIONS, COUNTED, WRITTEN
 from cleanpairs.verification.contents import compare_contents, noted_source
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_schema, counts_by, read_pages
 
 __all__ = ["verify_export"]
-
-# Name of a count in the manifest -> the action in the ledger; one that a manifest lacks is 0.
-_COUNTS = {
-    "kept": "keep",
-    "rematched_text": "rematch_text",
-    "rematched_image": "rematch_image",
-    "recaptioned": "recaption",
-    "dropped": "drop",
-    "quarantined": "quarantine",
-}
 
 
 def verify_export(out: Path, findings: Findings, data: str | Path | None = None) -> None:
@@ -114,7 +105,7 @@ def _check_counts(
     out: Path, manifest: Path, kind: str, rows: Mapping[str, int], counts: Mapping[str, int], findings: Findings
 ) -> None:
     with findings.section(f"rows add up: {counts.get('pairs', 0):,} pairs, {rows.get('out', 0):,} rows out", manifest):
-        total = sum(counts.get(name, 0) for name in _COUNTS)
+        total = sum(counts.get(name, 0) for name in COUNTED)  # one that a manifest lacks is 0
         if total != counts.get("pairs"):
             findings.wrong(manifest, f"the counts add up to {total:,}, and the input had {counts.get('pairs')} pairs")
         if "ledger" in rows and rows["ledger"] != counts.get("pairs"):
@@ -145,7 +136,7 @@ def _check_ledger(
     by_action = counts_by(table["action"])
     for unknown in sorted(str(a) for a in by_action if a not in ACTIONS):
         findings.wrong(path, f"holds the action {unknown!r}, which is none", "column 'action'")
-    for name, which in _COUNTS.items():
+    for name, which in COUNTED.items():
         if by_action.get(which, 0) != counts.get(name, 0):
             what = f"has {by_action.get(which, 0):,} pairs of {which!r}, and the manifest {counts.get(name, 0):,}"
             findings.wrong(path, what, "column 'action'")

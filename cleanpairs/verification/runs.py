@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.commands.run import Run, mistyped
-from cleanpairs.core.errors import CleanpairsError, ConfigError, reading
-from cleanpairs.core.regular import check_regular, read_text
+from cleanpairs.core.errors import CleanpairsError, ConfigError
+from cleanpairs.core.regular import check_regular, read_text, reading
 from cleanpairs.export.files import sha256_of
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_scores, read_pages

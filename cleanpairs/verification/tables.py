@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanpairs.commands.run import SCORES_SCHEMA
-from cleanpairs.core.errors import DataError, reading, said_of
-from cleanpairs.core.regular import read_json
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_json, reading, said_of
 from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.verification.findings import Findings
 

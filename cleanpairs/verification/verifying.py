@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cleanpairs.commands.run import SCORES_SCHEMA
-from cleanpairs.core.errors import DataError, reading
-from cleanpairs.core.regular import open_regular
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular, reading
 from cleanpairs.data.parquet_io import open_parquet, parquet_files
 from cleanpairs.export.files import manifest_of
 from cleanpairs.verification.exports import verify_export

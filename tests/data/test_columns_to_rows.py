@@ -13,49 +13,46 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanpairs import load_pairs
-from cleanpairs.data import rows as rows_module
 from cleanpairs.data import table_reader
 from cleanpairs.data.rows import RowBatch, convert, finite_rows, vectors_of
+from cleanpairs.data.text import caption_fault
 
 CAPTION = st.none() | st.text(max_size=6) | st.text(" \t\n\x00\x1f\u3000aé", max_size=4) | st.just("x" * 50)
 KEYS = st.sampled_from(["strings", "numbers", "none"])
 
 
-def converted(captions: list[str | None], keys: list[Any] | None, first: int) -> RowBatch:
+def converted(captions: list[Any], keys: list[Any] | None, first: int, lists: bool) -> RowBatch:
     columns = {"text": "t", "features": "v"} | ({} if keys is None else {"key": "k"})
     arrays: dict[str, Any] = {
-        "t": pa.array(captions, pa.string()),
+        "t": pa.array(captions, pa.list_(pa.string()) if lists else pa.string()),
         "v": pa.array([[1.0, np.nan if i == 2 else 2.0] for i in range(len(captions))], pa.list_(pa.float32(), 2)),
     }
     if keys is not None:
         arrays["k"] = pa.array(keys, pa.int64() if keys and isinstance(keys[0], int) else pa.string())
     batch = pa.RecordBatch.from_pydict(arrays)
-    return convert(
-        batch,
-        columns,
-        path="x",
-        image_root=None,
-        first_row=first,
-        shape=(1, 2, np.dtype(np.float32)),
-        faults={1: "odd"},
-    )
+    shape = (1, 2, np.dtype(np.float32))
+    return convert(batch, columns, path="x", image_root=None, first_row=first, shape=shape, faults={1: "odd"})
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.lists(CAPTION, min_size=2, max_size=8), KEYS, st.integers(0, 3))
-def test_all_at_once_is_one_by_one(captions: list[str | None], kind: str, first: int) -> None:
+@pytest.mark.parametrize("lists", [False, True])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), kind=KEYS, first=st.integers(0, 3))
+def test_a_batch_is_its_rows_one_by_one(data: st.DataObject, lists: bool, kind: str, first: int) -> None:
+    rows = st.none() | st.lists(CAPTION, max_size=3) if lists else CAPTION
+    captions = data.draw(st.lists(rows, min_size=2, max_size=8))
     n = len(captions)
     keys: list[Any] | None = {"strings": [None, *map(str, range(1, n))], "numbers": list(range(n)), "none": None}[kind]
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CLEANPAIRS_MAX_CAPTION_BYTES", "40")
-        fast = converted(captions, keys, first)
-        patched.setattr(rows_module, "_one_a_row", lambda *_, **__: False)
-        slow = converted(captions, keys, first)
-    for name in ("captions", "keys"):
-        assert getattr(fast, name).to_pylist() == getattr(slow, name).to_pylist()
-    assert (fast.row.tolist(), fast.position.tolist()) == (slow.row.tolist(), slow.position.tolist())
-    assert fast.faults == slow.faults and 1 in fast.faults and (n < 3 or 2 in fast.faults)
-    np.testing.assert_array_equal(fast.image_group, slow.image_group)
+        found = converted(captions, keys, first, lists)
+        texts = [(i, k, t) for i, row in enumerate(captions) for k, t in enumerate((row or [None]) if lists else [row])]
+        faults = {p: "odd" if i == 1 else "its vector is not finite" if i == 2 else caption_fault(t)
+                  for p, (i, _, t) in enumerate(texts)}  # fmt: skip
+    assert found.captions.to_pylist() == [t or "" for _, _, t in texts]
+    assert list(zip(found.row, found.position, strict=True)) == [(i, k) for i, k, _ in texts]
+    own = {i: str(first + i) if keys is None or keys[i] is None else str(keys[i]) for i in range(n)}
+    assert found.keys.to_pylist() == [own[i] for i, _, _ in texts]
+    assert found.faults == {p: why for p, why in faults.items() if why}
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int8(), pa.string()), pa.string_view()])

@@ -16,7 +16,7 @@ from cleanpairs.data.duplicates import (
     image_signatures,
     near_duplicate_groups,
 )
-from cleanpairs.data.images import EncodedList
+from cleanpairs.data.images import encoded_list
 
 
 def picture(seed: int, size: int = 160) -> Image.Image:
@@ -48,7 +48,7 @@ def copies(image: Image.Image) -> list[bytes]:
 
 def test_copies_are_one_and_others_are_not() -> None:
     images = [data for seed in range(20) for data in copies(picture(seed))]
-    groups = near_duplicate_groups(image_signatures(EncodedList(list(images))))
+    groups = near_duplicate_groups(image_signatures(encoded_list(list(images))))
     assert groups.tolist() == [4 * (i // 4) for i in range(80)]
 
 
@@ -57,7 +57,7 @@ def test_colour_alone_and_shape_alone_do_not_link() -> None:
     red, green, blue = image.split()
     swapped = Image.merge("RGB", (blue, red, green))  # other colours in the same place
     mirrored = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    groups = near_duplicate_groups(image_signatures(EncodedList([encoded(i) for i in (image, swapped, mirrored)])))
+    groups = near_duplicate_groups(image_signatures(encoded_list([encoded(i) for i in (image, swapped, mirrored)])))
     assert groups.tolist() == [0, 1, 2]
 
 
@@ -70,7 +70,7 @@ def test_two_colours_of_one_brightness_are_not_one_colour() -> None:
 
 def test_flat_and_broken_pictures_are_left_alone() -> None:
     flat = [encoded(Image.new("RGB", (40, 40), (level, level, level))) for level in (200, 201)]
-    found = image_signatures(EncodedList([*flat, b"no image", None]))
+    found = image_signatures(encoded_list([*flat, b"no image", None]))
     assert not found.present.any()
     assert near_duplicate_groups(found).tolist() == [0, 1, 2, 3]
 
@@ -97,7 +97,7 @@ def test_groups_are_those_of_a_search_through_all_pairs() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_few_images(count: int) -> None:
-    found = image_signatures(EncodedList([encoded(picture(7))] * count))
+    found = image_signatures(encoded_list([encoded(picture(7))] * count))
     assert near_duplicate_groups(found).tolist() == [0] * count
 
 

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError, reading
-from cleanpairs.core.regular import open_regular, remembered
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular, reading, remembered
 from cleanpairs.data.views import plain_batch, plain_schema
 
 __all__ = ["arrow_schema", "count_arrow_rows", "iter_arrow"]

@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError, reading
-from cleanpairs.core.regular import open_regular, read_json, remembered
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular, read_json, reading, remembered
 from cleanpairs.data.formats.folder import find_root
-from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, read_files, record_batch
-from cleanpairs.data.images import ImageSource
+from cleanpairs.data.formats.stored import IMAGE_TYPE, read_files, record_batch, with_images
+from cleanpairs.data.images import ImageSource, StoredImages
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
-from cleanpairs.data.table_reader import Rows, TableReader
+from cleanpairs.data.table_reader import Asked, Rows, TableReader
 
 __all__ = ["CaptionJsonReader"]
 
@@ -41,6 +41,7 @@ class CaptionJsonReader(TableReader):
     """Reads the JSON; the images lie under ``image_root``, or where these corpora usually have them."""
 
     kind = "coco"
+    splits = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -51,19 +52,15 @@ class CaptionJsonReader(TableReader):
         with open_regular(path) as file:
             return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
 
-    def open(
-        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
-    ) -> Source:
+    def open(self, data: str, asked: Asked) -> Source:
         """The images of one split (``train`` where none is named), or all where the file has no splits."""
         path = str(Path(data).absolute())
-        name = _split(path, split)
+        name = _split(path, asked.split)
         entries = _entries(path, name)
         options = {} if name is None else {"split": name}
-        source = self.described(
-            path, [path], _SCHEMA, len(entries), columns=columns, image_root=image_root, limit=limit, options=options
-        )
+        source = self.described(path, [path], _SCHEMA, len(entries), asked, options)
         first = [e.path for e in entries[:LOOK_AT] if e.path]
-        root = str(find_root(first, Path(path), image_root, also=_usual_roots(Path(path))))
+        root = str(find_root(first, Path(path), asked.image_root, also=_usual_roots(Path(path))))
         source = replace(source, image_root=root)
         return replace(source, fingerprint=fingerprint_files(source.paths, settings_text(source)))
 
@@ -76,25 +73,24 @@ class CaptionJsonReader(TableReader):
         path, root = source.paths[0], Path(str(source.image_root))
         wanted = set(_SCHEMA.names if columns is None else columns)
 
-        def read() -> Iterator[tuple[_Entry, bytes | None, str | None]]:
-            for entry in _entries(path, source.options.get("split"))[: source.n_rows]:
-                contents, faults = read_files([entry.path], root) if "image" in wanted else ([None], {})
-                yield entry, contents[0], faults.get(0)
-
-        for batch in bounded(read(), batch_rows, lambda item: len(item[1] or b"")):
-            entries = [entry for entry, _, _ in batch]
+        listed = _entries(path, source.options.get("split"))[: source.n_rows]
+        for entries, images, faults in with_images(listed, _path, root if "image" in wanted else None, batch_rows):
             values = {
                 "key": [e.key for e in entries],
-                "image": image_array([c for _, c, _ in batch], [e.path for e in entries]),
+                "image": images,
                 "captions": [list(e.captions) for e in entries],
             }
-            yield Rows(path, record_batch(_SCHEMA, values, columns), {i: w for i, (_, _, w) in enumerate(batch) if w})
+            yield Rows(path, record_batch(_SCHEMA, values, columns), faults)
 
     def encoded(self, source: Source) -> ImageSource:
         """The image files."""
         paths = [e.path for e in _entries(source.paths[0], source.options.get("split"))[: source.n_rows]]
         root = Path(str(source.image_root))
         return StoredImages(len(paths), lambda rows: read_files([paths[row] for row in rows], root)[0])
+
+
+def _path(entry: _Entry) -> str | None:
+    return entry.path
 
 
 def _usual_roots(path: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,19 +19,15 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.npy import read_npy
-from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.parquet_images import ParquetImages
-from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches, row_groups
+from cleanpairs.data.parquet_io import common_schema, count_rows, encoded_at, iter_batches, row_groups
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Rows, TableReader, load_rows
-from cleanpairs.data.text import NOT_FINITE_TEXT
+from cleanpairs.data.table_reader import Asked, Rows, TableReader
 from cleanpairs.ops.scratch import release
 
 __all__ = ["ClipRetrievalReader", "by_number", "vectors_in"]
 
 VECTORS = ("image_features", "text_features")
-NOT_FINITE = ("its vector is not finite", NOT_FINITE_TEXT)  # what cleanpairs.data.rows says
 _NUMBER = re.compile(r"(\d+)$")
 _FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
 
@@ -45,12 +42,8 @@ class ClipRetrievalReader(TableReader):
         """Whether ``data`` is a directory with ``img_emb/*.npy``."""
         return any((Path(data) / "img_emb").glob("*.npy"))
 
-    def open(
-        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
-    ) -> Source:
+    def open(self, data: str, asked: Asked) -> Source:
         """The parts of the folder, which must fit each other."""
-        if split is not None:
-            raise DataError(f"{data} has no splits: it is an embedding folder; leave --split (split) out")
         folder = Path(data).absolute()
         images, notes = _parts(folder, "img_emb", ".npy"), _parts(folder, "metadata", ".parquet")
         texts = _parts(folder, "text_emb", ".npy") if (folder / "text_emb").is_dir() else []
@@ -59,9 +52,7 @@ class ClipRetrievalReader(TableReader):
         if texts:
             _check(texts, [len(vectors_in(p)) for p in texts], notes, rows)
         schema = self._schema(images, texts, notes)
-        source = self.described(
-            data, [*images, *texts, *notes], schema, sum(rows), columns=columns, image_root=image_root, limit=limit
-        )
+        source = self.described(data, [*images, *texts, *notes], schema, sum(rows), asked)
         if source.explicit_lists and texts:
             raise DataError(f"{data} has one text vector a row; column {source.columns['text']!r} holds lists")
         return source
@@ -127,7 +118,8 @@ class ClipRetrievalReader(TableReader):
         """The images that the metadata names, where an image root says where they are: for thumbnails."""
         if "image" not in source.columns or source.image_root is None:
             return None
-        return ParquetImages(self._files(source)[2], source.columns["image"], source.n_rows, source.image_root)
+        notes = self._files(source)[2]
+        return self.stored_images(source, partial(encoded_at, notes, source.columns["image"], source.image_root))
 
     def _files(self, source: Source) -> tuple[list[str], list[str], list[str]]:
         """The files with vectors of images, with vectors of captions, and with rows."""
@@ -137,16 +129,14 @@ class ClipRetrievalReader(TableReader):
         }
         return of["img_emb"], of["text_emb"], of["metadata"]
 
-    def load(self, source: Source) -> Pairs:
-        """All pairs; vectors in one part stay memory-mapped where they are."""
+    def mapped(self, source: Source) -> list[np.ndarray]:
+        """Vectors that lie in one part."""
         images, texts, _ = self._files(source)
         parts = [*images, *texts]
-        if len(images) == 1 and len(texts) < 2 and all(vectors_in(p).dtype in (np.float16, np.float32) for p in parts):
-            array, *side = (vectors_in(p)[: source.n_rows] for p in parts)
-            pairs = load_rows(self.iter_rows(source), source, self.encoded(source), array[:, None, :], *side)
-            if not set(NOT_FINITE) & set(pairs.reasons.values()):  # such rows become zeros, which takes a copy
-                return pairs
-        return super().load(source)
+        if len(images) > 1 or len(texts) > 1 or any(vectors_in(p).dtype not in (np.float16, np.float32) for p in parts):
+            return []
+        array, *side = (vectors_in(p)[: source.n_rows] for p in parts)
+        return [array[:, None, :], *side]
 
 
 def _parts(folder: Path, name: str, ending: str) -> list[str]:

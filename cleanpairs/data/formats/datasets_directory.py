@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError, reading
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
-from cleanpairs.core.regular import read_json
+from cleanpairs.core.regular import read_json, reading
 from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.file_names import expand_files
-from cleanpairs.data.formats.stored import StoredImages
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Rows, TableReader
+from cleanpairs.data.table_reader import Asked, Rows, TableReader
 
 __all__ = ["DatasetsReader"]
 
@@ -33,6 +33,7 @@ class DatasetsReader(TableReader):
     """Reads `datasets` directories, single ``.arrow`` files, and ``hf://owner/name``."""
 
     kind = "datasets"
+    splits = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -42,22 +43,18 @@ class DatasetsReader(TableReader):
             return True
         return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
-    def open(
-        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
-    ) -> Source:
+    def open(self, data: str, asked: Asked) -> Source:
         """The Arrow files of one split (``train`` where none is named)."""
         if data.startswith(HUB):
-            paths, root = _fetched(data, split)
-            image_root = image_root or root
+            paths, root = _fetched(data, asked.split)
+            asked = replace(asked, image_root=asked.image_root or root)
         elif Path(data).is_dir():
-            paths = _files(Path(data).absolute(), split)
+            paths = _files(Path(data).absolute(), asked.split)
         else:
-            if split is not None:
+            if asked.split is not None:
                 raise DataError(f"{data} has no splits: it is one Arrow file")
             paths = expand_files(data, ".arrow")
-        return self.described(
-            data, paths, _schema(paths), sum(_counts(paths)), columns=columns, image_root=image_root, limit=limit
-        )
+        return self.described(data, paths, _schema(paths), sum(_counts(paths)), asked)
 
     def schema(self, source: Source) -> pa.Schema:
         """The one that the files share."""
@@ -94,7 +91,7 @@ class DatasetsReader(TableReader):
                         break
             return [found.get(int(row)) for row in rows]
 
-        return StoredImages(source.n_rows, read)
+        return self.stored_images(source, read)
 
 
 def _json(path: Path) -> Any:

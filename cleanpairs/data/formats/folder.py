@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import open_regular, read_bytes
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.formats.record_table import JSON_ENDINGS, column, iter_records, table_of
 from cleanpairs.data.formats.records import IMAGES, Record, undecodable
-from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, read_files, record_batch
-from cleanpairs.data.images import ImageSource, cell_bytes, resolve_path
+from cleanpairs.data.formats.stored import IMAGE_TYPE, record_batch, with_images
+from cleanpairs.data.images import ImageSource, StoredImages, encoded_bytes, resolve_path
 from cleanpairs.data.source import Source, cache_folder, fingerprint_files, fingerprint_of, settings_text
-from cleanpairs.data.table_reader import Rows, TableReader
+from cleanpairs.data.table_reader import Asked, Rows, TableReader
 
 __all__ = ["FolderReader", "annotation_files", "find_root"]
 
@@ -53,8 +53,7 @@ def _listed(folder: Path, encoding: str | None) -> Path:
     whole = "".join(lines)
     file = cache_folder("tables") / f"{sha256(whole.encode()).hexdigest()[:32]}.jsonl"
     if not file.exists():
-        with staged_file(file, overwrite=True) as staged:
-            staged.write_text(whole, encoding="utf-8")
+        write_whole(file, whole)
     return file
 
 
@@ -80,28 +79,23 @@ class FolderReader(TableReader):
             return (found == 1 or (not found and any(captioned_images(path)))) and not any(path.glob("[!.]*.parquet"))
         return path.is_file() and (path.suffix in ENDINGS or path.name in FIRST or _is_list(path))
 
-    def open(
-        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
-    ) -> Source:
+    def open(self, data: str, asked: Asked) -> Source:
         """The file, its columns, and the folder of the images."""
-        if split is not None:
-            raise DataError(f"{data} has no splits: it is one file of captions; leave --split (split) out")
-        path, encoding, original = Path(data).absolute(), columns.get("encoding"), None
+        path, encoding, original = Path(data).absolute(), asked.columns.get("encoding"), None
         if path.is_dir() and not annotation_files(path):
             texts = tuple(str(image.with_suffix(".txt")) for image in captioned_images(path))
             original = Source(self.kind, texts, {}, "", len(texts), None, False)
             original = replace(original, fingerprint=fingerprint_of(original))
-            image_root, path, encoding = image_root or str(path), _listed(path, encoding), None
+            asked = replace(asked, image_root=asked.image_root or str(path))
+            path, encoding = _listed(path, encoding), None
         path = annotation_files(path)[0] if path.is_dir() else path
         schema, n_rows = table_of(str(path), encoding)
         options = {} if encoding is None else {"encoding": encoding}
-        source = self.described(
-            str(path), [str(path)], schema, n_rows, columns=columns, image_root=image_root, limit=limit, options=options
-        )
+        source = self.described(str(path), [str(path)], schema, n_rows, asked, options)
         name = source.columns.get("image")
         if name is not None and pa.types.is_string(schema.field(name).type):
             first = [_path(r, name) for r in islice(iter_records(str(path), encoding), LOOK_AT)]
-            root = find_root([p for p in first if p], path, image_root)
+            root = find_root([p for p in first if p], path, asked.image_root)
             source = replace(source, image_root=str(root))
             source = replace(source, fingerprint=fingerprint_files(source.paths, settings_text(source)))
         return replace(source, original=original)
@@ -122,22 +116,14 @@ class FolderReader(TableReader):
         paths_only = name is not None and name in wanted and schema.field(name).type == IMAGE_TYPE
         root = Path(source.image_root or Path(path).parent)
 
-        def read() -> Iterator[tuple[Record, bytes | None, str | None]]:
-            for record in _records(source):
-                content = fault = None
-                if paths_only and record.fault is None:
-                    contents, faults = read_files([_path(record, str(name))], root)
-                    content, fault = contents[0], faults.get(0)
-                yield record, content, record.fault or fault
-
-        for batch in bounded(read(), batch_rows, lambda item: len(item[1] or b"")):
-            records = [record for record, _, _ in batch]
+        images = with_images(_records(source), lambda r: _path(r, str(name)), root if paths_only else None, batch_rows)
+        for records, contents, faults in images:
             values = {
                 n: column(n, schema.field(n).type, records, path) for n in wanted if not (paths_only and n == name)
             }
             if paths_only:
-                values[str(name)] = image_array([c for _, c, _ in batch], [_path(r, str(name)) for r in records])
-            faults = {i: why for i, (_, _, why) in enumerate(batch) if why}
+                values[str(name)] = contents
+            faults |= {i: record.fault for i, record in enumerate(records) if record.fault}
             yield Rows(path, record_batch(schema, values, columns), faults)
 
     def encoded(self, source: Source) -> ImageSource | None:
@@ -145,19 +131,9 @@ class FolderReader(TableReader):
         name = source.columns.get("image")
         if name is None:
             return None
-        root = Path(source.image_root or Path(source.paths[0]).parent)
+        root = str(source.image_root or Path(source.paths[0]).parent)
         cells = [record.values.get(name) for record in _records(source)]
-
-        def read(rows: Sequence[int]) -> list[bytes | None]:
-            found: list[bytes | None] = []
-            for row in rows:
-                try:
-                    found.append(cell_bytes(cells[row] or None, root))
-                except DataError:
-                    found.append(None)
-            return found
-
-        return StoredImages(len(cells), read)
+        return StoredImages(len(cells), lambda rows: [encoded_bytes(cells[i] or None, "", root) for i in rows])
 
 
 def _records(source: Source) -> Iterator[Record]:

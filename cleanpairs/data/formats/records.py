@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from io import TextIOWrapper
 from typing import Any, TextIO
 
-from cleanpairs.core.errors import DataError, reading
-from cleanpairs.core.regular import open_regular, read_json
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular, read_json, reading
 from cleanpairs.data.text import likely_encoding
 
 __all__ = ["IMAGES", "Record", "csv_header", "iter_csv", "iter_json", "undecodable"]

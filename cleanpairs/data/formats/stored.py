@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,37 +11,12 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import cell_bytes
 
-__all__ = ["IMAGE_TYPE", "StoredImages", "bounded", "image_array", "read_files", "record_batch"]
+__all__ = ["IMAGE_TYPE", "bounded", "image_array", "read_files", "record_batch", "with_images"]
 
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 BATCH_BYTES = 32 * 2**20
 
 T = TypeVar("T")
-
-
-class StoredImages:
-    """n encoded images that ``read(rows)`` fetches when they are needed; see :class:`cleanpairs.data.ImageSource`."""
-
-    kind = "bytes"
-
-    def __init__(self, n: int, read: Callable[[Sequence[int]], list[bytes | None]]) -> None:
-        self._n, self._read = n, read
-
-    def __len__(self) -> int:
-        return self._n
-
-    def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
-        """(First index, encoded images), in order."""
-        for start in range(0, self._n, batch_size):
-            yield start, self._read(range(start, min(start + batch_size, self._n)))
-
-    def read(self, indices: Sequence[int]) -> list[bytes | None]:
-        """Encoded images at ``indices``; None where there is none."""
-        return self._read(indices)
-
-    def array(self) -> None:
-        """None: these are no vectors."""
-        return None
 
 
 def bounded(items: Iterator[T], batch_rows: int, size: Callable[[T], int]) -> Iterator[list[T]]:
@@ -76,6 +51,25 @@ def read_files(paths: Sequence[str | None], root: Path) -> tuple[list[bytes | No
             contents.append(None)
             faults[i] = str(error)
     return contents, faults
+
+
+def with_images(
+    items: Iterable[T], path_of: Callable[[T], str | None], root: Path | None, batch_rows: int
+) -> Iterator[tuple[list[T], pa.Array, dict[int, str]]]:
+    """Items in batches, with the image column of the files that they name, and place -> why there is none.
+
+    The files are read under ``root``; none is where that is None.
+    """
+
+    def read() -> Iterator[tuple[T, bytes | None, str | None]]:
+        for item in items:
+            contents, faults = ([None], {}) if root is None else read_files([path_of(item)], root)
+            yield item, contents[0], faults.get(0)
+
+    for batch in bounded(read(), batch_rows, lambda each: len(each[1] or b"")):
+        some = [item for item, _, _ in batch]
+        images = image_array([content for _, content, _ in batch], [path_of(item) for item in some])
+        yield some, images, {i: why for i, (_, _, why) in enumerate(batch) if why}
 
 
 def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.RecordBatch:

@@ -11,8 +11,8 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cleanpairs.core.errors import DataError, reading
-from cleanpairs.core.regular import open_regular, remembered
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular, reading, remembered
 
 __all__ = ["Member", "Sample", "read_index"]
 

@@ -7,6 +7,7 @@ key is its number. Row i of one side belongs to row i of the other.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.parquet_io import count_rows
 from cleanpairs.data.precomp import lines_of
 from cleanpairs.data.source import Source
+from cleanpairs.data.table_reader import Asked
 from cleanpairs.data.writing import cached_table
 
 __all__ = ["VectorFilesReader"]
@@ -32,12 +34,9 @@ class VectorFilesReader(ClipRetrievalReader):
         """Whether ``data`` is a ``.npy`` file, or names some by a glob or braces."""
         return not Path(data).is_dir() and all(name.endswith(".npy") for name in expand_braces(data))
 
-    def open(
-        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
-    ) -> Source:
+    def open(self, data: str, asked: Asked) -> Source:
         """The files, which must hold equally many rows."""
-        if split is not None:
-            raise DataError(f"{data} has no splits: it is an array; leave --split (split) out")
+        columns = dict(asked.columns)
         texts, captions = columns.pop("text_features", None), columns.pop("captions", None)
         sides = [_files(data), [] if texts is None else _files(texts)]
         n = sum(len(vectors_in(p)) for p in sides[0])
@@ -48,16 +47,8 @@ class VectorFilesReader(ClipRetrievalReader):
             found = ", ".join(f"{name} has {count:,}" for name, count in rows.items())
             raise DataError(f"row i of each belongs together, and their numbers of rows differ: {found}")
         counts = ",".join(str(len(part)) for part in (*sides, notes))
-        return self.described(
-            data,
-            [*sides[0], *sides[1], *notes],
-            self._schema(sides[0], sides[1], notes),
-            n,
-            columns=columns,
-            image_root=image_root,
-            limit=limit,
-            options={"files": counts},
-        )
+        schema, paths = self._schema(sides[0], sides[1], notes), [*sides[0], *sides[1], *notes]
+        return self.described(data, paths, schema, n, replace(asked, columns=columns), {"files": counts})
 
     def _files(self, source: Source) -> tuple[list[str], list[str], list[str]]:
         """The files with vectors of images, with vectors of captions, and with rows."""

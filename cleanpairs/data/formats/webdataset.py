@@ -22,12 +22,12 @@ from cleanpairs.core.limits import whole
 from cleanpairs.core.regular import open_regular
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.file_names import expand_files
-from cleanpairs.data.formats.stored import IMAGE_TYPE, StoredImages, bounded, image_array, record_batch
+from cleanpairs.data.formats.stored import IMAGE_TYPE, bounded, image_array, record_batch
 from cleanpairs.data.formats.tar_index import Member, Sample, read_index
-from cleanpairs.data.images import ImageSource
+from cleanpairs.data.images import ImageSource, StoredImages
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Rows, TableReader
+from cleanpairs.data.table_reader import Asked, Rows, TableReader
 from cleanpairs.data.text import NOT_UTF8
 from cleanpairs.ops.columns import taken
 
@@ -51,22 +51,16 @@ class WebDatasetReader(TableReader):
         path = Path(data)
         return any(path.glob("[!.]*.tar")) if path.is_dir() else data.endswith(TAR)
 
-    def open(
-        self, data: str, *, split: str | None, columns: dict[str, str | None], image_root: str | None, limit: int | None
-    ) -> Source:
+    def open(self, data: str, asked: Asked) -> Source:
         """The tars, their sidecars, their columns; of the tars only headers are read."""
-        if split is not None or image_root is not None:
-            what = "splits" if split is not None else "image root: the images are in the tars"
-            raise DataError(f"{data} has no {what}")
+        if asked.image_root is not None:
+            raise DataError(f"{data} has no image root: the images are in the tars")
         tars = expand_files(data, ".tar")
         sidecars = [p for p in map(_sidecar, tars) if p is not None]
-        fields = [] if sidecars else _json_fields(tars, columns.get("text"))
+        fields = [] if sidecars else _json_fields(tars, asked.columns.get("text"))
         options = {"json": json.dumps(fields)} if fields else {}
         n_rows = sum(len(read_index(tar)) for tar in tars)
-        schema = _schema(sidecars, fields)
-        return self.described(
-            data, [*tars, *sidecars], schema, n_rows, columns=columns, image_root=None, limit=limit, options=options
-        )
+        return self.described(data, [*tars, *sidecars], _schema(sidecars, fields), n_rows, asked, options)
 
     def schema(self, source: Source) -> pa.Schema:
         """``key``, ``image`` (bytes), ``caption``, and the columns of the sidecars or of the .json."""

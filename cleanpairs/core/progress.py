@@ -1,0 +1,30 @@
+"""Who is told how far a fit is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FitProgress"]
+
+
+class FitProgress:
+    """Who is told how far it is; this one says nothing."""
+
+    def started(self, path: Path) -> None:
+        """The run directory is made."""
+
+    def encode(self, done: int, total: int) -> None:
+        """Images have become features."""
+
+    def encode_texts(self, done: int, total: int) -> None:
+        """Captions have become vectors."""
+
+    def step(self, done: int, total: int, loss: float) -> None:
+        """Pairs have been trained on."""
+
+    def epoch(self, record: Any) -> None:
+        """An epoch has ended."""
+
+    def close(self) -> None:
+        """The fit has ended."""
