@@ -47,21 +47,31 @@ class ParquetReader(TableReader):
         """The one that the files share."""
         return common_schema(source.paths)
 
+    def tables(self, source: Source) -> Sequence[str]:
+        """The Parquet files that hold the rows, in order."""
+        return source.paths
+
+    def rows_from(
+        self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int, rows: int
+    ) -> Iterator[Rows]:
+        """As :meth:`batches`, of ``rows`` rows from ``first`` on; the row groups before them are not read."""
+        for path, batch in iter_batches(source.paths, columns, batch_rows, rows, first):
+            yield Rows(path, batch)
+
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
-        for path, batch in iter_batches(source.paths, columns, batch_rows, source.n_rows):
-            yield Rows(path, batch)
+        return self.rows_from(source, batch_rows, columns, 0, source.n_rows)
 
     def iter_range(
         self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
     ) -> Iterator[RowBatch]:
         """The rows ``first`` to ``first + rows`` of ``source``, converted, batch by batch.
 
-        The row groups before them are not read; ``hash_vectors`` as in :func:`cleanpairs.data.rows.convert`.
+        ``hash_vectors`` as in :func:`cleanpairs.data.rows.convert`.
         """
         rows = max(0, min(rows, source.n_rows - first))
-        batches = iter_batches(source.paths, self._wanted(source), batch_rows, rows, first)
-        return self._converted(source, (Rows(path, batch) for path, batch in batches), first, hash_vectors)
+        read = self.rows_from(source, batch_rows, self._wanted(source), first, rows)
+        return self._converted(source, read, first, hash_vectors)
 
     def roles(self, source: Source) -> set[str]:
         """What :meth:`iter_range` gives of each row: the roles of the columns."""
@@ -69,10 +79,11 @@ class ParquetReader(TableReader):
 
     def row_groups(self, source: Source) -> list[int]:
         """Rows of each row group, in order over all files."""
-        return row_groups(source.paths)
+        return row_groups(self.tables(source))
 
     def encoded(self, source: Source) -> ImageSource | None:
         """The image column."""
         if "image" not in source.columns:
             return None
-        return self.stored_images(source, partial(encoded_at, source.paths, source.columns["image"], source.image_root))
+        read = partial(encoded_at, self.tables(source), source.columns["image"], source.image_root)
+        return self.stored_images(source, read)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,10 +18,10 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.npy import read_npy
-from cleanpairs.data.parquet_io import common_schema, count_rows, encoded_at, iter_batches, row_groups
-from cleanpairs.data.rows import RowBatch
+from cleanpairs.data.parquet import ParquetReader
+from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Asked, Rows, TableReader
+from cleanpairs.data.table_reader import Asked, Rows
 from cleanpairs.ops.scratch import release
 
 __all__ = ["ClipRetrievalReader", "by_number", "vectors_in"]
@@ -32,7 +31,7 @@ _NUMBER = re.compile(r"(\d+)$")
 _FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
 
 
-class ClipRetrievalReader(TableReader):
+class ClipRetrievalReader(ParquetReader):
     """Reads a folder with ``img_emb`` and ``metadata``, and ``text_emb`` where there is one."""
 
     kind = "clip-retrieval"
@@ -77,14 +76,10 @@ class ClipRetrievalReader(TableReader):
             schema = schema.append(pa.field(name, pa.list_(pa.from_numpy_dtype(dtype), int(D))))
         return schema
 
-    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
-        """See :class:`TableReader`."""
-        yield from self._rows(source, batch_rows, columns, 0, source.n_rows)
-
-    def _rows(
+    def rows_from(
         self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int, rows: int
     ) -> Iterator[Rows]:
-        """The rows from ``first`` on, with their vectors."""
+        """With their vectors."""
         *sides, notes = self._files(source)
         schema = self.schema(source)
         names = schema.names if columns is None else list(columns)
@@ -98,28 +93,13 @@ class ClipRetrievalReader(TableReader):
             yield Rows(path, pa.RecordBatch.from_arrays([values[n] for n in names], schema=chosen))
             first += len(batch)
 
-    def iter_range(
-        self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
-    ) -> Iterator[RowBatch]:
-        """As :meth:`cleanpairs.data.parquet.ParquetReader.iter_range`."""
-        rows = max(0, min(rows, source.n_rows - first))
-        read = self._rows(source, batch_rows, self._wanted(source), first, rows)
-        return self._converted(source, read, first, hash_vectors)
-
-    def roles(self, source: Source) -> set[str]:
-        """What :meth:`iter_range` gives of each row: the roles of the columns."""
-        return set(source.columns)
-
-    def row_groups(self, source: Source) -> list[int]:
-        """Rows of each row group of the metadata, in order over all parts."""
-        return row_groups(self._files(source)[2])
-
     def encoded(self, source: Source) -> ImageSource | None:
         """The images that the metadata names, where an image root says where they are: for thumbnails."""
-        if "image" not in source.columns or source.image_root is None:
-            return None
-        notes = self._files(source)[2]
-        return self.stored_images(source, partial(encoded_at, notes, source.columns["image"], source.image_root))
+        return None if source.image_root is None else super().encoded(source)
+
+    def tables(self, source: Source) -> Sequence[str]:
+        """The metadata."""
+        return self._files(source)[2]
 
     def _files(self, source: Source) -> tuple[list[str], list[str], list[str]]:
         """The files with vectors of images, with vectors of captions, and with rows."""
