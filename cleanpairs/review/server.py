@@ -16,18 +16,19 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
 from cleanpairs.audit.fragment import thumbnail
 from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputError
 from cleanpairs.review.session import Review
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
 
 __all__ = ["listen", "make_app", "serve"]
 
@@ -46,9 +47,10 @@ IMAGE = 900  # longest side, pixels
 MOST_ROWS = 500  # of one window
 MOST_BODY = 100_000  # bytes
 LISTS = 16  # that are remembered
+FORGOTTEN = {"error": "this list is forgotten: list anew"}
 CHANGES = ("decide", "batch", "undo", "write")  # what is asked by POST
 Body = dict[str, Any]
-Work = Callable[["Request", Body], Any]
+Work = Callable[[Request, Body], Any]
 
 
 def make_app(review: Review, folder: str | Path, *, token: str, port: int, title: str = "Review") -> Starlette:
@@ -66,9 +68,6 @@ def make_app(review: Review, folder: str | Path, *, token: str, port: int, title
     title : str
         Of the page.
     """
-    from starlette.applications import Starlette
-    from starlette.routing import Route
-
     pages, door = _Pages(review, folder, title), _Door(token, port)
     work = {
         "": pages.file, "state": pages.state, "list": pages.listing, "rows": pages.rows, "pair/{pair:int}": pages.pair,
@@ -92,8 +91,6 @@ class _Door:
 
     def opens(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
         """What answers a request by ``work``."""
-        from starlette.concurrency import run_in_threadpool
-        from starlette.responses import JSONResponse, PlainTextResponse, Response
 
         async def answer(request: Request) -> Response:
             if (problem := self._problem(request)) is not None:
@@ -126,8 +123,6 @@ class _Door:
 
 async def _body(request: Request) -> dict[str, Any]:
     """The JSON object that comes with a request."""
-    from starlette.exceptions import HTTPException
-
     raw = b""
     async for chunk in request.stream():
         raw += chunk
@@ -161,11 +156,9 @@ class _Pages:
 
     def file(self, request: Request, body: Body) -> Response:
         """A file of the page."""
-        from starlette.responses import Response
-
         name = FILES.get(request.path_params.get("name", ""))
         if name is None:
-            return _missing("there is no such file")
+            return PlainTextResponse("there is no such file", 404, HEADERS)
         text = resources.files("cleanpairs.review").joinpath(name).read_text(encoding="utf-8")
         kind = KINDS[name.rpartition(".")[2]]
         return Response(text, media_type=f"{kind}; charset=utf-8", headers=HEADERS)
@@ -196,7 +189,9 @@ class _Pages:
         if start < 0 or not 0 < count <= MOST_ROWS:
             raise ConfigError(f"a window has 1 to {MOST_ROWS} rows, from 0 on")
         ids = self.lists.get(asked.get("list", ""))
-        return _forgotten() if ids is None else {"start": start, "rows": self.review.rows(ids[start : start + count])}
+        if ids is None:
+            return JSONResponse(FORGOTTEN, 410, HEADERS)
+        return {"start": start, "rows": self.review.rows(ids[start : start + count])}
 
     @_held
     def pair(self, request: Request, body: Body) -> Any:
@@ -205,16 +200,14 @@ class _Pages:
 
     def image(self, request: Request, body: Body) -> Response:
         """Its picture."""
-        from starlette.responses import Response
-
         i, pairs = request.path_params["pair"], self.review.pairs
         if not 0 <= i < len(pairs) or pairs.images.kind != "bytes":
-            return _missing("there is no such image")
+            return PlainTextResponse("there is no such image", 404, HEADERS)
         with self.one:
             data = pairs.images.read([int(pairs.image_index[i])])[0]
         small = None if data is None else thumbnail(data, IMAGE)
         if small is None:
-            return _missing("the image cannot be read")
+            return PlainTextResponse("the image cannot be read", 404, HEADERS)
         return Response(small, media_type="image/jpeg", headers=HEADERS)
 
     @_held
@@ -235,7 +228,7 @@ class _Pages:
         alike = "alike" in body
         ids = self.review.alike(int(body["alike"])) if alike else self.lists.get(str(body.get("list")))
         if ids is None:
-            return _forgotten()
+            return JSONResponse(FORGOTTEN, 410, HEADERS)
         made = self.review.decide_alike(ids, str(body["action"]), str(body.get("page", ""))[:64])
         return self.review.progress() | {"changed": 0 if made is None else len(made.pairs)}
 
@@ -251,18 +244,6 @@ class _Pages:
     def write(self, request: Request, body: Body) -> Any:
         """Plan and labels."""
         return self.review.write(self.folder)
-
-
-def _missing(what: str) -> Response:
-    from starlette.responses import PlainTextResponse
-
-    return PlainTextResponse(what, 404, HEADERS)
-
-
-def _forgotten() -> Response:
-    from starlette.responses import JSONResponse
-
-    return JSONResponse({"error": "this list is forgotten: list anew"}, 410, HEADERS)
 
 
 def listen() -> socket.socket:
