@@ -116,14 +116,15 @@ class FolderReader(TableReader):
         paths_only = name is not None and name in wanted and schema.field(name).type == IMAGE_TYPE
         root = Path(source.image_root or Path(path).parent)
 
-        images = with_images(_records(source), lambda r: _path(r, str(name)), root if paths_only else None, batch_rows)
+        images = with_images(
+            _records(source), lambda r: _path(r, str(name)), root if paths_only else None, batch_rows, lambda r: r.fault
+        )
         for records, contents, faults in images:
             values = {
                 n: column(n, schema.field(n).type, records, path) for n in wanted if not (paths_only and n == name)
             }
             if paths_only:
                 values[str(name)] = contents
-            faults |= {i: record.fault for i, record in enumerate(records) if record.fault}
             yield Rows(path, record_batch(schema, values, columns), faults)
 
     def encoded(self, source: Source) -> ImageSource | None:

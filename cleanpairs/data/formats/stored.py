@@ -54,17 +54,22 @@ def read_files(paths: Sequence[str | None], root: Path) -> tuple[list[bytes | No
 
 
 def with_images(
-    items: Iterable[T], path_of: Callable[[T], str | None], root: Path | None, batch_rows: int
+    items: Iterable[T],
+    path_of: Callable[[T], str | None],
+    root: Path | None,
+    batch_rows: int,
+    fault_of: Callable[[T], str | None] = lambda item: None,
 ) -> Iterator[tuple[list[T], pa.Array, dict[int, str]]]:
     """Items in batches, with the image column of the files that they name, and place -> why there is none.
 
-    The files are read under ``root``; none is where that is None.
+    The files are read under ``root``; none is where that is None, nor that of an item with a fault of its own.
     """
 
     def read() -> Iterator[tuple[T, bytes | None, str | None]]:
         for item in items:
-            contents, faults = ([None], {}) if root is None else read_files([path_of(item)], root)
-            yield item, contents[0], faults.get(0)
+            fault = fault_of(item)
+            contents, faults = ([None], {}) if root is None or fault else read_files([path_of(item)], root)
+            yield item, contents[0], fault or faults.get(0)
 
     for batch in bounded(read(), batch_rows, lambda each: len(each[1] or b"")):
         some = [item for item, _, _ in batch]
