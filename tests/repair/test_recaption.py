@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from cleanpairs import CRCL, Pairs
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.data.images import encoded_list
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.recaption import recaption
 
@@ -107,8 +109,9 @@ def test_equal_captions_go_to_so_many_images_only() -> None:
 
 def test_pictures_that_cannot_be_read_stay_dropped() -> None:
     pairs, plan = corpus()
-    pairs.images._images[1] = b"no picture"  # type: ignore[attr-defined]
-    pairs.images._images[2] = None  # type: ignore[attr-defined]
+    images = pairs.images.read(range(len(pairs.images)))
+    images[1], images[2] = b"no picture", None
+    pairs = replace(pairs, images=encoded_list(images))
     new = recaption(pairs, plan, Namer(), by_colour).table["action"].to_pylist()
     assert new[:6] == ["recaption", "drop", "drop", "recaption", "recaption", "recaption"]
 
