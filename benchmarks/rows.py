@@ -14,7 +14,8 @@ The evidence is what ``auto`` asks before any training: the neighbours' agreemen
 sum of the ranks of both; ``2 x A`` the mean of two fits with different seeds, in correspondence and in similarity. A
 rank sum leaves the model as it is, so its rSum is the model's. Noise is of captions one by one, the same in all rows
 of a seed; the validation split picks the epoch. Bold is what is above every other row by more than the spread of the
-difference, which is taken seed by seed.
+difference, which is taken seed by seed. All rows but the presets read the captions as ``auto`` does: words, and
+sentence vectors where that encoder is installed (``--words``: words alone, for all).
 
 A second call goes on where the first stopped: fits are kept in OUT.
 """
@@ -50,23 +51,26 @@ METHOD_ROWS = "infonce,triplet,ncr,crcl,repair,pc2,l2rm,gsc,npc,cream,in2r,auto"
 class Corpus:
     """The splits of a corpus at one noise and seed, and its fits, which are kept in ``out``."""
 
-    def __init__(self, data: Path, rate: float, seed: int, backbone: str, out: Path) -> None:
+    def __init__(self, data: Path, rate: float, seed: int, backbone: str, out: Path, text: str = "auto") -> None:
         self.clean, self.val, self.test = splits_of(data)
         noise = inject_noise(self.clean, rate, per="caption", seed=seed)
         self.pairs, self.wrong, self.seed = apply_noise(self.clean, noise), noise.mismatched, seed
-        self.settings: dict[str, Any] = {"backbone": backbone}
+        # Everybody reads the captions that `auto` reads: words, and sentence vectors where an encoder is installed.
+        self.settings: dict[str, Any] = {"backbone": backbone, "text_encoder": text}
         if self.clean.text_vectors is not None:
             self.settings = {"text_encoder": "features", "image_encoder": "features"}
-        self.out = out / f"{data.stem}-{backbone}-{rate:g}-{seed}"
+        self.out = out / f"{data.stem}-{backbone}-{text}-{rate:g}-{seed}"
         self.out.mkdir(parents=True, exist_ok=True)
 
     def fit(self, name: str, seed: int, *, paper: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Correspondence (N,), and similarity (M, N') of the test split's images and captions."""
         file = self.out / f"{name}{'-paper' if paper else ''}-{seed}.npz"
         if not file.is_file():
-            kind = METHODS.load(name)
-            kind = kind.paper if paper else kind
-            model = kind(**self.settings, device="cpu", random_state=seed).fit(self.pairs, val=self.val)
+            kind, settings = METHODS.load(name), dict(self.settings)
+            if paper:
+                kind = kind.paper
+                settings |= {"text_encoder": None} if settings["text_encoder"] == "auto" else {}
+            model = kind(**settings, device="cpu", random_state=seed).fit(self.pairs, val=self.val)
             test = model.embed(self.test)
             S = test.images.vectors @ test.texts.vectors.T
             with file.with_suffix(".part").open("wb") as part:
@@ -161,12 +165,16 @@ def main() -> None:
     parser.add_argument("--methods", default=METHOD_ROWS)
     parser.add_argument("--presets", default="", help="methods to fit with their paper's settings, too")
     parser.add_argument("--backbone", default="mlp")
+    parser.add_argument("--words", action="store_true", help="no sentence encoder, for any row")
     parser.add_argument("--out", type=Path, default=Path("runs/rows"))
     args = parser.parse_args()
     presets, methods = ([name for name in text.split(",") if name] for text in (args.presets, args.methods))
     for rate in map(float, args.noise.split(",")):
         each = [
-            Corpus(args.data, rate, seed, args.backbone, args.out).rows(methods, presets) for seed in range(args.seeds)
+            Corpus(args.data, rate, seed, args.backbone, args.out, "words" if args.words else "auto").rows(
+                methods, presets
+            )
+            for seed in range(args.seeds)
         ]
         print(table(f"{args.data.stem}, {args.backbone}, noise {rate:g}", each), end="\n\n", flush=True)
 
