@@ -13,7 +13,9 @@ The evidence is what ``auto`` asks before any training: the neighbours' agreemen
 :mod:`cleanpairs.correspondence.agreement` in its frozen spaces, or the similarity of vectors. ``A + evidence`` is the
 sum of the ranks of both; ``2 x A`` the mean of two fits with different seeds, in correspondence and in similarity. A
 rank sum leaves the model as it is, so its rSum is the model's. Noise is of captions one by one, the same in all rows
-of a seed; the validation split picks the epoch. Bold is what is above every other row by more than both spreads.
+of a seed; the validation split picks the epoch. Bold is what is above every other row by more than the spread of the
+difference, which is taken seed by seed. All rows but the presets read the captions as ``auto`` does: words, and
+sentence vectors where that encoder is installed (``--words``: words alone, for all).
 
 A second call goes on where the first stopped: fits are kept in OUT.
 """
@@ -49,23 +51,26 @@ METHOD_ROWS = "infonce,triplet,ncr,crcl,repair,pc2,l2rm,gsc,npc,cream,in2r,auto"
 class Corpus:
     """The splits of a corpus at one noise and seed, and its fits, which are kept in ``out``."""
 
-    def __init__(self, data: Path, rate: float, seed: int, backbone: str, out: Path) -> None:
+    def __init__(self, data: Path, rate: float, seed: int, backbone: str, out: Path, text: str = "auto") -> None:
         self.clean, self.val, self.test = splits_of(data)
         noise = inject_noise(self.clean, rate, per="caption", seed=seed)
         self.pairs, self.wrong, self.seed = apply_noise(self.clean, noise), noise.mismatched, seed
-        self.settings: dict[str, Any] = {"backbone": backbone}
+        # Everybody reads the captions that `auto` reads: words, and sentence vectors where an encoder is installed.
+        self.settings: dict[str, Any] = {"backbone": backbone, "text_encoder": text}
         if self.clean.text_vectors is not None:
             self.settings = {"text_encoder": "features", "image_encoder": "features"}
-        self.out = out / f"{data.stem}-{backbone}-{rate:g}-{seed}"
+        self.out = out / f"{data.stem}-{backbone}-{text}-{rate:g}-{seed}"
         self.out.mkdir(parents=True, exist_ok=True)
 
     def fit(self, name: str, seed: int, *, paper: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Correspondence (N,), and similarity (M, N') of the test split's images and captions."""
         file = self.out / f"{name}{'-paper' if paper else ''}-{seed}.npz"
         if not file.is_file():
-            kind = METHODS.load(name)
-            kind = kind.paper if paper else kind
-            model = kind(**self.settings, device="cpu", random_state=seed).fit(self.pairs, val=self.val)
+            kind, settings = METHODS.load(name), dict(self.settings)
+            if paper:
+                kind = kind.paper
+                settings |= {"text_encoder": None} if settings["text_encoder"] == "auto" else {}
+            model = kind(**settings, device="cpu", random_state=seed).fit(self.pairs, val=self.val)
             test = model.embed(self.test)
             S = test.images.vectors @ test.texts.vectors.T
             with file.with_suffix(".part").open("wb") as part:
@@ -135,7 +140,7 @@ def splits_of(data: Path) -> tuple[Pairs, Pairs, Pairs]:
 
 
 def table(head: str, each: list[dict[str, tuple[float, float]]]) -> str:
-    """Mean and spread of every row over the seeds; bold what is above every other by more than both spreads."""
+    """Mean and spread of every row over the seeds; bold what is above every other by more than the difference's."""
     values = np.array([[found[row] for row in each[0]] for found in each])  # (seeds, rows, 2)
     mean = values.mean(axis=0)
     spread = values.std(axis=0, ddof=1) if len(each) > 1 else np.full_like(mean, np.nan)
@@ -143,10 +148,10 @@ def table(head: str, each: list[dict[str, tuple[float, float]]]) -> str:
     for i, row in enumerate(each[0]):
         cells = []
         for k, digits in enumerate((3, 1)):
-            others = np.delete(np.arange(len(mean)), i)
-            apart = mean[i, k] - mean[others, k] > np.maximum(spread[i, k], spread[others, k])
+            above = values[:, [i], k] - np.delete(values[:, :, k], i, axis=1)  # (seeds, other rows)
+            apart = above.mean(axis=0) > (above.std(axis=0, ddof=1) if len(each) > 1 else np.inf)
             cell = f"{mean[i, k]:.{digits}f}" + (f" ± {spread[i, k]:.{digits}f}" if len(each) > 1 else "")
-            best = bool(np.all(apart | np.isnan(mean[others, k])))
+            best = bool(np.all(apart | np.isnan(above.mean(axis=0))))
             cells.append("-" if np.isnan(mean[i, k]) else f"**{cell}**" if best else cell)
         lines.append(f"| {row} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -160,12 +165,16 @@ def main() -> None:
     parser.add_argument("--methods", default=METHOD_ROWS)
     parser.add_argument("--presets", default="", help="methods to fit with their paper's settings, too")
     parser.add_argument("--backbone", default="mlp")
+    parser.add_argument("--words", action="store_true", help="no sentence encoder, for any row")
     parser.add_argument("--out", type=Path, default=Path("runs/rows"))
     args = parser.parse_args()
     presets, methods = ([name for name in text.split(",") if name] for text in (args.presets, args.methods))
     for rate in map(float, args.noise.split(",")):
         each = [
-            Corpus(args.data, rate, seed, args.backbone, args.out).rows(methods, presets) for seed in range(args.seeds)
+            Corpus(args.data, rate, seed, args.backbone, args.out, "words" if args.words else "auto").rows(
+                methods, presets
+            )
+            for seed in range(args.seeds)
         ]
         print(table(f"{args.data.stem}, {args.backbone}, noise {rate:g}", each), end="\n\n", flush=True)
 
