@@ -25,18 +25,17 @@ the label stands still while the retrieval model goes on training. ``label_epoch
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.resumable import Resumable
 
 __all__ = ["MomentumCorrection"]
 
 LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016), nor of 16 (0.06)
 
 
-class MomentumCorrection:
+class MomentumCorrection(Resumable):
     """Labels of N pairs over the stages of a training.
 
     Parameters
@@ -55,7 +54,7 @@ class MomentumCorrection:
         Epochs of each stage whose probabilities enter the label; all when None.
     """
 
-    needs_probability = True
+    kept = ("y", "started", "held_epochs")
 
     def __init__(
         self,
@@ -109,13 +108,3 @@ class MomentumCorrection:
     def value(self) -> np.ndarray:
         """Raw labels y (N,) float32 in [0, 1]."""
         return self.y
-
-    def state(self) -> dict[str, Any]:
-        """What :meth:`load_state` needs to go on exactly here; arrays and plain numbers only."""
-        return {"y": self.y, "started": self.started, "held_epochs": self.held_epochs}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
-        self.y = np.array(state["y"], dtype=np.float32)
-        self.started = bool(state["started"])
-        self.held_epochs = int(state["held_epochs"])

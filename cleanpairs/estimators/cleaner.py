@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from PIL import Image
@@ -27,7 +27,7 @@ from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
-from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_training
+from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_encoders
 from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
 from cleanpairs.scoring import Bank, Embeddings, Encoded, embed_images, embed_texts, matrix
 from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
@@ -80,6 +80,15 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     _null_threshold = True  # vectors of one space give the threshold: labels there are on a scale of their own
 
+    _paper: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The settings of the paper, or of its public code, for Flickr30K, with ``changes``; the defaults where the
+        method is of no paper.
+        """
+        return cls(**{**cls._paper, **changes})
+
     def head(self, model: Any) -> Any:
         """What is learned beside ``model`` and kept with it; None when nothing is."""
         return None
@@ -88,7 +97,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _validate(self) -> None:
         super()._validate()
-        check_training(self)
+        check_encoders(self)
 
     def resolved_precision(self) -> str:
         """``bf16`` or ``fp32``, as ``precision`` says or the device suggests."""

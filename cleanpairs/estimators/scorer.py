@@ -15,12 +15,13 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.limits import limit
+from cleanpairs.core.parameters import check_settings
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
-from cleanpairs.data.filters import PREFIX, filter_reasons
+from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.conventions import SklearnConventions
@@ -28,7 +29,7 @@ from cleanpairs.estimators.cut import Cut, cut_at
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT
-from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings, check_scoring
+from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
 from cleanpairs.features import ImageMatrix
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
 from cleanpairs.repair.gather import Gathered
@@ -225,7 +226,12 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
     def _validate(self) -> None:
         self._draw_seed()
-        check_scoring(self)
+        if not isinstance(self.drop, str):
+            raise ConfigError(
+                f"drop of {self.method_name} must be names of filters with commas between them, found {self.drop!r}"
+            )
+        chosen_filters(self.drop)
+        check_settings(self.method_name, self)
 
     def resolved_device(self) -> str:
         """``cpu`` or ``cuda``, as ``device`` says or this machine has it; ConfigError where it has no GPU."""

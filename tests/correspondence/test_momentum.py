@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.averaged import Trusting
 from cleanpairs.correspondence.momentum import MomentumCorrection
 
 
