@@ -29,8 +29,7 @@ from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_encoders
 from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
-from cleanpairs.scoring import Bank, Embeddings, Encoded, embed_images, embed_texts, matrix
-from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
+from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.trainer import (
     EpochRecord,
     Trainer,
@@ -192,20 +191,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
             self._set_by_null(matrix.array, data)
         device = self.resolved_device()
-        self.bank_ = Bank.choose(
-            embed_images(self.model_, matrix.array, device=device),
-            embed_texts(self.model_, data.tokens, device=device),
-            data.image_index,
-            data.image_group,
-            data.text_group,
-            self.correspondence_[usable],
-            tau=self.tau_,
-            group_size=self.eval_group_size - 1,
-            groups=1 if self.model_.local else 8,
-            seed=self.random_state,
-            model=self.model_,
-            device=device,
-        )
+        images = embed_images(self.model_, matrix.array, device=device)
+        texts = embed_texts(self.model_, data.tokens, device=device)
+        self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
         return self
 
     def _refuse_other_work(self, pairs: Pairs) -> None:
@@ -283,10 +271,14 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if val is None:
             return None
         prepared = self._prepare(load_pairs(val))
-        tokens = self._tokens(prepared[0])
+        tokens, device = self._tokens(prepared[0]), self.resolved_device()
 
         def validate(model: Any) -> float:
-            return self._recall(model, *prepared, tokens).rsum
+            pairs, matrix = prepared
+            images = embed_images(model, self._checked(matrix.array, model), device=device)
+            texts = embed_texts(model, tokens, device=device)
+            found = Embedded(pairs, images, texts, self._quarantine(pairs, matrix))
+            return found.recall(model, device).rsum
 
         return validate
 
@@ -372,25 +364,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if isinstance(texts, str):
             raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
         return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self.resolved_device()).vectors
-
-    def evaluate(self, pairs: Any) -> Recall:
-        """Retrieval recall on ``pairs``; images that occur in several rows count once."""
-        self._fitted()
-        prepared = self._prepare(load_pairs(pairs))
-        return self._recall(self.model_, *prepared, self._tokens(prepared[0]))
-
-    def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix, tokens: TokenTable) -> Recall:
-        quarantined = self._quarantine(pairs, features)
-        usable = np.array([i not in quarantined for i in range(len(pairs))], dtype=bool)
-        _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
-        rows = pairs.image_index[usable][first]
-        device = self.resolved_device()
-        images = embed_images(model, self._checked(features.array, model)[rows], device=device)
-        texts = embed_texts(model, tokens.take(np.flatnonzero(usable)), device=device)
-        if not model.local:
-            return recall(images.vectors, texts.vectors, owner)
-        S = matrix(Encoded(images, texts, model, device), np.arange(len(rows)), np.arange(len(texts)))
-        return recall_of_similarity(S, owner)
 
     # -- persistence ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ nothing here is used.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -260,7 +259,7 @@ class Encoders:
 
 def takes_sentences(backbone: str) -> bool:
     """Whether a backbone takes sentence vectors beside its words."""
-    return "dim_sentence" in inspect.signature(BACKBONES.load(backbone)).parameters
+    return hasattr(BACKBONES.load(backbone).Shape, "dim_sentence")
 
 
 @functools.lru_cache(maxsize=2)

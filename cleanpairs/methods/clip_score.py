@@ -54,8 +54,7 @@ from cleanpairs.ops.normalised_similarity import Background
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
-from cleanpairs.scoring import Bank, Embeddings
-from cleanpairs.scoring.evaluate import Recall, recall
+from cleanpairs.scoring import Embeddings
 
 __all__ = ["ClipScore"]
 
@@ -202,17 +201,8 @@ class ClipScore(PairScorer):
         if isinstance(model, PretrainedCLIP):
             self.image_size_ = model.transform.output_size[0]
         self.tau_ = self.label_tau or model.temperature
-        self.bank_ = Bank.choose(
-            images,
-            texts.take(usable),
-            pairs.image_index[usable],
-            pairs.pair_image_group[usable],
-            pairs.text_group[usable],
-            self.correspondence_[usable],
-            tau=self.tau_,
-            group_size=self.eval_group_size - 1,
-            seed=self.random_state,
-        )
+        groups = pairs.pair_image_group[usable], pairs.text_group[usable]
+        self._set_bank(images, texts.take(usable), pairs.image_index[usable], *groups, usable)
         self.pretrained_: PretrainedCLIP | Precomputed = model
         if val is not None:
             self.best_val_rsum_ = self.evaluate(val).rsum
@@ -320,15 +310,6 @@ class ClipScore(PairScorer):
         if isinstance(self.pretrained_, Precomputed):
             raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
         return np.asarray(self.pretrained_.encode_texts(texts))
-
-    def evaluate(self, pairs: Any) -> Recall:
-        """Retrieval recall on ``pairs``; images that occur in several rows count once."""
-        found = self.embed(pairs)
-        pairs = found.pairs
-        usable = np.array([i not in found.quarantined for i in range(len(pairs))], dtype=bool)
-        _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
-        images = found.images.vectors[pairs.image_index[usable][first]]
-        return recall(images, found.texts.vectors[usable], owner)
 
     # -- persistence ------------------------------------------------------------------------------------------------
 

@@ -92,14 +92,12 @@ def partial_transport(
     if barred is not None:
         block = block.masked_fill(barred, -torch.inf)
     p, q = (torch.full((k + 1,), 1 / max(k, 1), dtype=torch.float64, device=cost.device) for k in (n, m))
-    possible = (
-        1.0
-        if barred is None
-        else min((1 - barred.all(dim=1).double().mean(), 1 - barred.all(dim=0).double().mean(), 1.0))
-    )
-    if not cost.numel() or possible == 0:
+    # Rows and columns without a partner carry nothing.
+    allowed = torch.ones_like(cost, dtype=torch.bool) if barred is None else ~barred
+    possible = min(float(allowed.any(dim=side).double().mean()) for side in (0, 1)) if cost.numel() else 0.0
+    if not possible:
         return TransportPlan(cost.new_zeros(cost.shape, dtype=dtype), 0, 0.0, False)
-    p[n] = q[m] = max(1 - min(float(possible), mass), EMPTY)  # rows and columns without a partner carry nothing
+    p[n] = q[m] = max(1 - min(possible, mass), EMPTY)
     log_kernel = torch.nn.functional.pad(block - block.max(), (0, 1, 0, 1))
     log_kernel[n, m] = -torch.inf
     log_u, log_v, error, iterations = _solve(log_kernel, p.log(), q.log(), tol * mass, max_iter)
