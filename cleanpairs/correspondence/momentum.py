@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.resumable import Resumable
 
 __all__ = ["MomentumCorrection"]
@@ -66,12 +65,6 @@ class MomentumCorrection(Resumable):
         guard: bool = True,
         label_epochs: int | None = None,
     ) -> None:
-        if not 0 <= beta <= 1 or not 0 <= epsilon <= 1:
-            raise ConfigError(f"beta and epsilon must be in [0, 1], found beta={beta}, epsilon={epsilon}")
-        if freeze < 1:
-            raise ConfigError(f"freeze must be at least 1 epoch, found {freeze}")
-        if label_epochs is not None and label_epochs < freeze:
-            raise ConfigError(f"label_epochs must be at least freeze ({freeze}) epochs, found {label_epochs}")
         self.beta, self.epsilon, self.freeze, self.guard, self.label_epochs = beta, epsilon, freeze, guard, label_epochs
         self.y: np.ndarray = np.ones(n, dtype=np.float32)
         self.started = False  # a probability has been taken over

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -107,19 +107,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return self.lr_update or max(1, self.epochs * 2 // 3)
 
     def _settings(self) -> TrainingSettings:
-        return TrainingSettings(
-            batch_size=self.batch_size,
-            micro_batch=self.micro_batch,
-            compile=self.compile,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            grad_clip=self.grad_clip,
-            exclude_duplicates=self.exclude_duplicates,
-            eval_group_size=self.eval_group_size,
-            device=self.resolved_device(),
-            precision=self.resolved_precision(),
-            seed=self.random_state,
-        )
+        shared = {f.name: getattr(self, f.name) for f in fields(TrainingSettings) if hasattr(self, f.name)}
+        where = {"device": self.resolved_device(), "precision": self.resolved_precision(), "seed": self.random_state}
+        return TrainingSettings(**{**shared, **where})
 
     # -- fit --------------------------------------------------------------------------------------------------------
 

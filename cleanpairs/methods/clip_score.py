@@ -35,7 +35,7 @@ from cleanpairs.data.images import FeatureImages
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.estimators import Embedded, PairScorer
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.encoders import GIVEN, refuse_without_captions
+from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import with_images
@@ -44,7 +44,6 @@ from cleanpairs.methods.normalised import KINDS, NormalisedScore
 from cleanpairs.methods.precomputed import (
     Precomputed,
     PrecomputedScorer,
-    checked,
     image_matrix_of,
     no_donors,
     precomputed_cosines,
@@ -302,7 +301,8 @@ class ClipScore(PairScorer):
 
             pictures = [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
             return np.asarray(self.pretrained_.encode_images(pictures))
-        return unit_rows(checked(images, self.pretrained_))
+        check_vectors(images, self.pretrained_)
+        return unit_rows(images.reshape(len(images), -1))
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, E) float32 of n captions."""

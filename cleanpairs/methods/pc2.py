@@ -150,9 +150,8 @@ class _PseudoCaptioning(Splitting):
             p_clean, p_noisy = clean.model.vector(clean.images).float(), noisy.model.vector(noisy.images).float()
             if self.method.donors == "classes":
                 p_clean, p_noisy = head(p_clean).softmax(dim=1), head(p_noisy).softmax(dim=1)
-            found = pseudo_caption(p_noisy, p_clean)
-        texts = clean.select(found.index.cpu().numpy())
-        return loss + self.captioned(view, noisy, texts, found.similarity)
+            index, similarity = pseudo_caption(p_noisy, p_clean)
+        return loss + self.captioned(view, noisy, clean.select(index.cpu().numpy()), similarity)
 
     def joint_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         """As :meth:`split_loss`, with captions that were found in the whole corpus."""

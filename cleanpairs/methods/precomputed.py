@@ -13,6 +13,7 @@ from cleanpairs.data import Pairs
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.estimators.batches import filled
+from cleanpairs.estimators.encoders import check_vectors
 from cleanpairs.features import ImageMatrix, encoded_matrix
 from cleanpairs.methods.normalised import NormalisedScore
 from cleanpairs.ops.matching import unit_rows
@@ -22,7 +23,6 @@ from cleanpairs.ops.search import TopK
 __all__ = [
     "Precomputed",
     "PrecomputedScorer",
-    "checked",
     "image_matrix_of",
     "no_donors",
     "precomputed_cosines",
@@ -156,7 +156,8 @@ def image_matrix_of(
     """
     array = pairs.images.array()
     if array is not None and (image_encoder == "features" or not _has_images(pairs)):
-        return ImageMatrix(checked(array, model)[:, None], {}, "clip-score", None)
+        check_vectors(array, model)
+        return ImageMatrix(array, {}, "clip-score", None)
     if array is None and image_encoder == "features":
         raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
     return encoded_matrix(pairs, model, progress=progress)
@@ -165,13 +166,3 @@ def image_matrix_of(
 def _has_images(pairs: Pairs) -> bool:
     """Whether there is any encoded image beside the vectors."""
     return any(data is not None for _, chunk in pairs.images.iter_encoded(1024) for data in chunk)
-
-
-def checked(array: np.ndarray, model: PretrainedCLIP) -> np.ndarray:
-    """(m, E) out of (m, E) or (m, 1, E)."""
-    if array.shape[-1] != model.dim or array.shape[1:-1] not in ((), (1,)):
-        raise DataError(
-            f"the model {model.name} makes one vector of {model.dim} dimensions of an image, and this data has vectors "
-            f"of {' x '.join(map(str, array.shape[1:]))}: give the images themselves, or vectors of this model"
-        )
-    return np.asarray(array, dtype=np.float32).reshape(len(array), model.dim)

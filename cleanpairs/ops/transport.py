@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import DataError
 
 __all__ = ["TransportPlan", "partial_transport"]
 
@@ -81,10 +81,11 @@ def partial_transport(
     - ``max_iter``: iterations at most
 
     Returns TransportPlan: the plan is on the device of ``cost`` and in its dtype (float32 for half precision).
-    Raises DataError: for costs that are not finite, and shapes or dtypes that do not fit; ConfigError: for a mass,
-    regularisation, tolerance or number of iterations out of range.
+    Raises DataError: for costs that are not finite.
     """
-    _check(cost, mass, reg, forbidden, tol, max_iter)
+    if not cost.isfinite().all():
+        at = (~cost.isfinite()).nonzero()[0].tolist()
+        raise DataError(f"cost must be finite; entry {at} is {cost[tuple(at)].item()}: bar entries by `forbidden`")
     dtype = cost.dtype if cost.dtype in (torch.float32, torch.float64) else torch.float32
     n, m = cost.shape
     block = cost.double() / -reg
@@ -104,29 +105,6 @@ def partial_transport(
     plan = (log_kernel + log_u[:, None] + log_v).exp()[:n, :m]
     converged = error <= tol * mass and abs(float(plan.sum()) - mass) <= tol * mass
     return TransportPlan(plan.to(dtype), iterations, error / mass, converged)
-
-
-def _check(cost: Tensor, mass: float, reg: float, forbidden: Tensor | None, tol: float, max_iter: int) -> None:
-    if cost.ndim != 2 or not cost.is_floating_point():
-        raise DataError(f"cost must be a floating-point tensor (n, m); found {tuple(cost.shape)} {cost.dtype}")
-    if forbidden is not None:
-        if forbidden.dtype != torch.bool:
-            raise DataError(f"forbidden must be bool; found {forbidden.dtype}")
-        try:
-            forbidden.expand(cost.shape)
-        except RuntimeError as error:
-            raise DataError(
-                f"forbidden must broadcast to the cost's shape {tuple(cost.shape)}; found {tuple(forbidden.shape)}"
-            ) from error
-    if not 0 < mass <= 1:
-        raise ConfigError(f"mass must be in (0, 1]: the fraction of all mass that is moved; found {mass}")
-    if not 0 < reg < math.inf:
-        raise ConfigError(f"reg must be positive and finite, in units of the cost; found {reg}")
-    if not tol > 0 or max_iter < 1:
-        raise ConfigError(f"tol must be positive and max_iter at least 1; found {tol} and {max_iter}")
-    if not cost.isfinite().all():
-        at = (~cost.isfinite()).nonzero()[0].tolist()
-        raise DataError(f"cost must be finite; entry {at} is {cost[tuple(at)].item()}: bar entries by `forbidden`")
 
 
 def _solve(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import DataError
 from cleanpairs.ops.transport import partial_transport
 
 TIGHT: dict[str, Any] = {"tol": 1e-10, "max_iter": 20_000}
@@ -203,12 +203,3 @@ def test_refuses_what_it_cannot_use() -> None:
         broken[1, 2] = bad
         with pytest.raises(DataError, match=r"entry \[1, 2\]"):
             partial_transport(broken)
-    with pytest.raises(DataError, match="floating-point"):
-        partial_transport(torch.zeros(3, 3, dtype=torch.int64))
-    with pytest.raises(DataError, match="broadcast"):
-        partial_transport(cost, forbidden=diagonal(4))
-    with pytest.raises(DataError, match="bool"):
-        partial_transport(cost, forbidden=torch.zeros(3, 3))
-    for wrong in ({"mass": 0.0}, {"mass": 1.1}, {"reg": 0.0}, {"tol": 0.0}, {"max_iter": 0}):
-        with pytest.raises(ConfigError):
-            partial_transport(cost, **wrong)
