@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from cleanpairs.encoders.base import DualEncoder
+from cleanpairs.ops.matching import places
 from cleanpairs.ops.scratch import release
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
@@ -101,8 +102,8 @@ class Bank:
         answered = Encoded(self.images, texts, self.model, self.device)
         to_text = self._log_sums(asked, used_image, image_group, self.image_group, by_image=True)
         to_image = self._log_sums(answered, used_text, text_group, self.text_group, by_image=False)
-        same_text = _positions(self.text_group, text_group[used_text])  # in the bank
-        same_image = _positions(self.image_group, image_group[used_image])
+        same_text = places(self.text_group, text_group[used_text])  # in the bank
+        same_image = places(self.image_group, image_group[used_image])
         both = Encoded(images, texts, self.model, self.device)
         local = self.model is not None and self.model.local  # it compares something else than the vectors
 
@@ -148,7 +149,7 @@ class Bank:
             else:
                 S = encoded.similarity(chosen, bank) if by_image else encoded.similarity(bank, chosen).T
                 logits = S / self.tau
-            own = _positions(bank_group, group[chosen])
+            own = places(bank_group, group[chosen])
             there = np.flatnonzero(own >= 0)
             logits[there, own[there]] = float("-inf")
             if groups * size > B:  # the last group is a smaller one
@@ -196,15 +197,6 @@ def trusted_rows(
         order = order[np.sort(np.unique(group[order], return_index=True)[1])]
     size = min(len(order), groups * group_size)
     return order[: size - size % group_size if size > group_size else size]
-
-
-def _positions(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each of ``wanted`` stands in ``known`` (whose entries are distinct), -1 where it does not."""
-    if not len(known):
-        return np.full(len(wanted), -1)
-    order = np.argsort(known, kind="stable")
-    at = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
-    return np.where(known[order][at] == wanted, order[at], -1)
 
 
 def _used(rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
