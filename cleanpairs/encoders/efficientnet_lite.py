@@ -156,7 +156,7 @@ class EfficientNetLite0(nn.Module):
     Notes
     -----
     Source: Tan and Le 2019 and EfficientNet-Lite (2020), see the module's head. The final classifier is kept so that
-    every weight of the file has its place, and to check the preprocessing (:meth:`classify`).
+    every weight of the file has its place, and so the preprocessing can be checked.
     """
 
     name = "efficientnet_lite0"
@@ -202,11 +202,6 @@ class EfficientNetLite0(nn.Module):
         """Feature map ``(B, 1280, ceil(H/32), ceil(W/32))`` of normalised images ``(B, 3, H, W)``."""
         out: Tensor = self.head(self.blocks(self.stem(x)))
         return out
-
-    def classify(self, x: Tensor) -> Tensor:
-        """ImageNet logits ``(B, 1000)`` of normalised images ``(B, 3, H, W)``."""
-        logits: Tensor = self.classifier(self(x).mean(dim=(2, 3)))
-        return logits
 
     @staticmethod
     def preprocess(images: Sequence[Image.Image], image_size: int = default_image_size) -> Tensor:

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
-from cleanpairs.core.parameters import check_choice, check_number
+from cleanpairs.core.parameters import check_choice, choice, number
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs, load_pairs
@@ -95,14 +95,11 @@ class ClipScore(PairScorer):
     model: str | Path | None = None
     revision: str | None = None
     score_column: str | None = None
-    normalise: str = "background"
-    quantile: float | None = None
+    normalise: str = choice(*KINDS)
+    quantile: float | None = number(None, least=0, below=1, also=(None,))
 
     def _validate(self) -> None:
         super()._validate()
-        if self.quantile is not None:
-            check_number("clip-score", "quantile", self.quantile, least=0, below=1)
-        check_choice("clip-score", "normalise", self.normalise, tuple(KINDS))
         if self.revision is not None and not isinstance(self.revision, str):
             raise ConfigError(f"revision of clip-score must be a word or None, found {self.revision!r}")
         check_choice("clip-score", "image_encoder", self.image_encoder, ("auto", "features"))

@@ -12,7 +12,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from cleanpairs.estimators.batches import filled
+from cleanpairs.estimators.batches import RowScorer, filled
 from cleanpairs.estimators.encoders import check_vectors
 from cleanpairs.features import ImageMatrix, encoded_matrix
 from cleanpairs.methods.normalised import NormalisedScore
@@ -75,17 +75,13 @@ class Precomputed:
         return unit_rows(np.asarray(array)[:, 0]), z_text, faults
 
 
-class PrecomputedScorer:
+class PrecomputedScorer(RowScorer):
     """Scores given vectors, batch by batch; see :class:`cleanpairs.estimators.batches.RowScorer`."""
 
     compares_vectors = True
 
     def __init__(self, score: NormalisedScore) -> None:
         self.score, self.hashes = score, score.kind != "none"
-
-    def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
-        """Correspondence (k,) float32; a caption whose vector is zero is a fault, as in :meth:`Given.vectors`."""
-        return self.compared(batch, *self.embedded(batch, data))
 
     def compared(self, batch: RowBatch, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
         """See :class:`cleanpairs.estimators.batches.RowScorer`."""
@@ -97,7 +93,9 @@ class PrecomputedScorer:
 
     @torch.inference_mode()
     def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray]:
-        """Unit vectors (k, E) float32 of both sides, as :meth:`Given.vectors` has them."""
+        """Unit vectors (k, E) float32 of both sides; a caption whose vector is zero is a fault, as in
+        :meth:`Precomputed.vectors`.
+        """
         images, texts = batch.vectors, batch.text_vectors
         if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
             raise _not_of_one_length(images, texts)
