@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,7 +37,7 @@ from cleanpairs.benchmarking.splits import load_splits
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
-from cleanpairs.methods.auto import Auto, agreement_of, ranks
+from cleanpairs.methods.auto import Auto, evidence_of
 from cleanpairs.ops.normalised_similarity import normalised_similarity
 from cleanpairs.scoring.evaluate import recall_of_similarity
 
@@ -75,8 +76,10 @@ class Corpus:
 
     def untrained(self) -> dict[str, np.ndarray]:
         """Row -> score (N,), of what trains nothing."""
-        *_, data = Auto(**self.settings, device="cpu")._training_data(self.pairs, None, None)
-        found = {"evidence alone": agreement_of(data, self.seed).observed}
+        *_, usable, data = Auto(**self.settings, device="cpu")._training_data(self.pairs, None, None)
+        evidence = np.full(len(self.pairs), np.nan)  # a picture that cannot be read has none
+        evidence[usable] = evidence_of(data, self.seed).observed
+        found = {"evidence alone": evidence}
         texts = self.pairs.text_vectors
         if texts is not None:
             images = self.pairs.images.array()
@@ -93,23 +96,29 @@ class Corpus:
 
         def row(name: str, y: np.ndarray, S: np.ndarray | None = None) -> None:
             rsum = float("nan") if S is None else recall_of_similarity(S, self.test.image_index).rsum
-            shown[name] = float(roc_auc_score(~self.wrong, y)), rsum
+            known = np.isfinite(y)
+            shown[name] = float(roc_auc_score(~self.wrong[known], y[known])), rsum
             print(f"{self.out.name}: {name}: {shown[name][0]:.4f} {rsum:.1f}", file=sys.stderr, flush=True)
 
         for name, score in (untrained := self.untrained()).items():
             row(name, score)
-        evidence = ranks(untrained["evidence alone"])
+        evidence = rank(untrained["evidence alone"])
         for name in methods:
             y, S = self.fit(name, self.seed)
             row(name, y, S)
             if name in COMBINED:
-                row(f"{name} + evidence", ranks(y) + evidence, S)
+                row(f"{name} + evidence", rank(y) + evidence, S)
                 again, T = self.fit(name, self.seed + OTHER)
                 row(f"2 x {name}", y + again, S + T)
-                row(f"2 x {name} + evidence", ranks(y + again) + evidence, S + T)
+                row(f"2 x {name} + evidence", rank(y + again) + evidence, S + T)
         for name in presets:
             row(f"{name}, the paper's settings", *self.fit(name, self.seed, paper=True))
         return shown
+
+
+def rank(score: np.ndarray) -> np.ndarray:
+    """(N,) in (0, 1), NaN where there is no score."""
+    return np.asarray(rankdata(score, nan_policy="omit") / (np.isfinite(score).sum() + 1))
 
 
 def splits_of(data: Path) -> tuple[Pairs, Pairs, Pairs]:
