@@ -30,6 +30,7 @@ from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_encoders
 from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
+from cleanpairs.scoring.evaluate import Recall
 from cleanpairs.trainer import (
     EpochRecord,
     Trainer,
@@ -261,16 +262,20 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if val is None:
             return None
         prepared = self._prepare(load_pairs(val))
-        tokens, device = self._tokens(prepared[0]), self.resolved_device()
+        tokens = self._tokens(prepared[0])
+        return lambda model: self._recall(model, *prepared, tokens).rsum
 
-        def validate(model: Any) -> float:
-            pairs, matrix = prepared
-            images = embed_images(model, self._checked(matrix.array, model), device=device)
-            texts = embed_texts(model, tokens, device=device)
-            found = Embedded(pairs, images, texts, self._quarantine(pairs, matrix))
-            return found.recall(model, device).rsum
+    def evaluate(self, pairs: Any) -> Recall:
+        """See :meth:`PairScorer.evaluate`: near duplicates count each, as in validation."""
+        self._fitted()
+        prepared = self._prepare(load_pairs(pairs))
+        return self._recall(self.model_, *prepared, self._tokens(prepared[0]))
 
-        return validate
+    def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix, tokens: TokenTable) -> Recall:
+        device = self.resolved_device()
+        images = embed_images(model, self._checked(features.array, model), device=device)
+        texts = embed_texts(model, tokens, device=device)
+        return Embedded(pairs, images, texts, self._quarantine(pairs, features)).recall(model, device)
 
     def _set_by_null(self, images: np.ndarray, data: TrainingData) -> None:
         """Threshold and noise rate of vectors of one space, where these agree with the method."""

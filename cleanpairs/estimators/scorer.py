@@ -207,7 +207,7 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
     def evaluate(self, pairs: Any) -> Recall:
         """Retrieval recall on ``pairs``; images that occur in several rows count once."""
-        return self.embed(pairs).recall(getattr(self, "model_", None), self.resolved_device())
+        return self.embed(pairs).recall()
 
     def stored(self) -> Stored:
         """What a saved model has beside what all have."""
