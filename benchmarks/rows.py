@@ -13,7 +13,8 @@ The evidence is what ``auto`` asks before any training: the neighbours' agreemen
 :mod:`cleanpairs.correspondence.agreement` in its frozen spaces, or the similarity of vectors. ``A + evidence`` is the
 sum of the ranks of both; ``2 x A`` the mean of two fits with different seeds, in correspondence and in similarity. A
 rank sum leaves the model as it is, so its rSum is the model's. Noise is of captions one by one, the same in all rows
-of a seed; the validation split picks the epoch. Bold is what is above every other row by more than both spreads.
+of a seed; the validation split picks the epoch. Bold is what is above every other row by more than the spread of the
+difference, which is taken seed by seed.
 
 A second call goes on where the first stopped: fits are kept in OUT.
 """
@@ -135,7 +136,7 @@ def splits_of(data: Path) -> tuple[Pairs, Pairs, Pairs]:
 
 
 def table(head: str, each: list[dict[str, tuple[float, float]]]) -> str:
-    """Mean and spread of every row over the seeds; bold what is above every other by more than both spreads."""
+    """Mean and spread of every row over the seeds; bold what is above every other by more than the difference's."""
     values = np.array([[found[row] for row in each[0]] for found in each])  # (seeds, rows, 2)
     mean = values.mean(axis=0)
     spread = values.std(axis=0, ddof=1) if len(each) > 1 else np.full_like(mean, np.nan)
@@ -143,10 +144,10 @@ def table(head: str, each: list[dict[str, tuple[float, float]]]) -> str:
     for i, row in enumerate(each[0]):
         cells = []
         for k, digits in enumerate((3, 1)):
-            others = np.delete(np.arange(len(mean)), i)
-            apart = mean[i, k] - mean[others, k] > np.maximum(spread[i, k], spread[others, k])
+            above = values[:, [i], k] - np.delete(values[:, :, k], i, axis=1)  # (seeds, other rows)
+            apart = above.mean(axis=0) > (above.std(axis=0, ddof=1) if len(each) > 1 else np.inf)
             cell = f"{mean[i, k]:.{digits}f}" + (f" ± {spread[i, k]:.{digits}f}" if len(each) > 1 else "")
-            best = bool(np.all(apart | np.isnan(mean[others, k])))
+            best = bool(np.all(apart | np.isnan(above.mean(axis=0))))
             cells.append("-" if np.isnan(mean[i, k]) else f"**{cell}**" if best else cell)
         lines.append(f"| {row} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -12,8 +12,8 @@ r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities 
    neighbours in the joint space. The planted pairs' scores are the null of pairs that were learned like all others:
    :mod:`cleanpairs.correspondence.calibration` makes w of it, and the noise rate with its interval. Later epochs have
    learned wrong pairs by heart, and are not asked.
-5. The planted pairs get their own captions back. These were never trained together: they are judged by the networks
-   as unseen, with random unseen pairs as null.
+5. The planted pairs get their own captions back. These were never trained together: they are ranked among themselves,
+   and as a random share of the pairs they have the others' distribution of w.
 6. Sparse partial transport between the images and the captions of the pairs with w < 1/2 gives each such image the
    caption that suits it best of those left over (L2RM's idea, in the whole corpus and not in a batch); these repaired
    pairs train with the weight ``repaired``.
@@ -58,7 +58,6 @@ CANDIDATES = 32
 # similarity.
 WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
-RANDOM = 2  # unseen random pairs, for each planted one
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
@@ -127,8 +126,8 @@ def ranks(score: np.ndarray) -> np.ndarray:
 class _Weighing:
     """The procedure of the module's head.
 
-    It looks at ``rows`` (K,) of images and ``texts`` (K,) of captions: the N pairs as they are trained, then the m
-    planted images with their own captions, then these images with captions of other planted ones.
+    It looks at ``rows`` (K,) of images and ``texts`` (K,) of captions: the N pairs as they are trained, then the
+    planted images with their own captions.
     """
 
     def __init__(self, data: TrainingData, method: Auto) -> None:
@@ -138,9 +137,8 @@ class _Weighing:
         share = method.planted if self.label_epochs > 1 else 0.0
         self.caption, self.planted = plant(data.image_group, data.text_group, share, rng)
         self.trained = self.caption.copy()
-        unseen = [self.planted, *others(self.planted, self.caption, data, rng)]
-        self.rows = np.concatenate([np.arange(n), *[self.planted] * len(unseen)])
-        self.texts = np.concatenate([self.caption, *unseen])
+        self.rows = np.concatenate([np.arange(n), self.planted])
+        self.texts = np.concatenate([self.caption, self.planted])
         null = np.stack([self.planted, self.caption[self.planted]])
         found = (
             evidence_of(data, method.random_state, null)
@@ -160,8 +158,7 @@ class _Weighing:
             observed, self.right, self.null = again.observed, again.right, again.null
         elif len(found.planted):
             observed[self.planted], self.right[self.planted] = found.planted, found.planted_right
-        own = found.observed[self.planted] if len(self.null) else np.zeros(0)
-        self.observed = self.with_unseen(observed, own, self.null)
+        self.observed = np.concatenate([observed, found.observed[self.planted]])
         self.objective = InfoNCEWithRCE(tau=method.tau)
         self.tau, self.networks, self.seed = method.tau, method.networks, method.random_state
         self.repaired, self.neighbour_similarity = method.repaired, method.neighbour_similarity
@@ -173,11 +170,6 @@ class _Weighing:
         self.calibration: Calibration | None = None
         self.mean_probability: float | None = None
         self.note: str | None = None
-
-    def with_unseen(self, observed: np.ndarray, own: np.ndarray, null: np.ndarray) -> np.ndarray:
-        """(K,): ``observed`` (N,), planted images' with their ``own`` captions (m,), of the ``null`` for the rest."""
-        # Where nobody was asked, as of random pairs, one value says nothing.
-        return np.concatenate([observed, own, np.resize(null, len(self.rows) - len(observed) - len(own))])
 
     def head(self, model: Any) -> nn.Module | None:
         """Nothing."""
@@ -238,7 +230,7 @@ class _Weighing:
 
     def calibrated(self, order: np.ndarray, last: bool) -> np.ndarray:
         """P(matched) (N,) of scores (K,); at ``last`` of the planted images with their own captions."""
-        n, m = len(self.w), len(self.planted)
+        n = len(self.w)
         null = np.zeros(n, bool)
         null[self.planted] = True
         observed, planted = order[:n][~null], order[self.planted]
@@ -252,11 +244,8 @@ class _Weighing:
             w = 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
         if last:
             self.calibration = found
-            own, random = order[n : n + m], order[n + m :]
-            again, rate = calibrate(own, random, seed=self.seed), found.noise_rate(n).value
-            if again is not None:  # so few that the bootstrap's mean is taken, and no draw for sure
-                at, known_rate = positions(own, own), [Calibration(t, again.draws).shifted(rate) for t in again.draws]
-                w[self.planted] = 1 - np.mean([g.mismatched(at) for g in known_rate], axis=0)
+            own = order[n:]  # of a random share of the pairs, whose w are distributed like the others'
+            w[self.planted] = np.quantile(w[~null], positions(own, own))
         return w
 
     def mixed(self, order: np.ndarray) -> np.ndarray:
@@ -282,9 +271,9 @@ class _Weighing:
         trusted[self.planted] = self.as_given[self.planted]
         null = np.stack([self.planted, self.caption[self.planted]])
         again = agreement_of(view.data, self.seed, null, trusted)
-        observed, own = again.observed.copy(), again.observed[self.planted]
-        observed[self.planted] = again.planted
-        return self.with_unseen(observed, own, again.null)
+        asked = again.observed[self.rows]
+        asked[self.planted] = again.planted
+        return asked
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
@@ -350,24 +339,6 @@ class _Weighing:
         self.caption = np.array(state["caption"], dtype=np.int64)
         self.scores = np.array(state["scores"], dtype=np.float64)
         self.calibration = Calibration.from_dict(state) if "theta" in state else None
-
-
-def others(planted: np.ndarray, caption: np.ndarray, data: TrainingData, rng: np.random.Generator) -> list[np.ndarray]:
-    """RANDOM times, for each planted row another's caption, neither its own nor the one it was trained with."""
-    found = []
-    for _ in range(RANDOM if len(planted) else 0):
-        drawn = rng.permutation(planted)
-        for _ in range(100):
-            again = np.flatnonzero(
-                (data.image_group[drawn] == data.image_group[planted])
-                | (data.text_group[drawn] == data.text_group[planted])
-                | (drawn == caption[planted])
-            )
-            if not len(again):
-                break
-            drawn[again] = rng.choice(planted, len(again))
-        found.append(drawn)
-    return found
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
