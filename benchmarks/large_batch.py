@@ -30,7 +30,7 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     import torch
 
     from cleanpairs.core.registry import BACKBONES
-    from cleanpairs.correspondence.constant import Trusting
+    from cleanpairs.correspondence.averaged import Trusting
     from cleanpairs.encoders.tokenizer import TokenTable
     from cleanpairs.objectives.acl import ActiveComplementaryLoss
     from cleanpairs.trainer import SingleNetwork, Trainer, TrainingData, TrainingSettings, TrainingStage

@@ -52,6 +52,5 @@ def settings_of(folder: Path, name: str) -> dict[str, Any]:
     if corpus == PHOTOS:
         return {}
     changes = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
-    of_paper = estimator.paper(**changes) if hasattr(estimator, "paper") else estimator(**changes)
     defaults = estimator().get_params()
-    return {key: value for key, value in of_paper.get_params().items() if value != defaults[key]}
+    return {k: v for k, v in estimator.paper(**changes).get_params().items() if v != defaults[k]}

@@ -1,4 +1,4 @@
-"""The mean of an epoch's figures over the first epochs of a training; the labels stay 1.
+"""Labels that stay 1, and what an epoch's figures come to: their mean over the first epochs of a training, or the last.
 
 For methods that have no estimator of their own: a probability of late epochs has learnt wrong pairs by heart, one of
 the first knows nothing. ``start`` and ``label_epochs`` are where the mean begins and ends.
@@ -6,14 +6,14 @@ the first knows nothing. ``start`` and ``label_epochs`` are where the mean begin
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-__all__ = ["Averaged"]
+from cleanpairs.core.resumable import Resumable
+
+__all__ = ["Averaged", "Trusting"]
 
 
-class Averaged:
+class Averaged(Resumable):
     """Mean over the epochs ``start`` to ``label_epochs`` (from 1, both included) of N figures in [0, 1].
 
     Parameters
@@ -24,6 +24,8 @@ class Averaged:
     label_epochs : int, optional
         Last epoch that counts; all when None. At least ``start``.
     """
+
+    kept = ("total", "counted")
 
     def __init__(self, n: int, *, start: int = 1, label_epochs: int | None = None) -> None:
         self.start, self.label_epochs = start, label_epochs
@@ -53,10 +55,30 @@ class Averaged:
             return np.ones(len(self.total), dtype=np.float32)
         return (self.total / self.counted).astype(np.float32)
 
-    def state(self) -> dict[str, Any]:
-        """What :meth:`load_state` goes on from."""
-        return {"total": self.total, "counted": self.counted}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
-        self.total, self.counted = np.array(state["total"], dtype=np.float64), int(state["counted"])
+class Trusting(Resumable):
+    """Label 1 for all N pairs, as a plain baseline has it; the value is the matching probability after the last of
+    ``epochs``, the only one that is asked for (all are when not told).
+    """
+
+    kept = ("p",)
+
+    def __init__(self, n: int, epochs: int | None = None) -> None:
+        self.epochs = epochs
+        self.p = np.ones(n, dtype=np.float32)
+
+    def wants(self, stage: int, epoch: int) -> bool:
+        """Whether the value is of this epoch."""
+        return self.epochs is None or epoch == self.epochs
+
+    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
+        """Record p (N,)."""
+        self.p = np.array(p, dtype=np.float32)
+
+    def labels(self) -> np.ndarray:
+        """(N,) float32 ones."""
+        return np.ones(len(self.p), dtype=np.float32)
+
+    def value(self) -> np.ndarray:
+        """Last matching probability (N,) float32."""
+        return self.p

@@ -25,18 +25,16 @@ the label stands still while the retrieval model goes on training. ``label_epoch
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.resumable import Resumable
 
 __all__ = ["MomentumCorrection"]
 
 LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016), nor of 16 (0.06)
 
 
-class MomentumCorrection:
+class MomentumCorrection(Resumable):
     """Labels of N pairs over the stages of a training.
 
     Parameters
@@ -55,7 +53,7 @@ class MomentumCorrection:
         Epochs of each stage whose probabilities enter the label; all when None.
     """
 
-    needs_probability = True
+    kept = ("y", "started", "held_epochs")
 
     def __init__(
         self,
@@ -67,12 +65,6 @@ class MomentumCorrection:
         guard: bool = True,
         label_epochs: int | None = None,
     ) -> None:
-        if not 0 <= beta <= 1 or not 0 <= epsilon <= 1:
-            raise ConfigError(f"beta and epsilon must be in [0, 1], found beta={beta}, epsilon={epsilon}")
-        if freeze < 1:
-            raise ConfigError(f"freeze must be at least 1 epoch, found {freeze}")
-        if label_epochs is not None and label_epochs < freeze:
-            raise ConfigError(f"label_epochs must be at least freeze ({freeze}) epochs, found {label_epochs}")
         self.beta, self.epsilon, self.freeze, self.guard, self.label_epochs = beta, epsilon, freeze, guard, label_epochs
         self.y: np.ndarray = np.ones(n, dtype=np.float32)
         self.started = False  # a probability has been taken over
@@ -109,13 +101,3 @@ class MomentumCorrection:
     def value(self) -> np.ndarray:
         """Raw labels y (N,) float32 in [0, 1]."""
         return self.y
-
-    def state(self) -> dict[str, Any]:
-        """What :meth:`load_state` needs to go on exactly here; arrays and plain numbers only."""
-        return {"y": self.y, "started": self.started, "held_epochs": self.held_epochs}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
-        self.y = np.array(state["y"], dtype=np.float32)
-        self.started = bool(state["started"])
-        self.held_epochs = int(state["held_epochs"])

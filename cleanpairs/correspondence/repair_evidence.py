@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.ops.matching import unit_rows
 
 __all__ = ["RepairEvidence"]
@@ -89,13 +90,7 @@ class _Bank:
     ) -> None:
         self.image, self.text = image, text
         self.x, self.t, self.weight = image.vectors[of_image[pairs]], text.vectors[pairs], weight.astype(np.float32)
-        self.map = self._ridge(self.x, self.t), self._ridge(self.t, self.x)
-
-    def _ridge(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        weighted = (a * self.weight[:, None]).T
-        gram = weighted @ a
-        gram += np.eye(len(gram), dtype=np.float32) * (np.trace(gram) / len(gram) + np.float32(1e-6))
-        return np.asarray(np.linalg.solve(gram, weighted @ b), np.float32)
+        self.map = ridge(self.x, self.t, self.weight), ridge(self.t, self.x, self.weight)
 
     def _said(self, asking: np.ndarray, among: np.ndarray, said: np.ndarray, map_: np.ndarray) -> list[np.ndarray]:
         unit, others = unit_rows(asking), unit_rows(among)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleanpairs.correspondence.agreement import Agreement, _Compare
+from cleanpairs.correspondence.agreement import Agreement, _Compare, ridge
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs
 from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, TAU, Background, balanced, cosines
@@ -139,12 +139,9 @@ def _predicted(pairs: Background, right: np.ndarray, fold: np.ndarray, asked: li
     out = [np.zeros(rows.shape[1]) for rows in asked]
     for flipped, (x, t) in enumerate(((image, text), (text, image))):
         compare = _Compare.with_all(t)
-        weighted = x * right[:, None].astype(np.float32)
         for f in range(FOLDS):
             others = fold != f
-            gram = weighted[others].T @ x[others]
-            gram += np.eye(len(gram), dtype=np.float32) * (np.trace(gram) / len(gram) + np.float32(1e-6))
-            map_ = np.linalg.solve(gram, weighted[others].T @ t[others])
+            map_ = ridge(x[others], t[others], right[others])
             for scores, rows in zip(out, asked, strict=True):
                 of = np.flatnonzero(fold[rows[0]] == f)
                 asking, shown = rows[:, of] if not flipped else rows[::-1, of]

@@ -7,14 +7,13 @@ for the first kind, a :class:`Local` for the second.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["CosineEncoder", "DualEncoder", "Local", "State", "full_precision", "input_dim", "take_state"]
+__all__ = ["DualEncoder", "Local", "State", "full_precision", "input_dim", "take_state"]
 
 
 class Local(NamedTuple):
@@ -27,111 +26,44 @@ class Local(NamedTuple):
 State = Tensor | Local
 
 
-class DualEncoder(Protocol):
-    """Two towers, and a similarity of what they make; also a torch module."""
+class DualEncoder(nn.Module):
+    """Two towers, and a similarity of what they make: the cosine of unit vectors, unless a subclass has another.
 
-    config: dict[str, Any]
-    dim: int
-    image_drop: float
-    text_drop: float
-    local: bool  # states are Local
-
-    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> State:
-        """State of B images: regions (B, R, D) or pixels (B, 3, H, W); ``keep`` (B, R) bool: region dropping."""
-        ...
-
-    def encode_texts(self, tokens: PackedTokens) -> State:
-        """State of B packed captions, in the packed order."""
-        ...
-
-    def vector(self, state: State) -> Tensor:
-        """(B, E) unit vectors of a state, for nearest neighbours and distances: itself, or its parts' mean."""
-        ...
-
-    def similarity(self, images: State, texts: State) -> Tensor:
-        """(B_image, B_text) similarity."""
-        ...
-
-    def paired_similarity(self, images: State, texts: State) -> Tensor:
-        """(B,) similarity of each image with the caption beside it: the diagonal of :meth:`similarity`."""
-        ...
-
-    def fit_input(self, mean: Tensor, std: Tensor) -> None:
-        """Fix the standardisation of the input regions."""
-        ...
-
-    def eval(self) -> Any:
-        """Evaluation mode, as torch has it; so are the next five."""
-        ...
-
-    def train(self, mode: bool = True) -> Any:
-        """Training mode."""
-        ...
-
-    def parameters(self) -> Any:
-        """What is learned."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Everything that a copy needs."""
-        ...
-
-    def load_state_dict(self, state_dict: dict[str, Tensor]) -> Any:
-        """Take over :meth:`state_dict`."""
-        ...
-
-    def to(self, device: torch.device) -> Any:
-        """Move to ``device``."""
-        ...
-
-    def __call__(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[State, State]:
-        """``(image state, text state)`` of B pairs, for a training step."""
-        ...
-
-
-class CosineEncoder(nn.Module):
-    """A dual encoder whose states are unit vectors; a subclass has ``encode_images`` and ``encode_texts``.
-
-    ``cnn``: what makes regions of pixels, where the images are such; see :meth:`take_pixels`.
+    ``config``: arguments that make one of the same shape; ``local``: whether states are :class:`Local`.
     """
 
-    local = False
     config: dict[str, Any]
     dim: int
     image_drop = 0.0
     text_drop = 0.0
-    encode_images: Any
-    encode_texts: Any
+    local = False
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.cnn: nn.Module | None = None
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Any:
+        """State of B images: regions (B, R, D) or pixels (B, 3, H, W); ``keep`` (B, R) bool: region dropping."""
+        raise NotImplementedError
 
-    def take_pixels(self, dim: int) -> None:
-        """Make regions (B, R, dim) by a small CNN, of pixels (B, 3, H, W)."""
-        from cleanpairs.encoders.cnn import SmallCNN
+    def encode_texts(self, tokens: PackedTokens) -> Any:
+        """State of B packed captions, in the packed order."""
+        raise NotImplementedError
 
-        self.cnn = SmallCNN(dim=dim)
-
-    def regions(self, images: Tensor) -> Tensor:
-        """Regions (B, R, D), of themselves or of pixels."""
-        return images if self.cnn is None else self.cnn(images)
-
-    def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
-        """``(z_image, z_text)``, each (B, E): one call for a training step, so that a launcher can wrap it."""
+    def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[Any, Any]:
+        """``(image state, text state)`` of B pairs: one call for a training step, so that a launcher can wrap it."""
         return self.encode_images(images, keep), self.encode_texts(tokens)
 
-    def vector(self, state: Tensor) -> Tensor:
-        """The state itself, (B, E) unit vectors."""
-        return state
+    def vector(self, state: Any) -> Tensor:
+        """(B, E) unit vectors of a state, for nearest neighbours and distances: itself, or its parts' mean."""
+        found: Tensor = state
+        return found
 
-    def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
-        """Cosine (B_image, B_text)."""
-        return images @ texts.T
+    def similarity(self, images: Any, texts: Any) -> Tensor:
+        """(B_image, B_text) similarity."""
+        found: Tensor = images @ texts.T
+        return found
 
-    def paired_similarity(self, images: Tensor, texts: Tensor) -> Tensor:
-        """Cosine (B,) of rows of like position."""
-        return (images * texts).sum(dim=1)
+    def paired_similarity(self, images: Any, texts: Any) -> Tensor:
+        """(B,) similarity of each image with the caption beside it: the diagonal of :meth:`similarity`."""
+        found: Tensor = (images * texts).sum(dim=1)
+        return found
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the input regions, (D,) each; nothing, where they stay as they come."""

@@ -14,17 +14,13 @@ from typing import Any, Self
 import torch
 from PIL import Image
 
-from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.regular import read_object
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import (
-    PRETRAINED,
-    download,
     fingerprint_of,
+    folder_and_kind,
     load_network,
     load_tokenizer,
     load_transform,
-    require_extra,
 )
 
 __all__ = ["Captioner"]
@@ -61,15 +57,11 @@ class Captioner:
         DataError
             There is no such model, or its files are missing, damaged or pickled.
         """
-        require_extra()
         name = str(name_or_path)
-        folder = Path(name) if Path(name).is_dir() else download(name, revision)
-        kind = read_object(folder / "config.json", PRETRAINED).get("model_type")
-        if kind not in MODELS:
-            raise ConfigError(
-                f"{name} is a model of type {kind!r}, and captions are written by {', '.join(MODELS)}: name one of "
-                f"these, like Salesforce/blip-image-captioning-base"
-            )
+        folder, kind = folder_and_kind(
+            name, revision, MODELS,
+            "captions are written by {known}: name one of these, like Salesforce/blip-image-captioning-base",
+        )  # fmt: skip
         transform = load_transform(folder, kind)
         model = load_network(folder, MODELS[kind]).to(device)
         return cls(name, model, load_tokenizer(folder), transform, fingerprint_of(folder))

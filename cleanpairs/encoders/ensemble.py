@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cleanpairs.encoders.base import Local, State
+from cleanpairs.encoders.base import DualEncoder, Local, State
 from cleanpairs.encoders.tokenizer import PackedTokens
 
 __all__ = ["Ensemble"]
 
 
-class Ensemble(nn.Module):
+class Ensemble(DualEncoder):
     """The mean of several dual encoders of one kind, itself a dual encoder.
 
     Where the members compare unit vectors, the state is their vectors side by side over the root of their number: its
@@ -52,10 +52,6 @@ class Ensemble(nn.Module):
     def encode_texts(self, tokens: PackedTokens) -> State:
         """The members' states, side by side, in the packed order."""
         return self._joined([m.encode_texts(tokens) for m in self.members])  # type: ignore[operator]
-
-    def forward(self, images: Tensor, keep: Tensor | None, tokens: PackedTokens) -> tuple[State, State]:
-        """``(image state, text state)`` of B pairs."""
-        return self.encode_images(images, keep), self.encode_texts(tokens)
 
     def vector(self, state: State) -> Tensor:
         """(B, sum of dims) unit vectors."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-__all__ = ["BiGRU"]
+from cleanpairs.encoders.tokenizer import PackedTokens
+
+__all__ = ["BiGRU", "padded"]
 
 
 class BiGRU(nn.Module):
@@ -20,3 +23,12 @@ class BiGRU(nn.Module):
         out = self.rnn(PackedSequence(x, batch_sizes))[0].data  # (total, 2 H)
         half = out.shape[-1] // 2
         return (out[:, :half] + out[:, half:]) / 2
+
+
+def padded(x: Tensor, tokens: PackedTokens) -> Tensor:
+    """(B, L, H) of packed rows ``x`` (total, H), zeros behind each sequence."""
+    L = len(tokens.batch_sizes)
+    present = torch.arange(L, device=x.device)[:, None] < tokens.lengths  # (L, B)
+    out = x.new_zeros(L, len(tokens.lengths), x.shape[-1])
+    out[present] = x
+    return out.transpose(0, 1)

@@ -21,28 +21,17 @@ if TYPE_CHECKING:  # the processes that decode images import this module, and ne
 
 __all__ = ["ImageTransform", "pixels_of"]
 
+_CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+_HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+_CUT = {"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}
+_WHOLE = {"size": {"height": 224, "width": 224}, "do_center_crop": False}
 DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' own image processors, where the file leaves a key out
-    "clip": {
-        "size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True,
-        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
-    },
-    "siglip": {
-        "size": {"height": 224, "width": 224}, "do_center_crop": False,
-        "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
-    },
-    "vision-encoder-decoder": {  # of ViT
-        "size": {"height": 224, "width": 224}, "do_center_crop": False, "resample": 2,
-        "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
-    },
-    "blip": {
-        "size": {"height": 384, "width": 384}, "do_center_crop": False,
-        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
-    },
-    "git": {
-        "size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True,
-        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
-    },
-}  # fmt: skip
+    "clip": {**_CUT, **_CLIP},
+    "siglip": {**_WHOLE, **_HALF},
+    "vision-encoder-decoder": {**_WHOLE, **_HALF, "resample": 2},  # of ViT
+    "blip": {**_WHOLE, **_CLIP, "size": {"height": 384, "width": 384}},
+    "git": {**_CUT, **_CLIP},
+}
 MAX_ASPECT = 32  # a strip is cut to it before its short edge is enlarged: 1 x 64,000,000 pixels would grow 50,000-fold
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from cleanpairs.encoders.base import CosineEncoder
+from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import RegionTower, l2_normalise
 
@@ -39,7 +38,7 @@ class ResidualHead(nn.Module):
         return l2_normalise(x + self.mlp(x))
 
 
-class _VectorEncoder(CosineEncoder):
+class _VectorEncoder(DualEncoder):
     """What both kinds of heads share; the state is a unit vector."""
 
     image: nn.Module
@@ -100,12 +99,10 @@ class VectorTowers(_VectorEncoder):
         out: Tensor = self.text(tokens.ids[:, None])
         return out
 
-    @torch.no_grad()
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the image vectors, (D,) each."""
         self.image.standardise(mean, std)
 
-    @torch.no_grad()
     def fit_text(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the caption vectors, (D,) each."""
         self.text.standardise(mean, std)

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, leaky_relu, normalize
+from torch.nn.functional import batch_norm, leaky_relu, linear, normalize
 from torch.utils.checkpoint import checkpoint
 
 from cleanpairs.encoders.base import Local
-from cleanpairs.encoders.squared_difference import similarity_vectors
 
 __all__ = ["AttentionFiltration", "GraphReasoning", "LocalSimilarity", "SelfAttention"]
 
@@ -31,8 +30,8 @@ SHORTEST = 1e-6  # squared length of a mean of unit regions, below which its dir
 BLOCK_BYTES = 1 << 27  # of a block's similarity vectors, at most
 CPU_NODES = 1 << 13  # similarity vectors of a block on the CPU: fewer calls against more in cache
 CPU_CAPTIONS = 4  # but no fewer captions: with fewer words the products become slow
-KEPT_VECTORS = 14  # tensors as large as them that the reasoning keeps for the gradient
-KEEP_BYTES = 4 << 30  # above it the blocks of a training step are computed again in the backward pass
+KEPT_VECTORS, KEPT_CONTEXTS = 14, 2  # tensors as large as them, and as the contexts, that are kept for the gradient
+KEEP_BYTES = 6 << 30  # above it the blocks of a training step are computed again in the backward pass
 
 
 def _there(state: Local) -> Tensor:
@@ -168,7 +167,8 @@ class LocalSimilarity(nn.Module):
         lengths = texts.lengths.cpu()
         vector = n * S * regions.element_size()  # of one word with all images
         step = _captions_of_a_block(n, int(lengths.max()) + 1, vector, regions.device.type == "cpu")
-        again = torch.is_grad_enabled() and vector * int((lengths + 1).sum()) * KEPT_VECTORS > KEEP_BYTES
+        kept = vector * KEPT_VECTORS + n * regions[0, 0].nbytes * KEPT_CONTEXTS
+        again = torch.is_grad_enabled() and kept * int((lengths + 1).sum()) > KEEP_BYTES
         out = []
         for start in range(0, m, step):
             at = slice(start, start + step)
@@ -196,9 +196,9 @@ class LocalSimilarity(nn.Module):
         with torch.autocast(regions.device.type, enabled=False):  # squares of differences want full precision
             s = (regions.reshape(n * R, D) @ words.T).view(n, R, c, L)
             a = _attention(s, seen, gram).transpose(1, 2)  # (n, c L, R)
-            local = similarity_vectors(a, regions, words, self.local.weight, self.local.bias)  # (n, c L, S)
-            ones, v_bar, t_bar = regions.new_ones(n, c, 1), v_bar.to(regions.dtype), t_bar.to(regions.dtype)
-            whole = similarity_vectors(ones, v_bar[:, None], t_bar, self.whole.weight, self.whole.bias)  # (n, c, S)
+            local = _vectors(self.local, a @ regions, words)  # (n, c L, S)
+            v_bar, t_bar = v_bar.to(regions.dtype), t_bar.to(regions.dtype)
+            whole = _vectors(self.whole, v_bar[:, None], t_bar)  # (n, c, S)
         nodes = torch.cat([whole[:, :, None], local.view(n, c, L, -1)], dim=2).flatten(0, 1)  # (n c, L + 1, S)
         if there is not None:
             there = there.expand(n, c, L + 1).reshape(n * c, L + 1)
@@ -212,8 +212,8 @@ class LocalSimilarity(nn.Module):
         with torch.autocast(regions.device.type, enabled=False):
             s = regions @ words.transpose(1, 2)  # (B, R, L)
             a = _attention(s[:, :, None], seen, gram).transpose(1, 2)
-            local = normalize(self.local((a @ regions - words).square()), dim=-1)  # (B, L, S)
-            whole = normalize(self.whole((v_bar - t_bar).to(regions.dtype).square()), dim=-1)
+            local = _vectors(self.local, a @ regions, words)  # (B, L, S)
+            whole = _vectors(self.whole, v_bar.to(regions.dtype), t_bar.to(regions.dtype))
         nodes = torch.cat([whole[:, None], local], dim=1)
         out: Tensor = self.reasoning(nodes, self._nodes(texts.lengths, words.shape[1]))
         return out
@@ -222,6 +222,11 @@ class LocalSimilarity(nn.Module):
     def _nodes(lengths: Tensor, L: int) -> Tensor:
         """(B, L + 1) bool: node 0 and the words there are."""
         return torch.arange(L + 1, device=lengths.device) <= lengths[:, None]
+
+
+def _vectors(layer: nn.Linear, contexts: Tensor, words: Tensor) -> Tensor:
+    """l2(W |u - t|^2 + b) of contexts (..., D) and words (..., D)."""
+    return normalize(linear((contexts - words).square(), layer.weight, layer.bias), dim=-1)
 
 
 def _captions_of_a_block(n: int, nodes: int, vector: int, cpu: bool) -> int:

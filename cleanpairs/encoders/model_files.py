@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from cleanpairs.core.errors import ConfigError, DataError
@@ -17,8 +18,8 @@ from cleanpairs.core.regular import read_object, sha256_of
 from cleanpairs.encoders.image_transform import ImageTransform
 
 __all__ = [
-    "INSTALL", "PRETRAINED", "download", "fingerprint_of", "load_network", "load_tokenizer", "load_transform",
-    "require_extra", "tokenizer_class",
+    "INSTALL", "PRETRAINED", "download", "fingerprint_of", "folder_and_kind", "in_batches", "load_network",
+    "load_tokenizer", "load_transform", "require_extra", "tokenizer_class",
 ]  # fmt: skip
 
 INSTALL = 'pip install "cleanpairs[clip]"'
@@ -62,6 +63,24 @@ def download(name: str, revision: str | None, also: Sequence[str] = ()) -> Path:
             f"there is no directory {name}, and the model could not be had from the hub: {reason}; give the directory "
             f"of a model (as transformers' save_pretrained writes it), or check name and network"
         ) from error
+
+
+def folder_and_kind(name: str, revision: str | None, known: Collection[str], said: str) -> tuple[Path, str]:
+    """The directory of a model, given or fetched, and its type; ConfigError where that is not ``known``, which ``said``
+    tells, with ``{known}`` for the names.
+    """
+    require_extra()
+    folder = Path(name) if Path(name).is_dir() else download(name, revision)
+    kind = read_object(folder / "config.json", PRETRAINED).get("model_type")
+    if kind not in known:
+        raise ConfigError(f"{name} is a model of type {kind!r}, and {said.format(known=', '.join(known))}")
+    return folder, str(kind)
+
+
+def in_batches(encode: Callable[[Any], np.ndarray], images: Any, batch_size: int, shape: tuple[int, ...]) -> np.ndarray:
+    """(n, *shape) float32 of what ``encode`` makes of n ``images``, so many at a time."""
+    starts = range(0, len(images), batch_size)
+    return np.concatenate([np.empty((0, *shape), np.float32), *(encode(images[s : s + batch_size]) for s in starts)])
 
 
 def load_transform(folder: Path, model_type: str) -> ImageTransform:

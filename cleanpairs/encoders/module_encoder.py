@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.image_transform import ImageTransform
+from cleanpairs.encoders.model_files import in_batches
 
 __all__ = ["IMAGENET", "ModuleEncoder", "module_fingerprint"]
 
@@ -69,18 +70,11 @@ class ModuleEncoder:
 
     def encode_images(self, images: Sequence[Image.Image], batch_size: int = 32) -> np.ndarray:
         """(n, D) or (n, R, D) float32 of n decoded images."""
-        if not images:
-            return np.empty((0, *self.shape), np.float32)
-        return np.concatenate(
-            [self._run(images[start : start + batch_size]) for start in range(0, len(images), batch_size)]
-        )
+        return in_batches(self._run, images, batch_size, self.shape)
 
     def encode_pixels(self, pixels: np.ndarray, batch_size: int = 32) -> np.ndarray:
         """As :meth:`encode_images`, of pixels (n, 3, H, W) uint8 that an :class:`ImageTransform` has made."""
-        if not len(pixels):
-            return np.empty((0, *self.shape), np.float32)
-        parts = [torch.from_numpy(pixels[start : start + batch_size]) for start in range(0, len(pixels), batch_size)]
-        return np.concatenate([self._run(part) for part in parts])
+        return in_batches(lambda some: self._run(torch.from_numpy(some)), pixels, batch_size, self.shape)
 
     @torch.inference_mode()
     def _run(self, images: Sequence[Image.Image] | Tensor) -> np.ndarray:

@@ -22,19 +22,17 @@ from PIL import Image
 from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.regular import read_object
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import (
-    PRETRAINED,
-    download,
     fingerprint_of,
+    folder_and_kind,
+    in_batches,
     load_network,
     load_tokenizer,
     load_transform,
-    require_extra,
     tokenizer_class,
 )
-from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
+from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
 
 __all__ = ["PretrainedCLIP"]
 
@@ -104,17 +102,13 @@ class PretrainedCLIP:
         Raises ConfigError: transformers is missing; or a kind of model other than CLIP and SigLIP; or the device is not
         there; DataError: there is no such model, or its files are missing, damaged or pickled.
         """
-        require_extra()
         name = str(name_or_path)
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device {device!r} is not available here: use device='cpu'")
-        folder = Path(name) if Path(name).is_dir() else download(name, revision)
-        model_type = read_object(folder / "config.json", PRETRAINED).get("model_type")
-        if model_type not in MODELS:
-            raise ConfigError(
-                f"{name} is a model of type {model_type!r}, and only {', '.join(MODELS)} can be used: name a CLIP or "
-                f"SigLIP model, like openai/clip-vit-large-patch14"
-            )
+        folder, model_type = folder_and_kind(
+            name, revision, MODELS, "only {known} can be used: name a CLIP or SigLIP model, like "
+            "openai/clip-vit-large-patch14",
+        )  # fmt: skip
         transform = load_transform(folder, model_type)
         model, tokenizer = load_network(folder, MODELS[model_type]), load_tokenizer(folder)
         side = int(model.config.vision_config.image_size)
@@ -140,25 +134,18 @@ class PretrainedCLIP:
 
         Raises DataError: an image without pixels.
         """
-        if not len(images):
-            return np.empty((0, self.dim), np.float32)
-        return np.concatenate(
-            [
-                self.encode_pixels(self.transform.pixels(images[start : start + batch_size]), batch_size)
-                for start in range(0, len(images), batch_size)
-            ]
-        )
+        return in_batches(lambda some: self.encode_pixels(self.transform.pixels(some)), images, batch_size, self.shape)
 
     @torch.inference_mode()
     def encode_pixels(self, pixels: np.ndarray, batch_size: int = 32) -> np.ndarray:
         """As :meth:`encode_images`, of pixels (n, 3, H, W) uint8 that ``transform.pixels`` has made."""
-        out = np.empty((len(pixels), self.dim), np.float32)
-        for start in range(0, len(pixels), batch_size):
-            x = torch.from_numpy(pixels[start : start + batch_size])
-            x = self.transform.standardise(x).to(self.device)  # (b, 3, H, W)
+
+        def encode(some: np.ndarray) -> np.ndarray:
+            x = self.transform.standardise(torch.from_numpy(some)).to(self.device)  # (b, 3, H, W)
             z = F.normalize(self.model.get_image_features(pixel_values=x).pooler_output, dim=1)  # (b, E)
-            out[start : start + len(x)] = z.cpu().numpy()
-        return out
+            return np.asarray(z.cpu().numpy())
+
+        return in_batches(encode, pixels, batch_size, self.shape)
 
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
@@ -170,12 +157,13 @@ class PretrainedCLIP:
         """
         if isinstance(texts, str):
             raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
-        out = np.empty((len(texts), self.dim), np.float32)
-        tokens = self._tokenize(texts)
-        by_length = np.argsort([-len(t) for t in tokens], kind="stable")
+        out, tokens = np.empty((len(texts), self.dim), np.float32), self.tokens(texts)
+        by_length = np.argsort(-tokens.lengths, kind="stable")
         for start in range(0, len(tokens), batch_size):
             rows = by_length[start : start + batch_size]
-            out[rows] = self._encode_tokens([tokens[i] for i in rows]).cpu().numpy()
+            packed, order = pack(tokens, rows)
+            z = self.model.get_text_features(**self.unpack(packed.to(self.device))).pooler_output
+            out[rows[order]] = F.normalize(z, dim=1).cpu().numpy()
         return out
 
     @property
@@ -190,7 +178,10 @@ class PretrainedCLIP:
         return TokenTable(np.array([number for row in rows for number in row], dtype=np.int64), offsets)
 
     def unpack(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """Packed token numbers of B captions as the text network takes them, in the packed order."""
+        """Packed token numbers of B captions as the text network takes them, in the packed order.
+
+        CLIP looks backwards only, so padding is masked; SigLIP learned with its padding.
+        """
         siglip = self.model_type == "siglip"
         L = self.max_length if siglip else len(tokens.batch_sizes)
         ids = tokens.ids.new_full((L, len(tokens.lengths)), self._pad)
@@ -210,16 +201,3 @@ class PretrainedCLIP:
             return []
         ids: list[list[int]] = self.tokenizer(clean, truncation=True, max_length=self.max_length)["input_ids"]
         return ids
-
-    def _encode_tokens(self, tokens: list[list[int]]) -> Tensor:
-        """(b, E) unit vectors. CLIP looks backwards only, so padding is masked; SigLIP learned with its padding."""
-        siglip = self.model_type == "siglip"
-        length = self.max_length if siglip else max(len(t) for t in tokens)
-        ids = torch.full((len(tokens), length), self._pad)
-        mask = torch.zeros_like(ids)
-        for i, t in enumerate(tokens):
-            ids[i, : len(t)] = torch.tensor(t)
-            mask[i, : len(t)] = 1
-        given = {} if siglip else {"attention_mask": mask.to(self.device)}
-        z = self.model.get_text_features(input_ids=ids.to(self.device), **given).pooler_output
-        return F.normalize(z, dim=1)

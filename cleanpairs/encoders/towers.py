@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from cleanpairs.encoders.gpo import GPO
-from cleanpairs.encoders.gru import BiGRU
+from cleanpairs.encoders.gru import BiGRU, padded
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["RegionTower", "Standardise", "WordTower", "l2_normalise"]
+__all__ = ["RegionTower", "Standardised", "WordTower", "kept_first", "l2_normalise"]
 
 
 def l2_normalise(x: Tensor) -> Tensor:
@@ -17,26 +17,35 @@ def l2_normalise(x: Tensor) -> Tensor:
     return nn.functional.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1, eps=1e-8)
 
 
-class Standardise(nn.Module):
-    """Vectors (B, D) around their mean, each dimension in its standard deviation; as they are, until it is fitted."""
+class Standardised(nn.Module):
+    """What brings vectors (..., D) around their mean, each dimension in its standard deviation; until it is fitted they
+    stay as they are.
+    """
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
+    def add_moments(self, dim: int) -> None:
+        """Have them, for vectors of ``dim`` dimensions."""
         self.register_buffer("shift", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(dim))
 
     @torch.no_grad()
-    def fit(self, mean: Tensor, std: Tensor) -> None:
+    def standardise(self, mean: Tensor, std: Tensor) -> None:
         """Fix it to mean and deviation, (D,) each."""
         self.shift.copy_(mean)  # type: ignore[operator]
         self.scale.copy_(1 / std.clamp_min(1e-6))  # type: ignore[operator]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, D)."""
+    def standardised(self, x: Tensor) -> Tensor:
+        """(..., D)."""
         return (x - self.shift) * self.scale  # type: ignore[operator]
 
 
-class RegionTower(nn.Module):
+def kept_first(x: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Regions (B, R, D), those of ``keep`` (B, R) bool in front; and which places these take (B, R) bool."""
+    front = torch.argsort((~keep).to(torch.int8), dim=1, stable=True)
+    there = torch.arange(keep.shape[1], device=keep.device) < keep.sum(dim=1)[:, None]
+    return x.gather(1, front[..., None].expand_as(x)), there
+
+
+class RegionTower(Standardised):
     """Regions (B, R, D) -> linear + residual MLP -> GPO -> unit vectors (B, E).
 
     In training, ``drop`` of the regions are left out at random (size augmentation). In the paper mode
@@ -54,17 +63,11 @@ class RegionTower(nn.Module):
         self.pool = GPO()
         nn.init.xavier_uniform_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
-        self.register_buffer("shift", torch.zeros(dim_in))
-        self.register_buffer("scale", torch.ones(dim_in))
-
-    def standardise(self, mean: Tensor, std: Tensor) -> None:
-        """Fix the input's standardisation: (x - mean) / std, each (D,)."""
-        self.shift.copy_(mean)  # type: ignore[operator]
-        self.scale.copy_(1 / std.clamp_min(1e-6))  # type: ignore[operator]
+        self.add_moments(dim_in)
 
     def project(self, x: Tensor) -> Tensor:
         """Regions (n, D) to (n, E)."""
-        x = torch.sub(x, self.shift).mul_(self.scale)  # type: ignore[arg-type]
+        x = self.standardised(x)
         return self.linear(x) + self.mlp(x)
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -74,17 +77,13 @@ class RegionTower(nn.Module):
             regions = self.project(x.reshape(B * R, D)).view(B, R, -1)
             pooled = regions[:, 0] if R == 1 else self.pool(regions)
             return l2_normalise(pooled)
-        lengths = keep.sum(dim=1)  # (B,)
-        slot = torch.arange(R, device=x.device) < lengths[:, None]  # (B, R)
         if self.packed:
             kept = self.project(x[keep])  # (total, E)
             regions = kept.new_zeros(B, R, kept.shape[-1])
-            regions[slot] = kept
+            regions[torch.arange(R, device=x.device) < keep.sum(dim=1)[:, None]] = kept
         else:
-            front = torch.argsort((~keep).to(torch.int8), dim=1, stable=True)  # kept regions first
-            x = x.gather(1, front[..., None].expand(-1, -1, D))
-            regions = self.project(x.reshape(B * R, D)).view(B, R, -1)
-        return l2_normalise(self.pool(regions, lengths))
+            regions = self.project(kept_first(x, keep)[0].reshape(B * R, D)).view(B, R, -1)
+        return l2_normalise(self.pool(regions, keep.sum(dim=1)))
 
 
 class WordTower(nn.Module):
@@ -102,8 +101,4 @@ class WordTower(nn.Module):
         """Unit vectors (B, E), in the packed order."""
         x = self.dropout(self.embedding(tokens.ids))  # (total, W)
         hidden = self.gru(x, tokens.batch_sizes)  # (total, E), step-major
-        L = len(tokens.batch_sizes)
-        present = torch.arange(L, device=x.device)[:, None] < tokens.lengths  # (L, B)
-        padded = hidden.new_zeros(L, len(tokens.lengths), hidden.shape[-1])
-        padded[present] = hidden
-        return l2_normalise(self.pool(padded.transpose(0, 1), tokens.lengths))
+        return l2_normalise(self.pool(padded(hidden, tokens), tokens.lengths))

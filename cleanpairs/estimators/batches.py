@@ -43,7 +43,7 @@ class RowScorer(Protocol):
 
         It may find faults of its own, and adds them to the batch's.
         """
-        ...
+        return self.compared(batch, *self.embedded(batch, data))
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (k, E) float32 of the images and of the captions of a batch's pairs, as repairs want them.

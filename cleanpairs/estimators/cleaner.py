@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from PIL import Image
@@ -27,10 +27,10 @@ from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
-from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_training
+from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_encoders
 from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
-from cleanpairs.scoring import Bank, Embeddings, Encoded, embed_images, embed_texts, matrix
-from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
+from cleanpairs.scoring import Embeddings, embed_images, embed_texts
+from cleanpairs.scoring.evaluate import Recall
 from cleanpairs.trainer import (
     EpochRecord,
     Trainer,
@@ -80,6 +80,15 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     _null_threshold = True  # vectors of one space give the threshold: labels there are on a scale of their own
 
+    _paper: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The settings of the paper, or of its public code, for Flickr30K, with ``changes``; the defaults where the
+        method is of no paper.
+        """
+        return cls(**{**cls._paper, **changes})
+
     def head(self, model: Any) -> Any:
         """What is learned beside ``model`` and kept with it; None when nothing is."""
         return None
@@ -88,7 +97,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _validate(self) -> None:
         super()._validate()
-        check_training(self)
+        check_encoders(self)
 
     def resolved_precision(self) -> str:
         """``bf16`` or ``fp32``, as ``precision`` says or the device suggests."""
@@ -99,19 +108,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         return self.lr_update or max(1, self.epochs * 2 // 3)
 
     def _settings(self) -> TrainingSettings:
-        return TrainingSettings(
-            batch_size=self.batch_size,
-            micro_batch=self.micro_batch,
-            compile=self.compile,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            grad_clip=self.grad_clip,
-            exclude_duplicates=self.exclude_duplicates,
-            eval_group_size=self.eval_group_size,
-            device=self.resolved_device(),
-            precision=self.resolved_precision(),
-            seed=self.random_state,
-        )
+        shared = {f.name: getattr(self, f.name) for f in fields(TrainingSettings) if hasattr(self, f.name)}
+        where = {"device": self.resolved_device(), "precision": self.resolved_precision(), "seed": self.random_state}
+        return TrainingSettings(**{**shared, **where})
 
     # -- fit --------------------------------------------------------------------------------------------------------
 
@@ -183,20 +182,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
             self._set_by_null(matrix.array, data)
         device = self.resolved_device()
-        self.bank_ = Bank.choose(
-            embed_images(self.model_, matrix.array, device=device),
-            embed_texts(self.model_, data.tokens, device=device),
-            data.image_index,
-            data.image_group,
-            data.text_group,
-            self.correspondence_[usable],
-            tau=self.tau_,
-            group_size=self.eval_group_size - 1,
-            groups=1 if self.model_.local else 8,
-            seed=self.random_state,
-            model=self.model_,
-            device=device,
-        )
+        images = embed_images(self.model_, matrix.array, device=device)
+        texts = embed_texts(self.model_, data.tokens, device=device)
+        self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
         return self
 
     def _refuse_other_work(self, pairs: Pairs) -> None:
@@ -275,11 +263,19 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             return None
         prepared = self._prepare(load_pairs(val))
         tokens = self._tokens(prepared[0])
+        return lambda model: self._recall(model, *prepared, tokens).rsum
 
-        def validate(model: Any) -> float:
-            return self._recall(model, *prepared, tokens).rsum
+    def evaluate(self, pairs: Any) -> Recall:
+        """See :meth:`PairScorer.evaluate`: near duplicates count each, as in validation."""
+        self._fitted()
+        prepared = self._prepare(load_pairs(pairs))
+        return self._recall(self.model_, *prepared, self._tokens(prepared[0]))
 
-        return validate
+    def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix, tokens: TokenTable) -> Recall:
+        device = self.resolved_device()
+        images = embed_images(model, self._checked(features.array, model), device=device)
+        texts = embed_texts(model, tokens, device=device)
+        return Embedded(pairs, images, texts, self._quarantine(pairs, features)).recall(model, device)
 
     def _set_by_null(self, images: np.ndarray, data: TrainingData) -> None:
         """Threshold and noise rate of vectors of one space, where these agree with the method."""
@@ -363,25 +359,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if isinstance(texts, str):
             raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
         return embed_texts(self.model_, self.tokenizer_.encode(texts), device=self.resolved_device()).vectors
-
-    def evaluate(self, pairs: Any) -> Recall:
-        """Retrieval recall on ``pairs``; images that occur in several rows count once."""
-        self._fitted()
-        prepared = self._prepare(load_pairs(pairs))
-        return self._recall(self.model_, *prepared, self._tokens(prepared[0]))
-
-    def _recall(self, model: Any, pairs: Pairs, features: ImageMatrix, tokens: TokenTable) -> Recall:
-        quarantined = self._quarantine(pairs, features)
-        usable = np.array([i not in quarantined for i in range(len(pairs))], dtype=bool)
-        _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
-        rows = pairs.image_index[usable][first]
-        device = self.resolved_device()
-        images = embed_images(model, self._checked(features.array, model)[rows], device=device)
-        texts = embed_texts(model, tokens.take(np.flatnonzero(usable)), device=device)
-        if not model.local:
-            return recall(images.vectors, texts.vectors, owner)
-        S = matrix(Encoded(images, texts, model, device), np.arange(len(rows)), np.arange(len(texts)))
-        return recall_of_similarity(S, owner)
 
     # -- persistence ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ nothing here is used.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner
 
 __all__ = [
-    "AUTO", "GIVEN", "WORDS", "Encoders", "refuse_without_captions", "takes_sentences", "text_encoder_for",
-    "vector_moments",
+    "AUTO", "GIVEN", "WORDS", "Encoders", "check_vectors", "refuse_without_captions", "takes_sentences",
+    "text_encoder_for", "vector_moments",
 ]  # fmt: skip
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
@@ -137,12 +136,7 @@ class Encoders:
             if encoder != GIVEN:
                 return encoded_matrix(pairs, self.both, progress=progress)
             matrix = image_matrix(pairs, GIVEN)
-            if matrix.array.shape[1:] != (1, self.both.dim):
-                found = " x ".join(map(str, matrix.array.shape[1:]))
-                raise DataError(
-                    f"the model {self.both.name} makes one vector of {self.both.dim} dimensions of an image, and this "
-                    f"data has vectors of {found}: give the images themselves, or vectors of this model"
-                )
+            check_vectors(matrix.array, self.both)
             return matrix
         if self.image is not None:
             return encoded_matrix(pairs, self.image, progress=progress)
@@ -258,9 +252,18 @@ class Encoders:
             )
 
 
+def check_vectors(array: np.ndarray, model: PretrainedCLIP) -> None:
+    """DataError where vectors (m, E) or (m, 1, E) cannot be ``model``'s own."""
+    if array.shape[-1] != model.dim or array.shape[1:-1] not in ((), (1,)):
+        raise DataError(
+            f"the model {model.name} makes one vector of {model.dim} dimensions of an image, and this data has vectors "
+            f"of {' x '.join(map(str, array.shape[1:]))}: give the images themselves, or vectors of this model"
+        )
+
+
 def takes_sentences(backbone: str) -> bool:
     """Whether a backbone takes sentence vectors beside its words."""
-    return "dim_sentence" in inspect.signature(BACKBONES.load(backbone)).parameters
+    return hasattr(BACKBONES.load(backbone).Shape, "dim_sentence")
 
 
 @functools.lru_cache(maxsize=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ def builder(model: PairCleaner, matrix: ImageMatrix, data: TrainingData) -> Call
     moments = None if pixels else _moments(matrix.array, data.image_index)
     sentences = data.tokens.sentences
     own: dict[str, Any] = {}
-    if "dim_sim" in inspect.signature(backbone).parameters:
+    if hasattr(backbone.Shape, "dim_sim"):
         own["dim_sim"] = model.dim_sim
     if sentences is not None:
         own["dim_sentence"] = int(sentences.shape[1])

@@ -15,12 +15,13 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.limits import limit
+from cleanpairs.core.parameters import check_settings
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
-from cleanpairs.data.filters import PREFIX, filter_reasons
+from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.conventions import SklearnConventions
@@ -28,15 +29,15 @@ from cleanpairs.estimators.cut import Cut, cut_at
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT
-from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings, check_scoring
+from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
 from cleanpairs.features import ImageMatrix
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
 from cleanpairs.repair.gather import Gathered
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.planning import Evidence, judged_pairs, plan_repairs
 from cleanpairs.repair.settings import RepairSettings, changed
-from cleanpairs.scoring import Bank, Embeddings
-from cleanpairs.scoring.evaluate import Recall
+from cleanpairs.scoring import Bank, Embeddings, Encoded, matrix, trusted_rows
+from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
 
 if TYPE_CHECKING:
     from cleanpairs.explain import Explainer, Explanation
@@ -74,6 +75,19 @@ class Embedded:
             None if self.frozen_images is None else self.frozen_images[used],
             None if self.frozen_texts is None else self.frozen_texts.take(rows),
         )
+
+    def recall(self, model: Any = None, device: str = "cpu") -> Recall:
+        """Retrieval recall; images that occur in several rows count once. ``model``: what embedded them, where it
+        compares more than vectors.
+        """
+        pairs = self.pairs
+        usable = np.array([i not in self.quarantined for i in range(len(pairs))], dtype=bool)
+        _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
+        images, captions = pairs.image_index[usable][first], np.flatnonzero(usable)
+        if model is None or not model.local:
+            return recall(self.images.vectors[images], self.texts.vectors[captions], owner)
+        S = matrix(Encoded(self.images, self.texts, model, device), images, captions)
+        return recall_of_similarity(S, owner)
 
 
 def with_images(pairs: Pairs, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
@@ -193,7 +207,7 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
     def evaluate(self, pairs: Any) -> Recall:
         """Retrieval recall on ``pairs``; images that occur in several rows count once."""
-        raise NotImplementedError
+        return self.embed(pairs).recall()
 
     def stored(self) -> Stored:
         """What a saved model has beside what all have."""
@@ -225,7 +239,12 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
     def _validate(self) -> None:
         self._draw_seed()
-        check_scoring(self)
+        if not isinstance(self.drop, str):
+            raise ConfigError(
+                f"drop of {self.method_name} must be names of filters with commas between them, found {self.drop!r}"
+            )
+        chosen_filters(self.drop)
+        check_settings(self.method_name, self)
 
     def resolved_device(self) -> str:
         """``cpu`` or ``cuda``, as ``device`` says or this machine has it; ConfigError where it has no GPU."""
@@ -287,6 +306,19 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
             )
             if self.threshold is None and self.require_evidence and not self._hint():
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
+
+    def _set_bank(
+        self, images: Embeddings, texts: Embeddings, image_index: np.ndarray, image_group: np.ndarray,
+        text_group: np.ndarray, usable: np.ndarray, model: Any = None,
+    ) -> None:  # fmt: skip
+        """The bank, of M images and the n usable captions; ``image_index``, ``image_group``, ``text_group`` (n,)."""
+        rows = trusted_rows(
+            image_group, text_group, self.correspondence_[usable], group_size=self.eval_group_size - 1,
+            groups=1 if model is not None and model.local else 8, seed=self.random_state,
+        )  # fmt: skip
+        known = images.take(image_index[rows]), texts.take(rows), image_group[rows], text_group[rows]
+        device = "cpu" if model is None else self.resolved_device()
+        self.bank_ = Bank(*known, self.tau_, self.eval_group_size - 1, model, device)
 
     def _hint(self) -> bool:
         """Whether the pairs gave any sign of depending on each other; where they were not asked, they may."""

@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.core.registry import BACKBONES, IMAGE_ENCODERS
-from cleanpairs.data.filters import chosen_filters
 from cleanpairs.encoders.tokenizer import KINDS
 from cleanpairs.estimators.base import Estimator
 from cleanpairs.estimators.encoders import AUTO, WORDS, takes_sentences
 
 if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner
-    from cleanpairs.estimators.scorer import PairScorer
 
 __all__ = [
     "EncoderSettings",
@@ -28,8 +26,7 @@ __all__ = [
     "ModelSettings",
     "RunSettings",
     "ScoringSettings",
-    "check_scoring",
-    "check_training",
+    "check_encoders",
 ]
 
 
@@ -83,11 +80,11 @@ class ScoringSettings(Estimator):
 
     section: ClassVar[str] = "method"
 
-    threshold: float | str | None = None
-    eval_group_size: int = 64
-    label_tau: float | None = None
+    threshold: float | str | None = number(None, least=0, most=1, also=("auto", None))
+    eval_group_size: int = whole(64, 2)
+    label_tau: float | None = number(None, above=0, also=(None,))
     require_evidence: bool = True
-    max_bad_share: float | None = None
+    max_bad_share: float | None = number(None, least=0, most=1, also=(None,))
     drop: str = ""
 
 
@@ -108,8 +105,8 @@ class RunSettings(Estimator):
     section: ClassVar[str] = "train"
 
     near_duplicates: bool = True
-    device: str = "auto"
-    random_state: int = 0
+    device: str = choice("auto", "cpu", "cuda")
+    random_state: int = whole(0, 0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -151,21 +148,21 @@ class ModelSettings(Estimator):
     section: ClassVar[str] = "backbone"
 
     backbone: str = "vse_inf"
-    image_size: int | None = None
+    image_size: int | None = whole(None, 1, none=True)
     image_transform: Any = None
     tune: str = "head"
-    encoder_lr: float | None = None
-    lora_rank: int = 8
+    encoder_lr: float | None = number(None, above=0, also=(None,))
+    lora_rank: int = whole(8, 1)
     gradient_checkpointing: bool = False
-    dim: int = 256
-    dim_word: int = 300
-    dim_sim: int = 64
-    image_drop: float = 0.3
-    text_drop: float = 0.2
+    dim: int = whole(256, 2)
+    dim_word: int = whole(300, 1)
+    dim_sim: int = whole(64, 1)
+    image_drop: float = number(0.3, least=0, below=1)
+    text_drop: float = number(0.2, least=0, below=1)
     standardise: bool = True
-    tokenizer: str = "words"
-    min_count: int = 1
-    max_length: int = 64
+    tokenizer: str = choice(*KINDS)
+    min_count: int = whole(1, 1)
+    max_length: int = whole(64, 1)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -194,64 +191,27 @@ class FitSettings(Estimator):
 
     section: ClassVar[str] = "train"
 
-    epochs: int = 18
-    lr: float = 5e-4
-    lr_update: int | None = None
-    weight_decay: float = 1e-4
-    grad_clip: float = 2.0
-    batch_size: int = 64
-    micro_batch: int | None = None
+    epochs: int = whole(18, 1)
+    lr: float = number(5e-4, above=0)
+    lr_update: int | None = whole(None, 1, none=True)
+    weight_decay: float = number(1e-4, least=0)
+    grad_clip: float = number(2.0, above=0)
+    batch_size: int = whole(64, 2)
+    micro_batch: int | None = whole(None, 2, none=True)
     compile: bool = False
-    tau: float = 0.07
+    tau: float = number(0.07, above=0)
     exclude_duplicates: bool = True
-    precision: str = "auto"
+    precision: str = choice("auto", "fp32", "bf16")
 
 
-def check_scoring(model: PairScorer) -> None:
-    """Every setting that all scorers have in its range; ConfigError names the first that is not."""
-    owner = model.method_name
-    check_whole(owner, "eval_group_size", model.eval_group_size, 2)
-    check_whole(owner, "random_state", model.random_state, 0)
-    check_number(owner, "label_tau", model.label_tau, above=0, also=(None,))
-    check_number(owner, "max_bad_share", model.max_bad_share, least=0, most=1, also=(None,))
-    check_number(owner, "threshold", model.threshold, least=0, most=1, also=("auto", None))
-    if not isinstance(model.drop, str):
-        raise ConfigError(f"drop of {owner} must be names of filters with commas between them, found {model.drop!r}")
-    chosen_filters(model.drop)
-    for name in ("near_duplicates", "require_evidence"):
-        check_flag(owner, name, getattr(model, name))
-    check_choice(owner, "device", model.device, ("auto", "cpu", "cuda"))
-
-
-def check_training(model: PairCleaner) -> None:
-    """Every setting of a training and of its networks in its range; ConfigError names the first that is not."""
-    owner = model.method_name
-    least = {"epochs": 1, "batch_size": 2, "dim": 2, "dim_word": 1, "dim_sim": 1, "min_count": 1, "max_length": 1}
-    for name, number in {**least, "lora_rank": 1}.items():
-        check_whole(owner, name, getattr(model, name), number)
-    for name, number in {"lr_update": 1, "image_size": 1, "micro_batch": 2}.items():
-        check_whole(owner, name, getattr(model, name), number, none=True)
-    for name in ("lr", "tau", "grad_clip"):
-        check_number(owner, name, getattr(model, name), above=0)
-    for name in ("image_drop", "text_drop"):
-        check_number(owner, name, getattr(model, name), least=0, below=1)
-    check_number(owner, "weight_decay", model.weight_decay, least=0)
-    check_number(owner, "encoder_lr", model.encoder_lr, above=0, also=(None,))
-    for name in ("exclude_duplicates", "standardise", "compile", "gradient_checkpointing"):
-        check_flag(owner, name, getattr(model, name))
-    check_choice(owner, "tokenizer", model.tokenizer, KINDS)
-    check_choice(owner, "precision", model.precision, ("auto", "fp32", "bf16"))
-    BACKBONES.entry(model.backbone)
-    _check_encoders(model)
-
-
-def _check_encoders(model: PairCleaner) -> None:
-    """Those that are given, and whether they go together."""
+def check_encoders(model: PairCleaner) -> None:
+    """The backbone and the encoders that are given, and whether they go together; ConfigError where they do not."""
     from torch import nn
 
     from cleanpairs.encoders.tuned import parse_tune
 
     owner = model.method_name
+    BACKBONES.entry(model.backbone)
     for name in ("encoder", "text_encoder"):
         value = getattr(model, name)
         if value is not None and (not isinstance(value, (str, Path)) or not str(value)):

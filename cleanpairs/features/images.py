@@ -169,25 +169,18 @@ def _rows(
     cache: bool,
 ) -> Rows:
     """The rows of all images: of the cache directory, where the pairs are on disk; else as long as the images live."""
-    if cache and pairs.source.kind == "memory":  # a fit, its folds, scores and repairs share the images' object
-        kept = _IN_MEMORY.setdefault(pairs.images, {})
-        if encoder_key not in kept:
-            kept[encoder_key] = compute_rows(
-                len(pairs.images), shape, dtype, _chunks(pairs, shape, dtype, preparation, encode), progress=progress
-            )
-        return kept[encoder_key]
     folder = None
-    if cache:
+    kept = _IN_MEMORY.setdefault(pairs.images, {}) if cache and pairs.source.kind == "memory" else None
+    if kept is not None and encoder_key in kept:  # a fit, its folds, scores and repairs share the images' object
+        return kept[encoder_key]
+    if cache and kept is None:
         # By the images' contents, also of files that the input only names; whatever captions stand beside them.
         folder = cache_dir() / "images" / f"{digest(pairs.image_group.tobytes())}-{encoder_key}"
-    return compute_rows(
-        len(pairs.images),
-        shape,
-        dtype,
-        _chunks(pairs, shape, dtype, preparation, encode),
-        folder=folder,
-        progress=progress,
-    )
+    chunks = _chunks(pairs, shape, dtype, preparation, encode)
+    rows = compute_rows(len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress)
+    if kept is not None:
+        kept[encoder_key] = rows
+    return rows
 
 
 def _chunks(

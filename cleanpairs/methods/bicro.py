@@ -17,15 +17,14 @@ between the two medians. The soft correspondence that the method leaves is w (1 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from cleanpairs.core.parameters import check_number
+from cleanpairs.core.parameters import number
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.ops.search import top_k
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
+from cleanpairs.trainer import EpochContext
 
 __all__ = ["BiCro", "consistency"]
 
@@ -55,15 +54,12 @@ def consistency(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_
 
 
 class _Consistent(Splitting):
-    def __init__(self, n: int, *, anchor_above: float, noisy_weight: float, seed: int, **settings: Any) -> None:
-        super().__init__(n, mixture="beta", **settings)
-        self.anchor_above, self.seed, self.noisy_weight = anchor_above, seed, noisy_weight
+    mixture = "beta"
 
     def judge(self, view: EpochContext) -> np.ndarray:
         values = []
         for k in range(self.networks):
-            encoded = view.encoded(k)
-            z_image, z_text = encoded.images.vectors[view.data.image_index], encoded.texts.vectors
+            z_image, z_text = view.pair_vectors(k)
             w = self.w[k]
             y = self.estimate(z_image, z_text, w, view.seed(11, k))
             self.y[1 - k] = np.where(w > self.clean_above, 1, y)
@@ -73,7 +69,7 @@ class _Consistent(Splitting):
     def estimate(self, z_image: np.ndarray, z_text: np.ndarray, w: np.ndarray, seed: int) -> np.ndarray:
         """Scaled consistency (N,) of all pairs with the anchors among them."""
         rng = np.random.default_rng(seed)
-        anchors = np.flatnonzero(w >= max(self.anchor_above, float(np.quantile(w, 0.5))))
+        anchors = np.flatnonzero(w >= max(self.method.anchor_above, float(np.quantile(w, 0.5))))
         if len(anchors) < 4:
             return np.zeros(self.n, dtype=np.float32)
         anchors = rng.permutation(anchors)[:MAX_ANCHORS]
@@ -86,11 +82,6 @@ class _Consistent(Splitting):
         if right - wrong < 1e-3:
             return np.zeros(self.n, dtype=np.float32)
         return np.clip((y - wrong) / (right - wrong), 0, 1).astype(np.float32)
-
-    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
-        y = self.y[network]
-        loss = self.pair_loss(clean, clean.of(y))
-        return loss if noisy is None else loss + self.noisy_weight * self.pair_loss(noisy, noisy.of(y))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -110,31 +101,8 @@ class BiCro(SplittingCleaner):
     method_name: ClassVar[str] = "bicro"
 
     label_epochs: int | None = 3
-    noisy_weight: float = 0.1
+    noisy_weight: float = number(0.1, least=0)
+    anchor_above: float = number(0.5, least=0, most=1)
 
-    anchor_above: float = 0.5
-
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(
-            **{
-                **cls._paper_settings(),
-                "backbone": "sgraf",
-                "epochs": 40,
-                "lr_update": 30,
-                "noisy_weight": 1.0,
-                **changes,
-            }
-        )
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_number("bicro", "noisy_weight", self.noisy_weight, least=0)
-        check_number("bicro", "anchor_above", self.anchor_above, least=0, most=1)
-
-    def _procedure(self, data: TrainingData) -> _Consistent:
-        return _Consistent(
-            len(data),  anchor_above=self.anchor_above, noisy_weight=self.noisy_weight, seed=self.random_state,
-            **self._split_settings(),
-        )  # fmt: skip
+    _strategy = _Consistent
+    _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "backbone": "sgraf", "noisy_weight": 1.0}

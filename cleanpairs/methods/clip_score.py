@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
-from cleanpairs.core.parameters import check_choice, check_number
+from cleanpairs.core.parameters import check_choice, choice, number
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs, load_pairs
@@ -35,7 +35,7 @@ from cleanpairs.data.images import FeatureImages
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.estimators import Embedded, PairScorer
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.encoders import GIVEN, refuse_without_captions
+from cleanpairs.estimators.encoders import GIVEN, check_vectors, refuse_without_captions
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import with_images
@@ -44,7 +44,6 @@ from cleanpairs.methods.normalised import KINDS, NormalisedScore
 from cleanpairs.methods.precomputed import (
     Precomputed,
     PrecomputedScorer,
-    checked,
     image_matrix_of,
     no_donors,
     precomputed_cosines,
@@ -54,8 +53,7 @@ from cleanpairs.ops.normalised_similarity import Background
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
-from cleanpairs.scoring import Bank, Embeddings
-from cleanpairs.scoring.evaluate import Recall, recall
+from cleanpairs.scoring import Embeddings
 
 __all__ = ["ClipScore"]
 
@@ -97,14 +95,11 @@ class ClipScore(PairScorer):
     model: str | Path | None = None
     revision: str | None = None
     score_column: str | None = None
-    normalise: str = "background"
-    quantile: float | None = None
+    normalise: str = choice(*KINDS)
+    quantile: float | None = number(None, least=0, below=1, also=(None,))
 
     def _validate(self) -> None:
         super()._validate()
-        if self.quantile is not None:
-            check_number("clip-score", "quantile", self.quantile, least=0, below=1)
-        check_choice("clip-score", "normalise", self.normalise, tuple(KINDS))
         if self.revision is not None and not isinstance(self.revision, str):
             raise ConfigError(f"revision of clip-score must be a word or None, found {self.revision!r}")
         check_choice("clip-score", "image_encoder", self.image_encoder, ("auto", "features"))
@@ -202,17 +197,8 @@ class ClipScore(PairScorer):
         if isinstance(model, PretrainedCLIP):
             self.image_size_ = model.transform.output_size[0]
         self.tau_ = self.label_tau or model.temperature
-        self.bank_ = Bank.choose(
-            images,
-            texts.take(usable),
-            pairs.image_index[usable],
-            pairs.pair_image_group[usable],
-            pairs.text_group[usable],
-            self.correspondence_[usable],
-            tau=self.tau_,
-            group_size=self.eval_group_size - 1,
-            seed=self.random_state,
-        )
+        groups = pairs.pair_image_group[usable], pairs.text_group[usable]
+        self._set_bank(images, texts.take(usable), pairs.image_index[usable], *groups, usable)
         self.pretrained_: PretrainedCLIP | Precomputed = model
         if val is not None:
             self.best_val_rsum_ = self.evaluate(val).rsum
@@ -312,7 +298,8 @@ class ClipScore(PairScorer):
 
             pictures = [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
             return np.asarray(self.pretrained_.encode_images(pictures))
-        return unit_rows(checked(images, self.pretrained_))
+        check_vectors(images, self.pretrained_)
+        return unit_rows(images.reshape(len(images), -1))
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, E) float32 of n captions."""
@@ -320,15 +307,6 @@ class ClipScore(PairScorer):
         if isinstance(self.pretrained_, Precomputed):
             raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
         return np.asarray(self.pretrained_.encode_texts(texts))
-
-    def evaluate(self, pairs: Any) -> Recall:
-        """Retrieval recall on ``pairs``; images that occur in several rows count once."""
-        found = self.embed(pairs)
-        pairs = found.pairs
-        usable = np.array([i not in found.quarantined for i in range(len(pairs))], dtype=bool)
-        _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
-        images = found.images.vectors[pairs.image_index[usable][first]]
-        return recall(images, found.texts.vectors[usable], owner)
 
     # -- persistence ------------------------------------------------------------------------------------------------
 

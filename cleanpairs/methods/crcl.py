@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.core.parameters import check_whole, choice, number, whole
 from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.momentum import MomentumCorrection
@@ -67,38 +67,25 @@ class CRCL(PairCleaner):
 
     epochs: int = 8
     refine_epochs: Sequence[int] = (5, 5)
-    freeze: int = 2
+    freeze: int = whole(2, 1)
     label_epochs: int | str | None = "auto"
-    beta: float = 0.8
-    epsilon: float = 0.1
-    lam: float = 5.0
-    active: float = 1.0
-    q: float | None = None
+    beta: float = number(0.8, least=0, most=1)
+    epsilon: float = number(0.1, least=0, most=1)
+    lam: float = number(5.0, least=0)
+    active: float = number(1.0, least=0)
+    q: float | None = number(None, least=0, most=1, also=(None,))
     correction: bool = True
-    label_pass: str = "eval"
+    label_pass: str = choice("eval", "batch")
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The paper's settings (Flickr30K; supplement, table 5), with ``changes``."""
-        settings: dict[str, Any] = {
-            "dim": 1024, "epochs": 32, "refine_epochs": (7, 7, 7), "label_epochs": None, "tau": 0.05, "lr_update": 15,
-            "batch_size": 128, "label_pass": "batch", "eval_group_size": 128, "exclude_duplicates": False,
-            "near_duplicates": False,
-            "standardise": False, "image_drop": 0.2, "weight_decay": 0.01,  # the public code leaves AdamW its default
-        }  # fmt: skip
-        return cls(**{**settings, **changes})
+    _paper: ClassVar[dict[str, Any]] = {  # supplement, table 5
+        "dim": 1024, "epochs": 32, "refine_epochs": (7, 7, 7), "label_epochs": None, "tau": 0.05, "lr_update": 15,
+        "batch_size": 128, "label_pass": "batch", "eval_group_size": 128, "exclude_duplicates": False,
+        "near_duplicates": False, "standardise": False, "image_drop": 0.2,
+        "weight_decay": 0.01,  # the public code leaves AdamW its default
+    }  # fmt: skip
 
     def _validate(self) -> None:
         super()._validate()
-        check_choice("crcl", "label_pass", self.label_pass, ("eval", "batch"))
-        check_whole("crcl", "freeze", self.freeze, 1)
-        check_number("crcl", "beta", self.beta, least=0, most=1)
-        check_number("crcl", "epsilon", self.epsilon, least=0, most=1)
-        check_number("crcl", "lam", self.lam, least=0)
-        check_number("crcl", "active", self.active, least=0)
-        if self.q is not None:
-            check_number("crcl", "q", self.q, least=0, most=1)
-        check_flag("crcl", "correction", self.correction)
         if isinstance(self.refine_epochs, str) or not isinstance(self.refine_epochs, Sequence):
             raise ConfigError(
                 f"refine_epochs of crcl must be a sequence of whole numbers, found {self.refine_epochs!r}"

@@ -32,20 +32,17 @@ with the mean p of both networks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.core.parameters import check_choice, check_number, check_whole
-from cleanpairs.estimators import PairCleaner
-from cleanpairs.methods.splitting import Splitting, scaled
-from cleanpairs.objectives.base import Objective
+from cleanpairs.core.parameters import choice, number, whole
+from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scaled
 from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.objectives.rce import InfoNCEWithRCE
-from cleanpairs.ops.matching import log_probabilities, matching_probability
-from cleanpairs.trainer import EpochContext, TrainingData, TrainingStage
+from cleanpairs.ops.matching import log_probabilities
+from cleanpairs.trainer import EpochContext
 
 __all__ = ["CREAM", "spread_cross_entropy"]
 
@@ -72,25 +69,19 @@ def spread_cross_entropy(S: Tensor, y: Tensor, tau: float, phi: float = 0.0, exc
 
 
 class _Refining(Splitting):
-    def __init__(self, n: int, *, hard_after: int, noisy_after: int, **settings: Any) -> None:
-        super().__init__(n, **settings)
-        self.hard_after, self.noisy_after = hard_after, noisy_after
-
     def kinds(self) -> np.ndarray:
         """(N,) which of CLEAN, HARD and NOISY each pair is."""
         return np.asarray(self.networks - (self.w > self.clean_above).sum(axis=0))
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
         """What is split, (N,): 1 minus the matching probability, or -log P - log Q."""
-        if self.split_by == "probability":
+        if self.method.split_by == "probability":
             return super().losses(view, network)
         entropy = InfoNCELoss(tau=self.tau)
         return scaled(self.figure(view, network, lambda S, excluded: entropy(S, torch.ones_like(S[0]), excluded)))
 
     def judge(self, view: EpochContext) -> np.ndarray:
-        p = np.stack([
-            self.figure(view, k, lambda S, excluded: matching_probability(S, self.tau, excluded)) for k in range(2)
-        ])  # fmt: skip
+        p = np.stack([self.probability(view, k) for k in range(2)])
         kind, v, mean = self.kinds(), self.w.mean(axis=0), p.mean(axis=0)
         for k in range(2):
             w = np.where(kind == CLEAN, self.w[1 - k], v)
@@ -105,9 +96,9 @@ class _Refining(Splitting):
             return view.all_batches(network)
         first = view.batches(rows[CLEAN], network, 1)
         beside: list[list[np.ndarray]] = []
-        if behind > self.hard_after and len(rows[HARD]) >= 2:
+        if behind > self.method.hard_after and len(rows[HARD]) >= 2:
             beside.append(view.batches(rows[HARD], network, 2)[: len(first)])
-        if behind > self.noisy_after and len(rows[NOISY]) >= 2:
+        if behind > self.method.noisy_after and len(rows[NOISY]) >= 2:
             noisy: list[np.ndarray] = []
             while len(noisy) < len(first):
                 noisy += view.batches(rows[NOISY], network, 3 + len(noisy))
@@ -126,7 +117,7 @@ class _Refining(Splitting):
             least = phi
             if trusting and kind[rows[0]] != NOISY:
                 least = 0.0
-            elif kind[rows[0]] == CLEAN and view.epoch - self.warmup <= self.hard_after:
+            elif kind[rows[0]] == CLEAN and view.epoch - self.warmup <= self.method.hard_after:
                 least = float("inf")
             part = f.select(f.source == k)
             total = total + spread_cross_entropy(part.similarity(), part.of(y), tau, least, part.excluded).mean()
@@ -134,67 +125,34 @@ class _Refining(Splitting):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CREAM(PairCleaner):
+class CREAM(WarmupCleaner):
     """Clean, hard and noisy pairs by two networks; what a label leaves is spread over similar pairs.
 
-    Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
+    Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
     Parameters
     ----------
-    warmup : int
-        Epochs on all pairs before the first split.
     warm_loss : {"rce", "infonce"}
-        Their loss: cross entropy with its reverse (:mod:`cleanpairs.objectives.rce`), or without.
+        Loss of the warm-up: cross entropy with its reverse (:mod:`cleanpairs.objectives.rce`), or without.
     split_by : {"probability", "infonce"}
         What is split: 1 minus the matching probability, or -log P_ii - log Q_ii.
     clean_above : float in [0, 1]
         Pairs with a clean probability above it in both networks are clean.
     hard_after, noisy_after : int
         Epochs behind the warm-up after which hard, and noisy, pairs are trained on.
-    label_epochs : int, optional
-        Epochs behind the warm-up whose labels enter the soft correspondence; all when None.
     """
 
     method_name: ClassVar[str] = "cream"
 
-    warmup: int = 4
-    warm_loss: str = "rce"
-    split_by: str = "probability"
-    clean_above: float = 0.5
-    hard_after: int = 2
-    noisy_after: int = 4
+    warm_loss: str = choice("rce", "infonce")
+    split_by: str = choice("probability", "infonce")
+    clean_above: float = number(0.5, least=0, below=1)
+    hard_after: int = whole(2, 0)
+    noisy_after: int = whole(4, 0)
     label_epochs: int | None = 3
-    epochs: int = 12
-    weight_decay: float = 0.0
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The settings of the public code for Flickr30K, with ``changes``."""
-        settings: dict[str, Any] = {
-            "backbone": "sgr", "dim": 1024, "dim_sim": 256, "warmup": 5, "epochs": 45, "lr": 2e-4, "lr_update": 10,
-            "tau": 0.07, "batch_size": 128, "eval_group_size": 128, "exclude_duplicates": False,
-            "near_duplicates": False, "standardise": False, "image_drop": 0.0, "text_drop": 0.0,
-            "warm_loss": "infonce", "split_by": "infonce", "hard_after": 10, "noisy_after": 15, "label_epochs": None,
-        }  # fmt: skip
-        return cls(**{**settings, **changes})
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_whole("cream", "warmup", self.warmup, 1)
-        check_choice("cream", "warm_loss", self.warm_loss, ("rce", "infonce"))
-        check_choice("cream", "split_by", self.split_by, ("probability", "infonce"))
-        check_number("cream", "clean_above", self.clean_above, least=0, below=1)
-        check_whole("cream", "hard_after", self.hard_after, 0)
-        check_whole("cream", "noisy_after", self.noisy_after, 0)
-        check_whole("cream", "label_epochs", self.label_epochs, 1, none=True)
-
-    def _stages(self) -> list[TrainingStage]:
-        return self._one_stage(self.warmup)
-
-    def _procedure(self, data: TrainingData) -> _Refining:
-        warm: Objective = InfoNCEWithRCE(tau=self.tau) if self.warm_loss == "rce" else InfoNCELoss(tau=self.tau)
-        return _Refining(
-            len(data), hard_after=self.hard_after, noisy_after=self.noisy_after, warmup=self.warmup,
-            warm_objective=warm, split_by=self.split_by, clean_above=self.clean_above,
-            label_epochs=self.label_epochs, tau=self.label_tau or self.tau,
-        )  # fmt: skip
+    _strategy = _Refining
+    _paper: ClassVar[dict[str, Any]] = {
+        **PAPERS, "warmup": 5, "epochs": 45, "lr_update": 10, "tau": 0.07, "warm_loss": "infonce",
+        "split_by": "infonce", "hard_after": 10, "noisy_after": 15,
+    }  # fmt: skip

@@ -12,16 +12,16 @@ Departure: the paper's second loss, a hinge whose hardness grows over training, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.core.parameters import check_number
+from cleanpairs.core.parameters import number
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, scaled
 from cleanpairs.objectives.evidential import EvidentialLoss, evidence
-from cleanpairs.trainer import EpochContext, TrainingData
+from cleanpairs.trainer import EpochContext
 
 __all__ = ["DECL", "expected_probability"]
 
@@ -36,19 +36,17 @@ def expected_probability(S: Tensor, tau: float, excluded: Tensor | None = None) 
 
 
 class _Evidential(Splitting):
-    def __init__(self, n: int, *, evidence_tau: float, **settings: Any) -> None:
-        super().__init__(n, networks=1, **settings)
-        self.evidence_tau = evidence_tau
+    networks = 1
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
         def surprise(S: Tensor, excluded: Tensor | None) -> Tensor:
-            return 1 - expected_probability(S, self.evidence_tau, excluded)
+            return 1 - expected_probability(S, self.method.evidence_tau, excluded)
 
         return scaled(self.figure(view, network, surprise))
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
         """All pairs once: each weighs by its posterior."""
-        return [(rows,) for rows in view.batches()]
+        return view.all_batches()
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         f = view.forward(network, *batch, seed=seed)
@@ -73,20 +71,11 @@ class DECL(SplittingCleaner):
 
     method_name: ClassVar[str] = "decl"
 
-    evidence_tau: float = 0.1
-    kl_weight: float = 0.001
+    evidence_tau: float = number(0.1, above=0)
+    kl_weight: float = number(0.001, least=0)
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(**{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 30, **changes})
+    _strategy = _Evidential
+    _paper: ClassVar[dict[str, Any]] = SplittingCleaner._papers
 
-    def _validate(self) -> None:
-        super()._validate()
-        check_number("decl", "evidence_tau", self.evidence_tau, above=0)
-        check_number("decl", "kl_weight", self.kl_weight, least=0)
-
-    def _procedure(self, data: TrainingData) -> _Evidential:
-        loss = EvidentialLoss(tau=self.evidence_tau, kl_weight=self.kl_weight)
-        settings = {**self._split_settings(), "warm_objective": loss}
-        return _Evidential(len(data), evidence_tau=self.evidence_tau, **settings)
+    def _warm_objective(self) -> EvidentialLoss:
+        return EvidentialLoss(tau=self.evidence_tau, kl_weight=self.kl_weight)

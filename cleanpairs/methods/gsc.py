@@ -27,19 +27,17 @@ trains with, ranks worse.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.core.parameters import check_choice, check_number, check_whole
+from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence.mixture import GuardedSplit, gaussian_split
-from cleanpairs.estimators import PairCleaner
-from cleanpairs.methods.splitting import Splitting, scaled
-from cleanpairs.objectives.infonce import InfoNCELoss
+from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scaled
 from cleanpairs.ops.matching import matching_probability
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
+from cleanpairs.trainer import BatchOutput, EpochContext, TrainingStage
 
 __all__ = ["GSC", "geometric_loss", "structure_consistency"]
 
@@ -59,9 +57,11 @@ def geometric_loss(V: Tensor, U: Tensor, y: Tensor, excluded: Tensor | None = No
 
 
 class _Consistent(Splitting):
-    def __init__(self, n: int, *, gamma: float, beta: float, label_pass: str, **settings: Any) -> None:
-        super().__init__(n, **settings)
-        self.gamma, self.beta, self.label_pass = gamma, beta, label_pass
+    kept = (*Splitting.kept, "a", "b", "c", "p")
+
+    def __init__(self, n: int, method: Any) -> None:
+        self.networks, self.beta, self.label_pass = method.networks, method.beta, method.label_pass
+        super().__init__(n, method)
         self.a, self.b = np.ones_like(self.y), np.ones_like(self.y)
         self.c, self.p = (np.full_like(self.y, np.nan) for _ in range(2))  # of the epoch's batches
 
@@ -78,7 +78,7 @@ class _Consistent(Splitting):
             self.c[network, f.rows] = structure_consistency(V, U, y).float().cpu().numpy()
             self.p[network, f.rows] = matching_probability(S, self.tau, f.excluded).cpu().numpy()
         loss = self.warm_objective(S, y, f.excluded)
-        return (loss + self.gamma * geometric_loss(V, U, y, f.excluded)).mean()
+        return (loss + self.method.gamma * geometric_loss(V, U, y, f.excluded)).mean()
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
         """What is split, (N,): low where the structures agree."""
@@ -108,20 +108,12 @@ class _Consistent(Splitting):
         for k in range(self.networks):
             p = self.p[k]
             if self.label_pass == "eval":
-                p = self.figure(view, k, lambda S, excluded: matching_probability(S, self.tau, excluded))
+                p = self.probability(view, k)
             self.a[k] = self.beta * self.w[k] + (1 - self.beta) * self.a[k]
             self.b[k] = self.beta * np.where(np.isfinite(p), p, self.b[k]) + (1 - self.beta) * self.b[k]
         y = np.minimum(self.a, self.b)
         self.y = np.ascontiguousarray(y[::-1])  # of the other network, where there are two
         return np.asarray((self.a + self.b).mean(axis=0) / 2)
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), **{name: getattr(self, name) for name in "abcp"}}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        for name in "abcp":
-            setattr(self, name, np.array(state[name], dtype=np.float32))
 
 
 def within(f: BatchOutput) -> tuple[Tensor, Tensor]:
@@ -130,10 +122,10 @@ def within(f: BatchOutput) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GSC(PairCleaner):
+class GSC(WarmupCleaner):
     """Labels by the agreement of a pair's neighbours in both modalities and by its matching probability.
 
-    Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
+    Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
     Parameters
     ----------
@@ -143,50 +135,23 @@ class GSC(PairCleaner):
         Weight of the loss within the modalities.
     beta : float in [0, 1]
         Weight of an epoch's figures in the labels.
-    warmup : int
-        Epochs before the first labels; 1 in the paper, whose epochs have a thousand steps.
-    label_epochs : int, optional
-        Epochs with labels that enter the soft correspondence; all when None.
     label_pass : {"eval", "batch"}
         Where the labels' figures come from.
     """
 
     method_name: ClassVar[str] = "gsc"
 
-    networks: int = 2
-    gamma: float = 1.0
-    beta: float = 0.7
-    warmup: int = 2
-    label_epochs: int | None = 4
-    label_pass: str = "eval"
-    epochs: int = 12
-    weight_decay: float = 0.0
+    networks: int = whole(2, 1, most=2)
+    gamma: float = number(1.0, least=0)
+    beta: float = number(0.7, least=0, most=1)
+    warmup: int = 2  # 1 in the paper, whose epochs have a thousand steps
+    label_pass: str = choice("eval", "batch")
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The settings of the public code for Flickr30K (GSC+; ``networks=1`` is GSC), with ``changes``."""
-        settings: dict[str, Any] = {
-            "backbone": "sgr", "dim": 1024, "dim_sim": 256, "epochs": 60, "lr": 2e-4, "lr_update": 15, "tau": 0.07,
-            "batch_size": 128, "eval_group_size": 128, "exclude_duplicates": False, "near_duplicates": False,
-            "standardise": False, "image_drop": 0.0, "text_drop": 0.0, "weight_decay": 0.0, "warmup": 1,
-            "label_epochs": None, "label_pass": "batch", "gamma": 0.01,
-        }  # fmt: skip
-        return cls(**{**settings, **changes})
+    warm_loss = "infonce"
+    _strategy = _Consistent
+    _paper: ClassVar[dict[str, Any]] = {
+        **PAPERS, "epochs": 60, "lr_update": 15, "tau": 0.07, "warmup": 1, "label_pass": "batch", "gamma": 0.01,
+    }  # fmt: skip
 
-    def _validate(self) -> None:
-        super()._validate()
-        check_whole("gsc", "networks", self.networks, 1)
-        check_number("gsc", "networks", self.networks, most=2)
-        check_number("gsc", "gamma", self.gamma, least=0)
-        check_number("gsc", "beta", self.beta, least=0, most=1)
-        check_whole("gsc", "warmup", self.warmup, 1)
-        check_whole("gsc", "label_epochs", self.label_epochs, 1, none=True)
-        check_choice("gsc", "label_pass", self.label_pass, ("eval", "batch"))
-
-    def _procedure(self, data: TrainingData) -> _Consistent:
-        tau = self.label_tau or self.tau
-        return _Consistent(
-            len(data), networks=self.networks, gamma=self.gamma, beta=self.beta, label_pass=self.label_pass,
-            warmup=self.warmup, label_epochs=self.label_epochs, tau=tau,
-            warm_objective=InfoNCELoss(tau=self.tau),
-        )  # fmt: skip
+    def _stages(self) -> list[TrainingStage]:
+        return self._one_stage()

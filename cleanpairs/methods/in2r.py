@@ -24,19 +24,19 @@ compares it with the other's). Its terms of noisy pairs are off unless asked for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from cleanpairs.core.parameters import check_choice, check_number, check_whole
+from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.methods.memory_bank import FeatureMemory
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
+from cleanpairs.trainer import BatchOutput, EpochContext
 
 __all__ = ["IN2R", "GraphRefiner"]
 
@@ -60,17 +60,12 @@ class GraphRefiner(nn.Module):
 
 
 class _Neighbours(Splitting):
-    def __init__(
-        self, n: int, *, memory: int, neighbours: int, noisy_weight: float, within_weight: float, reduction: str,
-        nce: InfoNCEWithRCE, **settings: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(n, **settings)
-        self.neighbours, self.noisy_weight, self.within_weight = neighbours, noisy_weight, within_weight
-        self.reduction, self.nce = reduction, nce
-        self.within = self.pair_objective
+    def __init__(self, n: int, method: Any) -> None:
+        super().__init__(n, method)
+        self.nce, self.within = InfoNCEWithRCE(tau=method.tau), self.pair_objective
         if isinstance(self.within, TripletLoss):
             self.within = TripletLoss(margin=WITHIN_MARGIN, negatives="hard")
-        self.memories = [FeatureMemory(memory) for _ in range(self.networks)]
+        self.memories = [FeatureMemory(min(method.memory, max(4, n))) for _ in range(self.networks)]
 
     def head(self, model: Any) -> nn.Module:
         """Refiners of texts for images, and of images for texts."""
@@ -87,10 +82,10 @@ class _Neighbours(Splitting):
         if not self.split_known:
             return self.agreeing(view, first, again, self.warm_objective, self.warm_objective).mean()
         clean = self.agreeing(view, first, again, self.pair_objective, self.within)
-        loss = clean.sum() if self.reduction == "sum" else clean.mean()
+        loss = clean.sum() if self.method.reduction == "sum" else clean.mean()
         self.remember(network, first)
-        if at_least_two(noisy) and len(self.memories[network]) >= self.neighbours and self.noisy_weight:
-            loss = loss + self.noisy_weight * self.rectified(view, network, noisy)
+        if at_least_two(noisy) and len(self.memories[network]) >= self.method.neighbours and self.method.noisy_weight:
+            loss = loss + self.method.noisy_weight * self.rectified(view, network, noisy)
         return loss
 
     def agreeing(self, view: EpochContext, first: BatchOutput, again: BatchOutput, across: Any, within: Any) -> Tensor:
@@ -98,10 +93,10 @@ class _Neighbours(Splitting):
         again = again.select(np.argsort(again.rows)[np.argsort(np.argsort(first.rows))])
         ones, excluded = torch.ones(len(first.rows), device=view.device), first.excluded
         loss: Tensor = across(first.similarity(), ones, excluded)
-        if self.within_weight:
+        if self.method.within_weight:
             V = view.similarity(first.model, first.images, again.images)
             U = view.similarity(first.model, first.texts, again.texts)
-            loss = loss + self.within_weight * (within(V, ones, excluded) + within(U, ones, excluded))
+            loss = loss + self.method.within_weight * (within(V, ones, excluded) + within(U, ones, excluded))
         return loss
 
     def remember(self, network: int, f: BatchOutput) -> None:
@@ -125,22 +120,10 @@ class _Neighbours(Splitting):
             (f, bank.images, bank.texts, of_images),
             (g, bank.texts, bank.images, of_texts),
         ):
-            near = (z.detach() @ same.T).topk(self.neighbours, dim=1).indices  # (n, k)
+            near = (z.detach() @ same.T).topk(self.method.neighbours, dim=1).indices  # (n, k)
             target = refiner(partners[near])
             loss = loss + self.nce(z @ target.T, torch.ones_like(z[:, 0]), noisy.excluded).mean()
         return loss
-
-    def state(self) -> dict[str, Any]:
-        memories = {
-            f"memory.{k}.{name}": v for k, memory in enumerate(self.memories) for name, v in memory.state().items()
-        }
-        return {**super().state(), **memories}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        for k, memory in enumerate(self.memories):
-            prefix = f"memory.{k}."
-            memory.load_state({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -164,33 +147,15 @@ class IN2R(SplittingCleaner):
     method_name: ClassVar[str] = "in2r"
 
     label_epochs: int | None = 3
-    memory: int = 65_536
-    neighbours: int = 4
-    noisy_weight: float = 0.5
-    within_weight: float = 1.0
-    reduction: str = "mean"
+    memory: int = whole(65_536, 4)
+    neighbours: int = whole(4, 1)
+    noisy_weight: float = number(0.5, least=0)
+    within_weight: float = number(1.0, least=0)
+    reduction: str = choice("mean", "sum")
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The settings of the public code (Flickr30K), with ``changes``."""
-        settings: dict[str, Any] = {
-            **cls._paper_settings(), "backbone": "vse_inf", "tau": 0.05, "lr": 5e-4, "weight_decay": 1e-4,
-            "lr_update": 15, "warmup": 1, "warm_loss": "rce", "epochs": 41, "image_drop": 0.2, "text_drop": 0.2,
-            "neighbours": 1, "reduction": "sum",
-        }  # fmt: skip
-        return cls(**{**settings, **changes})
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_whole("in2r", "memory", self.memory, 4)
-        check_whole("in2r", "neighbours", self.neighbours, 1)
-        check_number("in2r", "noisy_weight", self.noisy_weight, least=0)
-        check_number("in2r", "within_weight", self.within_weight, least=0)
-        check_choice("in2r", "reduction", self.reduction, ("mean", "sum"))
-
-    def _procedure(self, data: TrainingData) -> _Neighbours:
-        return _Neighbours(
-            len(data), memory=min(self.memory, max(4, len(data))), neighbours=self.neighbours,
-            noisy_weight=self.noisy_weight, within_weight=self.within_weight, reduction=self.reduction,
-            nce=InfoNCEWithRCE(tau=self.tau), **self._split_settings(),
-        )  # fmt: skip
+    _strategy = _Neighbours
+    _paper: ClassVar[dict[str, Any]] = {
+        **SplittingCleaner._papers, "backbone": "vse_inf", "tau": 0.05, "lr": 5e-4, "weight_decay": 1e-4,
+        "lr_update": 15, "warmup": 1, "warm_loss": "rce", "epochs": 41, "image_drop": 0.2, "text_drop": 0.2,
+        "neighbours": 1, "reduction": "sum",
+    }  # fmt: skip

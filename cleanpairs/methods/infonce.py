@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.averaged import Trusting
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.infonce import InfoNCELoss

@@ -22,13 +22,13 @@ mismatched image with a caption of the whole mismatched part and lets both meet 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cleanpairs.core.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.rematching import RematchingLoss
@@ -36,7 +36,7 @@ from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.scoring import Embeddings
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
+from cleanpairs.trainer import BatchOutput, EpochContext
 
 __all__ = ["L2RM", "CostNet"]
 
@@ -68,27 +68,21 @@ class CostNet(nn.Module):
 
 
 class _Rematching(Splitting):
-    def __init__(
-        self, n: int, *, batch_size: int, transport_tau: float, mass: float, reg: float, cost: str, cost_lr: float,
-        kept: int, by_mass: bool, rematch_weight: float, search: str, divergence: str, masked: bool, **settings: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(n, networks=1, mixture="beta", **settings)
-        self.rematching = RematchingLoss(tau=transport_tau, by_mass=by_mass, divergence=divergence)
-        self.masked = masked
-        self.batch_size, self.mass, self.reg, self.cost = batch_size, mass, reg, cost
-        self.rematch_weight = rematch_weight
-        self.cost_lr, self.kept, self.search = cost_lr, kept, search
+    networks = 1
+    mixture = "beta"
+    kept = (*Splitting.kept, "partner")
+
+    def __init__(self, n: int, method: Any) -> None:
+        super().__init__(n, method)
+        self.rematching = RematchingLoss(method.transport_tau, method.by_mass, method.divergence)
         self.partner = np.arange(n, dtype=np.int64)  # search="corpus": the pair whose caption suits the image
 
-    def head(self, model: Any) -> nn.Module | None:
-        return CostNet(self.batch_size) if self.cost == "learned" else None
-
     def head_lr(self) -> float:
-        return self.cost_lr
+        return float(self.method.cost_lr)
 
     def judge(self, view: EpochContext) -> np.ndarray:
         self.y[0] = self.w[0]
-        if self.search == "corpus":
+        if self.method.search == "corpus":
             self.look_up(view)
         return np.asarray(self.w[0])
 
@@ -98,15 +92,15 @@ class _Rematching(Splitting):
         noisy = np.flatnonzero(self.w[0] <= self.clean_above)
         if len(noisy) < 3:
             return
-        encoded = view.encoded(0)
-        found = top_k(encoded.images.vectors[view.data.image_index[noisy]], encoded.texts.vectors[noisy], 2)
+        images, texts = view.pair_vectors(0)
+        found = top_k(images[noisy], texts[noisy], 2)
         first = noisy[np.maximum(found.indices, 0)]  # (n, 2)
         self.partner[noisy] = np.where(first[:, 0] == noisy, first[:, 1], first[:, 0])
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
         """With ``search="corpus"`` a mismatched batch is made of images and the pairs that hold their captions."""
         batches = super().batches(view, network)
-        if self.search != "corpus" or not self.split_known:
+        if self.method.search != "corpus" or not self.split_known:
             return batches
         size = max(2, view.settings.batch_size // 2)
         out: list[tuple[np.ndarray, ...]] = []
@@ -127,10 +121,11 @@ class _Rematching(Splitting):
         S = noisy.similarity()  # (n, n)
         with torch.no_grad():
             cost = self.costs(view, S.detach()).clamp_min(1e-10)
-            diagonal = torch.eye(len(S), dtype=torch.bool, device=S.device) if self.masked else None
-            plan = partial_transport(cost, mass=self.mass, reg=self.reg, forbidden=diagonal).plan.to(S.dtype)
-        loss = loss + self.rematch_weight * self.rematching(S, plan).mean()
-        if self.cost == "learned" and len(clean.rows) == len(noisy.rows):
+            diagonal = torch.eye(len(S), dtype=torch.bool, device=S.device) if self.method.masked else None
+            m = self.method
+            plan = partial_transport(cost, mass=m.mass, reg=m.transport_reg, forbidden=diagonal).plan.to(S.dtype)
+        loss = loss + self.method.rematch_weight * self.rematching(S, plan).mean()
+        if self.method.cost == "learned" and len(clean.rows) == len(noisy.rows):
             loss = loss + self.cost_loss(view, clean, noisy)
         return loss
 
@@ -144,7 +139,7 @@ class _Rematching(Splitting):
     def cost_loss(self, view: EpochContext, clean: BatchOutput, noisy: BatchOutput) -> Tensor:
         """Eq. 6 on reconstructed pairs: a few matched images at random slots among mismatched images."""
         n = len(clean.rows)
-        kept = min(self.kept, n)
+        kept = min(self.method.kept, n)
         column = torch.randperm(n)[:kept]  # the captions whose images are kept
         slot = torch.randperm(n)[:kept]  # where their images stand
         with torch.no_grad():
@@ -152,13 +147,6 @@ class _Rematching(Splitting):
             own = clean.select(column.numpy())
             S[slot.to(S.device)] = view.similarity(clean.model, own.images, clean.texts)
         return self.costs(view, S)[slot.to(S.device), column.to(S.device)].sum()
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "partner": self.partner}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        self.partner = np.array(state["partner"], dtype=np.int64)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -198,49 +186,23 @@ class L2RM(SplittingCleaner):
     method_name: ClassVar[str] = "l2rm"
 
     label_epochs: int | None = 2
-    mass: float = 0.1
-    transport_reg: float = 0.01
-    transport_tau: float = 0.05
-    cost: str = "learned"
-    cost_lr: float = 2e-6
-    kept: int = 8
+    mass: float = number(0.1, above=0, most=1)
+    transport_reg: float = number(0.01, above=0)
+    transport_tau: float = number(0.05, above=0)
+    cost: str = choice("learned", "cosine")
+    cost_lr: float = number(2e-6, above=0)
+    kept: int = whole(8, 1)
     masked: bool = True
-    divergence: str = "symmetric"
+    divergence: str = choice("symmetric", "kl", "infonce")
     by_mass: bool = False
-    rematch_weight: float = 0.1
-    rematch_mass: float = 0.5
-    search: str = "batch"
+    rematch_weight: float = number(0.1, least=0)
+    rematch_mass: float = number(0.5, above=0, most=1)
+    search: str = choice("batch", "corpus")
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(
-            **{
-                **cls._paper_settings(),
-                "backbone": "sgr",
-                "epochs": 40,
-                "lr_update": 15,
-                "tau": 0.05,
-                "warm_loss": "rce",
-                "rematch_weight": 0.5,
-                **changes,
-            }
-        )
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_number("l2rm", "mass", self.mass, above=0, most=1)
-        check_number("l2rm", "transport_reg", self.transport_reg, above=0)
-        check_number("l2rm", "transport_tau", self.transport_tau, above=0)
-        check_choice("l2rm", "cost", self.cost, ("learned", "cosine"))
-        check_number("l2rm", "cost_lr", self.cost_lr, above=0)
-        check_whole("l2rm", "kept", self.kept, 1)
-        check_number("l2rm", "rematch_weight", self.rematch_weight, least=0)
-        check_number("l2rm", "rematch_mass", self.rematch_mass, above=0, most=1)
-        check_flag("l2rm", "by_mass", self.by_mass)
-        check_flag("l2rm", "masked", self.masked)
-        check_choice("l2rm", "divergence", self.divergence, ("symmetric", "kl", "infonce"))
-        check_choice("l2rm", "search", self.search, ("batch", "corpus"))
+    _strategy = _Rematching
+    _paper: ClassVar[dict[str, Any]] = {
+        **SplittingCleaner._papers, "lr_update": 15, "tau": 0.05, "warm_loss": "rce", "rematch_weight": 0.5,
+    }  # fmt: skip
 
     def head(self, model: Any) -> CostNet | None:
         """The learned cost, where it is one."""
@@ -272,11 +234,3 @@ class L2RM(SplittingCleaner):
             )
 
         return search
-
-    def _procedure(self, data: TrainingData) -> _Rematching:
-        return _Rematching(
-            len(data), batch_size=self.batch_size, transport_tau=self.transport_tau, mass=self.mass,
-            reg=self.transport_reg, cost=self.cost, cost_lr=self.cost_lr, kept=self.kept, by_mass=self.by_mass,
-            rematch_weight=self.rematch_weight, search=self.search, divergence=self.divergence, masked=self.masked,
-            **self._split_settings(),
-        )  # fmt: skip

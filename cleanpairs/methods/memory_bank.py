@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cleanpairs.ops.matching import places
+
 __all__ = ["FeatureMemory", "Remembered"]
 
 
@@ -72,12 +74,7 @@ class FeatureMemory:
 
     def position_of(self, rows: np.ndarray) -> np.ndarray:
         """Where each of ``rows`` (n,) stands in :meth:`arrays`, -1 where it does not: (n,) int64."""
-        known = self.rows[: self.filled]
-        order = np.argsort(known, kind="stable")
-        at = np.minimum(np.searchsorted(known[order], rows), max(len(known) - 1, 0))
-        if not len(known):
-            return np.full(len(rows), -1, dtype=np.int64)
-        return np.where(known[order][at] == rows, order[at], -1)
+        return places(self.rows[: self.filled], rows)
 
     def state(self) -> dict[str, Any]:
         """What :meth:`load_state` goes on from."""

@@ -21,15 +21,17 @@ step ahead is ``lookahead`` of the weights' norm; the meta step is taken every `
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.parameters import check_number, check_whole
+from cleanpairs.core.parameters import number, whole
 from cleanpairs.data import load_pairs
 from cleanpairs.encoders.tokenizer import pack
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
@@ -70,22 +72,19 @@ def meta_gradient_weights(
 
 
 class _Correcting(Splitting):
+    mixture = "beta"
     needs_whole_graph = True  # a gradient at weights a step ahead
 
-    def __init__(
-        self, n: int, meta: TrainingData, *, meta_batch: int, meta_every: int, meta_lr: float, lookahead: float,
-        **settings: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(n, mixture="beta", **settings)
-        self.meta, self.meta_batch, self.meta_every = meta, meta_batch, meta_every
-        self.meta_lr, self.lookahead = meta_lr, lookahead
+    def __init__(self, n: int, method: Any, meta: TrainingData) -> None:
+        super().__init__(n, method)
+        self.meta = meta
         self.smooth = TripletLoss(margin=self.margin, negatives="mean")  # its slope is not zero almost everywhere
 
     def head(self, model: Any) -> nn.Module:
         return CorrectionNet(model.dim)
 
     def head_lr(self) -> float:
-        return self.meta_lr
+        return float(self.method.meta_lr)
 
     def vectors(self, f: BatchOutput) -> Tensor:
         """Similarity vectors (B, E + 1) of the pairs of a batch, without gradient."""
@@ -100,7 +99,7 @@ class _Correcting(Splitting):
         for k in range(self.networks):
             encoded, rows = view.encoded(k), np.arange(self.n)
             head: Any = view.networks[k].head
-            z_image, z_text = encoded.images.vectors[view.data.image_index], encoded.texts.vectors
+            z_image, z_text = view.pair_vectors(k)
             own = encoded.paired(view.data.image_index, rows)
             product = z_image * z_text * z_image.shape[1] ** 0.5
             s = torch.from_numpy(np.concatenate([product, own[:, None]], axis=1)).to(view.device)
@@ -123,7 +122,7 @@ class _Correcting(Splitting):
         weight = head(self.vectors(noisy))  # (n,), with the gradient of theta alone
         each = self.pair_objective(noisy.similarity(), torch.ones(len(noisy.rows), device=view.device), noisy.excluded)
         loss = loss + (weight.detach() * each).mean()
-        if seed % self.meta_every == 0:
+        if seed % self.method.meta_every == 0:
             slope = self.slopes(view, network, loss, noisy, seed)
             if slope is not None:
                 loss = loss + (slope * weight).mean()  # its gradient is theta's meta gradient
@@ -140,7 +139,7 @@ class _Correcting(Splitting):
         norm = torch.sqrt(sum((g**2).sum() for g in grad.values()))  # type: ignore[arg-type]
         if not bool(norm > 0):
             return None
-        eta = float(self.lookahead * size / norm)
+        eta = float(self.method.lookahead * size / norm)
         ahead = {k: (p - eta * grad[k]).requires_grad_() for k, p in start.items()}
         meta = self.meta_inputs(view, seed)
         with self.frozen(model):
@@ -153,19 +152,14 @@ class _Correcting(Splitting):
         scale = float(slope.abs().mean())
         return slope / scale if scale > 0 and np.isfinite(scale) else None
 
-    def frozen(self, model: Any) -> Any:
+    @contextmanager
+    def frozen(self, model: Any) -> Iterator[None]:
         """Evaluation mode for a while: dropout would drown a finite difference."""
-        from contextlib import contextmanager
-
-        @contextmanager
-        def evaluating() -> Any:
-            model.eval()
-            try:
-                yield
-            finally:
-                model.train()
-
-        return evaluating()
+        model.eval()
+        try:
+            yield
+        finally:
+            model.train()
 
     def smooth_loss(self, view: EpochContext, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
         """Triplet loss (n,) over the mean of the negatives, of a model with other weights; in the order asked for."""
@@ -184,7 +178,7 @@ class _Correcting(Splitting):
 
     def meta_inputs(self, view: EpochContext, seed: int) -> tuple[Tensor, Any, Tensor]:
         rng = np.random.default_rng(seed)
-        return self.inputs(view, self.meta, rng.permutation(len(self.meta))[: self.meta_batch])
+        return self.inputs(view, self.meta, rng.permutation(len(self.meta))[: self.method.meta_batch])
 
     def recognition(self, view: EpochContext, network: int, seed: int) -> Tensor:
         """Cross entropy of V on right meta pairs and on pairs put together wrongly; theta's gradient alone."""
@@ -235,22 +229,15 @@ class MSCN(SplittingCleaner):
     method_name: ClassVar[str] = "mscn"
 
     meta: Any = None
-    meta_batch: int = 64
-    meta_every: int = 4
-    meta_lr: float = 1e-3
-    lookahead: float = 1e-2
+    meta_batch: int = whole(64, 2)
+    meta_every: int = whole(4, 1)
+    meta_lr: float = number(1e-3, above=0)
+    lookahead: float = number(1e-2, above=0)
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(**{**cls._paper_settings(), "backbone": "sgr", "epochs": 40, "lr_update": 30, **changes})
+    _paper: ClassVar[dict[str, Any]] = SplittingCleaner._papers
 
     def _validate(self) -> None:
         super()._validate()
-        check_whole("mscn", "meta_batch", self.meta_batch, 2)
-        check_whole("mscn", "meta_every", self.meta_every, 1)
-        check_number("mscn", "meta_lr", self.meta_lr, above=0)
-        check_number("mscn", "lookahead", self.lookahead, above=0)
         if self.meta is None:
             raise ConfigError(
                 "meta of mscn must be a small clean set of pairs, on which it learns its correction, found None: "
@@ -275,7 +262,4 @@ class MSCN(SplittingCleaner):
             image_group=pairs.pair_image_group[usable],
             text_group=pairs.text_group[usable],
         )
-        return _Correcting(
-            len(data), meta, meta_batch=self.meta_batch, meta_every=self.meta_every, meta_lr=self.meta_lr,
-            lookahead=self.lookahead, **self._split_settings(),
-        )  # fmt: skip
+        return _Correcting(len(data), self, meta)

@@ -18,24 +18,19 @@ code's label broadcasts to (B, B) by a slip of shapes, which is not repeated; an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from cleanpairs.core.parameters import check_number
+from cleanpairs.core.parameters import number
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.objectives.triplet import prediction
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
+from cleanpairs.trainer import EpochContext
 
 __all__ = ["NCR"]
 
 
 class _Rectifying(Splitting):
-    def __init__(self, n: int, *, noisy_weight: float, **settings: Any) -> None:
-        super().__init__(n, **settings)
-        self.noisy_weight = noisy_weight
-
     def judge(self, view: EpochContext) -> np.ndarray:
         r = np.stack([self.figure(view, k, lambda S, excluded: prediction(S, excluded, self.margin)) for k in range(2)])
         r = np.clip(r, 0, 1)
@@ -43,11 +38,6 @@ class _Rectifying(Splitting):
             w = self.w[1 - k]
             self.y[k] = np.where(w > self.clean_above, w + (1 - w) * r[k], r.mean(axis=0))
         return np.asarray(self.w.mean(axis=0) * self.y.mean(axis=0))
-
-    def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
-        y = self.y[network]
-        loss = self.pair_loss(clean, clean.of(y))
-        return loss if noisy is None else loss + self.noisy_weight * self.pair_loss(noisy, noisy.of(y))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -65,25 +55,7 @@ class NCR(SplittingCleaner):
     method_name: ClassVar[str] = "ncr"
 
     label_epochs: int | None = 3
-    noisy_weight: float = 0.1
+    noisy_weight: float = number(0.1, least=0)
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The paper's settings (Flickr30K), with ``changes``."""
-        return cls(
-            **{
-                **cls._paper_settings(),
-                "backbone": "sgr",
-                "epochs": 40,
-                "lr_update": 30,
-                "noisy_weight": 1.0,
-                **changes,
-            }
-        )
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_number("ncr", "noisy_weight", self.noisy_weight, least=0)
-
-    def _procedure(self, data: TrainingData) -> _Rectifying:
-        return _Rectifying(len(data), noisy_weight=self.noisy_weight, **self._split_settings())
+    _strategy = _Rectifying
+    _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "noisy_weight": 1.0}

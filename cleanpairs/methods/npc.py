@@ -25,19 +25,17 @@ The paper leaves no label; here it is the mean of w over the first ``label_epoch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.core.parameters import check_number, check_whole
-from cleanpairs.estimators import PairCleaner
-from cleanpairs.methods.splitting import Splitting
+from cleanpairs.core.parameters import number, whole
+from cleanpairs.methods.splitting import Splitting, WarmupCleaner
 from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.ops.search import top_k
-from cleanpairs.trainer import EpochContext, TrainingData, TrainingStage
+from cleanpairs.trainer import EpochContext
 
 __all__ = ["NPC", "negative_weight"]
 
@@ -51,13 +49,13 @@ def negative_weight(before: Tensor, after: Tensor) -> Tensor:
 
 
 class _PreAware(Splitting):
+    networks = 1
+    kept = (*Splitting.kept, "nearest", "weight")
     needs_whole_graph = True  # gradients of a step that is taken back
 
-    def __init__(
-        self, n: int, *, bank_above: float, objective: InfoNCELoss, lr: float, weight_decay: float, **settings: Any
-    ) -> None:
-        super().__init__(n, networks=1, **settings)
-        self.bank_above, self.objective, self.lr, self.weight_decay = bank_above, objective, lr, weight_decay
+    def __init__(self, n: int, method: Any) -> None:
+        super().__init__(n, method)
+        self.objective = InfoNCELoss(tau=method.tau)
         self.nearest = np.full((2, n), -1, dtype=np.int64)  # of the bank: by image, by text; -1: there is none yet
         self.weight = np.ones(n, dtype=np.float32)  # of the last step that a pair took part in
 
@@ -72,11 +70,9 @@ class _PreAware(Splitting):
 
     def judge(self, view: EpochContext) -> np.ndarray:
         """The bank is built once, the split itself goes on."""
-        bank = np.flatnonzero(self.w[0] > self.bank_above)
+        bank = np.flatnonzero(self.w[0] > self.method.bank_above)
         if self.nearest[0, 0] < 0 and len(bank) >= 2:
-            encoded = view.encoded(0)
-            images, texts = encoded.images.vectors[view.data.image_index], encoded.texts.vectors
-            for k, z in enumerate((images, texts)):
+            for k, z in enumerate(view.pair_vectors(0)):
                 self.nearest[k] = bank[np.maximum(top_k(z, z[bank], 1).indices[:, 0], 0)]
         return np.asarray(self.w[0])
 
@@ -100,7 +96,7 @@ class _PreAware(Splitting):
         ones = torch.ones(len(rows), device=view.device)
         network = view.networks[0]
         parameters = [p for p in network.parameters() if p.requires_grad]
-        groups: list[dict[str, Any]] = getattr(network.model, "parameter_groups", lambda lr: [])(self.lr)
+        groups: list[dict[str, Any]] = getattr(network.model, "parameter_groups", lambda lr: [])(self.method.lr)
         rates = {id(p): group["lr"] for group in groups for p in group["params"]}  # of pretrained towers and heads
         loss = 2 * self.objective(f.similarity(), ones, f.excluded).mean()
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -108,8 +104,8 @@ class _PreAware(Splitting):
         with torch.no_grad():
             for p, g in zip(parameters, gradients, strict=True):
                 if g is not None:  # AdamW's first step
-                    rate = rates.get(id(p), self.lr)
-                    p.mul_(1 - rate * self.weight_decay).sub_(rate * g / (g.abs() + TINY))
+                    rate = rates.get(id(p), self.method.lr)
+                    p.mul_(1 - rate * self.method.weight_decay).sub_(rate * g / (g.abs() + TINY))
             after = self.bank_losses(view, banks)
             for p, old in zip(parameters, kept, strict=True):
                 p.copy_(old)
@@ -128,20 +124,12 @@ class _PreAware(Splitting):
         model.train()
         return torch.stack(found)
 
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "nearest": self.nearest, "weight": self.weight}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        self.nearest = np.array(state["nearest"], dtype=np.int64)
-        self.weight = np.array(state["weight"], dtype=np.float32)
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class NPC(PairCleaner):
+class NPC(WarmupCleaner):
     """Pairs weigh by what a step on them would do to trusted neighbours.
 
-    Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
+    Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
     Parameters
     ----------
@@ -149,40 +137,16 @@ class NPC(PairCleaner):
         Epochs on all pairs before the memory bank is built; 0 for an ``encoder`` that is trained already.
     bank_above : float in [0, 1]
         Least clean probability of the memory bank's pairs.
-    label_epochs : int, optional
-        Epochs behind the warm-up whose split enters the soft correspondence; all when None.
     """
 
     method_name: ClassVar[str] = "npc"
 
-    warmup: int = 4
-    bank_above: float = 0.9
-    label_epochs: int | None = 4
-    epochs: int = 12
-    weight_decay: float = 0.0
+    warmup: int = whole(4, 0)
+    bank_above: float = number(0.9, least=0, below=1)
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The settings of the public code (CLIP ViT-B/32, fine-tuned whole), with ``changes``."""
-        settings: dict[str, Any] = {
-            "encoder": "openai/clip-vit-base-patch32", "tune": "full", "encoder_lr": 2e-7, "lr": 2e-7, "tau": 0.01,
-            "warmup": 0, "epochs": 5, "batch_size": 256, "eval_group_size": 256, "weight_decay": 0.2,
-            "grad_clip": 10.0, "exclude_duplicates": False, "near_duplicates": False, "label_epochs": 1,
-        }  # fmt: skip
-        return cls(**{**settings, **changes})
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_whole("npc", "warmup", self.warmup, 0)
-        check_number("npc", "bank_above", self.bank_above, least=0, below=1)
-        check_whole("npc", "label_epochs", self.label_epochs, 1, none=True)
-
-    def _stages(self) -> list[TrainingStage]:
-        return self._one_stage(self.warmup)
-
-    def _procedure(self, data: TrainingData) -> _PreAware:
-        return _PreAware(
-            len(data), bank_above=self.bank_above, objective=InfoNCELoss(tau=self.tau), lr=self.lr,
-            weight_decay=self.weight_decay, warmup=self.warmup, label_epochs=self.label_epochs,
-            tau=self.label_tau or self.tau, warm_objective=InfoNCEWithRCE(tau=self.tau),
-        )  # fmt: skip
+    _strategy = _PreAware
+    _paper: ClassVar[dict[str, Any]] = {  # CLIP ViT-B/32, fine-tuned whole
+        "encoder": "openai/clip-vit-base-patch32", "tune": "full", "encoder_lr": 2e-7, "lr": 2e-7, "tau": 0.01,
+        "warmup": 0, "epochs": 5, "batch_size": 256, "eval_group_size": 256, "weight_decay": 0.2,
+        "grad_clip": 10.0, "exclude_duplicates": False, "near_duplicates": False, "label_epochs": 1,
+    }  # fmt: skip

@@ -24,13 +24,13 @@ the batch only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cleanpairs.core.parameters import check_choice, check_flag, check_number, check_whole
+from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
@@ -40,7 +40,7 @@ from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.searches import pseudo_captioning
 from cleanpairs.scoring import Embeddings
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
+from cleanpairs.trainer import BatchOutput, EpochContext
 
 __all__ = ["PC2", "PseudoClassifier"]
 
@@ -59,26 +59,19 @@ class PseudoClassifier(nn.Module):
 
 
 class _PseudoCaptioning(Splitting):
-    def __init__(
-        self, n: int, *, classes: int, class_tau: float, entropy_weight: float, class_lr: float,
-        search: str, reduction: str, noisy_weight: float, pseudo_weight: float, rectify: bool, donors: str,
-        **settings: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(n, half=True, **settings)
-        self.classes, self.class_tau, self.entropy_weight = classes, class_tau, entropy_weight
-        self.class_lr, self.search, self.reduction = class_lr, search, reduction
-        self.noisy_weight, self.pseudo_weight, self.rectify, self.donors = noisy_weight, pseudo_weight, rectify, donors
-        self.p = np.zeros((self.networks, n, classes), dtype=np.float32)  # of the last epoch
+    half = True
+    kept = (*Splitting.kept, "p", "p_known", "donor", "donor_similarity")
+
+    def __init__(self, n: int, method: Any) -> None:
+        super().__init__(n, method)
+        self.p = np.zeros((self.networks, n, method.classes), dtype=np.float32)  # of the last epoch
         self.p_known = False
         self.previous: np.ndarray | None = None
         self.donor = np.full((self.networks, n), -1, dtype=np.int64)  # search="corpus": the clean pair found
         self.donor_similarity = np.zeros((self.networks, n), dtype=np.float32)
 
-    def head(self, model: Any) -> nn.Module:
-        return PseudoClassifier(model.dim, self.classes, self.class_tau)
-
     def head_lr(self) -> float:
-        return self.class_lr
+        return float(self.method.class_lr)
 
     def end_epoch(self, view: EpochContext) -> None:
         """Every epoch's predictions are kept, for the next one's oscillation."""
@@ -107,8 +100,8 @@ class _PseudoCaptioning(Splitting):
                     steady = np.where(split.clean >= 0.5, split.clean, 0).astype(np.float32)
             values.append(self.w[k] + (1 - self.w[k]) * steady)
         for k in range(self.networks):
-            self.y[k] = values[1 - k] if self.rectify else 1
-        if self.search == "corpus":
+            self.y[k] = values[1 - k] if self.method.rectify else 1
+        if self.method.search == "corpus":
             self.look_up(view)
         return np.asarray(np.mean(values, axis=0))
 
@@ -119,8 +112,8 @@ class _PseudoCaptioning(Splitting):
             if not len(clean):
                 continue
             unit = unit_rows(self.p[k])
-            if view is not None and self.donors == "embeddings":
-                unit = view.encoded(k).images.vectors[view.data.image_index]
+            if view is not None and self.method.donors == "embeddings":
+                unit = view.pair_vectors(k)[0]
             found = top_k(unit, unit[clean], 2)
             own = clean[found.indices[:, 0]] == np.arange(self.n)  # a clean pair's nearest is itself
             column = own.astype(np.int64) if found.indices.shape[1] > 1 else np.zeros(self.n, dtype=np.int64)
@@ -132,8 +125,8 @@ class _PseudoCaptioning(Splitting):
         """L_pse of the clean pairs and the weighted L_ent of all."""
         head: Any = view.networks[network].head
         p, q = head(clean.model.vector(clean.images)), head(clean.model.vector(clean.texts))
-        spread = negative_batch_entropy(head(everyone.model.vector(everyone.images)))
-        return self.pseudo_weight * self.reduced(pseudo_classification(p, q)) + self.entropy_weight * spread
+        spread = self.method.entropy_weight * negative_batch_entropy(head(everyone.model.vector(everyone.images)))
+        return self.method.pseudo_weight * self.reduced(pseudo_classification(p, q)) + spread
 
     def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         warm = self.warm_objective(f.similarity(), f.of(np.ones(self.n, np.float32)), f.excluded)
@@ -141,7 +134,7 @@ class _PseudoCaptioning(Splitting):
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """The half-clean, half-noisy batch goes through the network at once; donors of another batch with it."""
-        if self.search != "corpus" or not self.split_known or len(batch) == 1:
+        if self.method.search != "corpus" or not self.split_known or len(batch) == 1:
             return super().loss(view, network, batch, seed)
         donors = np.unique(self.donor[network][batch[1]])
         f = view.forward(network, *batch, np.setdiff1d(donors, batch[0]), seed=seed)
@@ -155,11 +148,10 @@ class _PseudoCaptioning(Splitting):
         head: Any = view.networks[network].head
         with torch.no_grad():
             p_clean, p_noisy = clean.model.vector(clean.images).float(), noisy.model.vector(noisy.images).float()
-            if self.donors == "classes":
+            if self.method.donors == "classes":
                 p_clean, p_noisy = head(p_clean).softmax(dim=1), head(p_noisy).softmax(dim=1)
-            found = pseudo_caption(p_noisy, p_clean)
-        texts = clean.select(found.index.cpu().numpy())
-        return loss + self.captioned(view, noisy, texts, found.similarity)
+            index, similarity = pseudo_caption(p_noisy, p_clean)
+        return loss + self.captioned(view, noisy, clean.select(index.cpu().numpy()), similarity)
 
     def joint_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         """As :meth:`split_loss`, with captions that were found in the whole corpus."""
@@ -175,25 +167,15 @@ class _PseudoCaptioning(Splitting):
     def captioned(self, view: EpochContext, noisy: BatchOutput, texts: BatchOutput, s: Tensor) -> Tensor:
         """Triplet of noisy images with the captions that they were given; equal captions are no negatives."""
         S = view.similarity(noisy.model, noisy.images, texts.texts)  # (n, n)
-        return self.noisy_weight * self.reduced(self.triplet(S, s.clamp(0, 1), view.duplicates(noisy.rows, texts.rows)))
+        loss = self.triplet(S, s.clamp(0, 1), view.duplicates(noisy.rows, texts.rows))
+        return self.method.noisy_weight * self.reduced(loss)
 
     def reduced(self, loss: Tensor) -> Tensor:
         """Per-pair losses (n,) to the one of the batch; L_ent, which is of a batch, weighs by their number in a sum."""
-        return loss.sum() if self.reduction == "sum" else loss.mean()
+        return loss.sum() if self.method.reduction == "sum" else loss.mean()
 
     def pair_loss(self, f: BatchOutput, y: Tensor) -> Tensor:
         return self.reduced(self.pair_objective(f.similarity(), y, f.excluded))
-
-    def state(self) -> dict[str, Any]:
-        return {
-            **super().state(), "p": self.p, "p_known": self.p_known, "donor": self.donor,
-            "donor_similarity": self.donor_similarity,
-        }  # fmt: skip
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        self.p, self.p_known = np.array(state["p"]), bool(state["p_known"])
-        self.donor, self.donor_similarity = np.array(state["donor"]), np.array(state["donor_similarity"])
 
 
 def _scaled(x: np.ndarray) -> np.ndarray:
@@ -233,35 +215,19 @@ class PC2(SplittingCleaner):
 
     method_name: ClassVar[str] = "pc2"
 
-    classes: int = 128
-    class_tau: float = 0.1
-    class_lr: float = 5e-3
-    entropy_weight: float = 10.0
-    noisy_weight: float = 1.0
-    pseudo_weight: float = 1.0
+    classes: int = whole(128, 2)
+    class_tau: float = number(0.1, above=0)
+    class_lr: float = number(5e-3, above=0)
+    entropy_weight: float = number(10.0, least=0)
+    noisy_weight: float = number(1.0, least=0)
+    pseudo_weight: float = number(1.0, least=0)
     rectify: bool = True
-    donors: str = "classes"
-    search: str = "batch"
-    reduction: str = "mean"
+    donors: str = choice("classes", "embeddings")
+    search: str = choice("batch", "corpus")
+    reduction: str = choice("mean", "sum")
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The paper's settings (Flickr30K), with ``changes``."""
-        settings = {"backbone": "sgr", "epochs": 55, "lr_update": 30, "reduction": "sum"}
-        return cls(**{**cls._paper_settings(), **settings, **changes})
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_whole("pc2", "classes", self.classes, 2)
-        check_number("pc2", "class_tau", self.class_tau, above=0)
-        check_number("pc2", "class_lr", self.class_lr, above=0)
-        check_number("pc2", "entropy_weight", self.entropy_weight, least=0)
-        check_number("pc2", "noisy_weight", self.noisy_weight, least=0)
-        check_number("pc2", "pseudo_weight", self.pseudo_weight, least=0)
-        check_flag("pc2", "rectify", self.rectify)
-        check_choice("pc2", "donors", self.donors, ("classes", "embeddings"))
-        check_choice("pc2", "search", self.search, ("batch", "corpus"))
-        check_choice("pc2", "reduction", self.reduction, ("mean", "sum"))
+    _strategy = _PseudoCaptioning
+    _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "epochs": 55, "reduction": "sum"}
 
     def head(self, model: Any) -> PseudoClassifier:
         """The pseudo-classifier."""
@@ -282,11 +248,3 @@ class PC2(SplittingCleaner):
             for head, z in zip(self.heads_, parts, strict=True)
         ]
         return np.asarray((torch.cat(each, dim=1) / len(each) ** 0.5).float().cpu().numpy())
-
-    def _procedure(self, data: TrainingData) -> _PseudoCaptioning:
-        return _PseudoCaptioning(
-            len(data), classes=self.classes, class_tau=self.class_tau, class_lr=self.class_lr,
-            entropy_weight=self.entropy_weight, search=self.search, reduction=self.reduction,
-            noisy_weight=self.noisy_weight, pseudo_weight=self.pseudo_weight, rectify=self.rectify, donors=self.donors,
-            **self._split_settings(),
-        )  # fmt: skip

@@ -12,7 +12,8 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from cleanpairs.estimators.batches import filled
+from cleanpairs.estimators.batches import RowScorer, filled
+from cleanpairs.estimators.encoders import check_vectors
 from cleanpairs.features import ImageMatrix, encoded_matrix
 from cleanpairs.methods.normalised import NormalisedScore
 from cleanpairs.ops.matching import unit_rows
@@ -22,7 +23,6 @@ from cleanpairs.ops.search import TopK
 __all__ = [
     "Precomputed",
     "PrecomputedScorer",
-    "checked",
     "image_matrix_of",
     "no_donors",
     "precomputed_cosines",
@@ -75,17 +75,13 @@ class Precomputed:
         return unit_rows(np.asarray(array)[:, 0]), z_text, faults
 
 
-class PrecomputedScorer:
+class PrecomputedScorer(RowScorer):
     """Scores given vectors, batch by batch; see :class:`cleanpairs.estimators.batches.RowScorer`."""
 
     compares_vectors = True
 
     def __init__(self, score: NormalisedScore) -> None:
         self.score, self.hashes = score, score.kind != "none"
-
-    def __call__(self, batch: RowBatch, data: str) -> np.ndarray:
-        """Correspondence (k,) float32; a caption whose vector is zero is a fault, as in :meth:`Given.vectors`."""
-        return self.compared(batch, *self.embedded(batch, data))
 
     def compared(self, batch: RowBatch, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
         """See :class:`cleanpairs.estimators.batches.RowScorer`."""
@@ -97,7 +93,9 @@ class PrecomputedScorer:
 
     @torch.inference_mode()
     def embedded(self, batch: RowBatch, data: str) -> tuple[np.ndarray, np.ndarray]:
-        """Unit vectors (k, E) float32 of both sides, as :meth:`Given.vectors` has them."""
+        """Unit vectors (k, E) float32 of both sides; a caption whose vector is zero is a fault, as in
+        :meth:`Precomputed.vectors`.
+        """
         images, texts = batch.vectors, batch.text_vectors
         if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
             raise _not_of_one_length(images, texts)
@@ -156,7 +154,8 @@ def image_matrix_of(
     """
     array = pairs.images.array()
     if array is not None and (image_encoder == "features" or not _has_images(pairs)):
-        return ImageMatrix(checked(array, model)[:, None], {}, "clip-score", None)
+        check_vectors(array, model)
+        return ImageMatrix(array, {}, "clip-score", None)
     if array is None and image_encoder == "features":
         raise ConfigError("image encoder 'features' needs precomputed vectors, and the data has none; use 'auto'")
     return encoded_matrix(pairs, model, progress=progress)
@@ -165,13 +164,3 @@ def image_matrix_of(
 def _has_images(pairs: Pairs) -> bool:
     """Whether there is any encoded image beside the vectors."""
     return any(data is not None for _, chunk in pairs.images.iter_encoded(1024) for data in chunk)
-
-
-def checked(array: np.ndarray, model: PretrainedCLIP) -> np.ndarray:
-    """(m, E) out of (m, E) or (m, 1, E)."""
-    if array.shape[-1] != model.dim or array.shape[1:-1] not in ((), (1,)):
-        raise DataError(
-            f"the model {model.name} makes one vector of {model.dim} dimensions of an image, and this data has vectors "
-            f"of {' x '.join(map(str, array.shape[1:]))}: give the images themselves, or vectors of this model"
-        )
-    return np.asarray(array, dtype=np.float32).reshape(len(array), model.dim)

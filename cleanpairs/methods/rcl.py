@@ -8,12 +8,13 @@ probability of an evaluation pass, averaged over the epochs up to ``label_epochs
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from cleanpairs.core.parameters import check_choice, check_whole
+from cleanpairs.core.parameters import choice, whole
 from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
+from cleanpairs.methods.splitting import PAPERS
 from cleanpairs.objectives.complementary import ComplementaryLoss
 from cleanpairs.trainer import SingleNetwork, TrainingData
 
@@ -36,26 +37,11 @@ class RCL(PairCleaner):
 
     method_name: ClassVar[str] = "rcl"
 
-    kind: str = "log"
-    start: int = 3
-    label_epochs: int | None = 6
+    kind: str = choice("log", "tan", "gce", "exp")
+    start: int = whole(3, 1)
+    label_epochs: int | None = whole(6, 1, none=True)
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The paper's settings (Flickr30K), with ``changes``."""
-        settings: dict[str, Any] = {
-            "backbone": "sgr", "dim": 1024, "dim_sim": 256, "epochs": 40, "lr": 2e-4, "lr_update": 30, "tau": 0.05,
-            "batch_size": 128, "eval_group_size": 128, "exclude_duplicates": False,
-            "near_duplicates": False, "standardise": False, "image_drop": 0.0,
-            "text_drop": 0.0, "weight_decay": 0.0, "label_epochs": None,
-        }  # fmt: skip
-        return cls(**{**settings, **changes})
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_choice("rcl", "kind", self.kind, ("log", "tan", "gce", "exp"))
-        check_whole("rcl", "start", self.start, 1)
-        check_whole("rcl", "label_epochs", self.label_epochs, 1, none=True)
+    _paper: ClassVar[dict[str, Any]] = {**PAPERS, "epochs": 40, "lr_update": 30, "tau": 0.05}
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         return SingleNetwork(

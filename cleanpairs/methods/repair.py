@@ -25,13 +25,13 @@ stands for it in distances and in the choice of f_j, and the chosen image or tex
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.core.parameters import check_number, check_whole
+from cleanpairs.core.parameters import number, whole
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.base import State
 from cleanpairs.methods.memory_bank import FeatureMemory
@@ -40,7 +40,7 @@ from cleanpairs.ops.ranks import rank_correlation
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.searches import half_replacing
 from cleanpairs.scoring import Embeddings
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData
+from cleanpairs.trainer import BatchOutput, EpochContext
 
 __all__ = ["REPAIR", "correspondence_of_ranks"]
 
@@ -58,14 +58,11 @@ def ends_of_ranks(c: np.ndarray) -> tuple[float, float]:
 
 
 class _Repairing(Splitting):
-    def __init__(
-        self, n: int, *, memory: int, neighbours: int, eta: float, noisy_weight: float, replace_after: int, seed: int,
-        **settings: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(n, **settings)
-        self.neighbours, self.eta, self.noisy_weight, self.seed = neighbours, eta, noisy_weight, seed
-        self.replace_after = replace_after
-        self.memories = [FeatureMemory(memory) for _ in range(self.networks)]
+    kept = (*Splitting.kept, "ends")
+
+    def __init__(self, n: int, method: Any) -> None:
+        super().__init__(n, method)
+        self.memories = [FeatureMemory(method.memory) for _ in range(self.networks)]
         self.ends = np.tile(np.array([0.0, 1.0]), (self.networks, 1))
 
     # -- labels -----------------------------------------------------------------------------------------------------
@@ -74,10 +71,10 @@ class _Repairing(Splitting):
         c_y = []
         for k, memory in enumerate(self.memories):
             memory.to(view.device)
-            z_image, z_text = self.vectors(view, k)
+            z_image, z_text = (torch.from_numpy(z).to(view.device) for z in view.pair_vectors(k))  # (N, E)
             if not len(memory):  # nothing was trained on clean pairs yet: they are taken as they stand
                 clean = np.flatnonzero(self.w[k] > self.clean_above)
-                chosen = np.random.default_rng([self.seed, k]).permutation(clean)[: memory.size]
+                chosen = np.random.default_rng([self.method.random_state, k]).permutation(clean)[: memory.size]
                 memory.push(z_image[chosen], z_text[chosen], chosen)
             c = self.correlation(memory, z_image, z_text, np.arange(self.n))
             self.ends[k] = ends_of_ranks(c)
@@ -85,12 +82,6 @@ class _Repairing(Splitting):
         for k in range(self.networks):
             self.y[k] = c_y[1 - k]
         return np.asarray((np.mean(c_y, axis=0) + self.w.mean(axis=0)) / 2)
-
-    def vectors(self, view: EpochContext, network: int) -> tuple[Tensor, Tensor]:
-        """(N, E) of the images and of the texts of all pairs, on the device."""
-        encoded = view.encoded(network)
-        images, texts = encoded.images.vectors[view.data.image_index], encoded.texts.vectors
-        return torch.from_numpy(images).to(view.device), torch.from_numpy(texts).to(view.device)
 
     def correlation(
         self, memory: FeatureMemory, z_image: Tensor, z_text: Tensor, rows: np.ndarray | None
@@ -110,13 +101,13 @@ class _Repairing(Splitting):
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, clean.of(self.y[network]))
         memory = self.memories[network]
-        if noisy is not None and len(memory) and view.epoch > self.replace_after:
-            wrong = np.asarray((self.w[:, noisy.rows] < self.eta).all(axis=0))
+        if noisy is not None and len(memory) and view.epoch > self.method.replace_after:
+            wrong = np.asarray((self.w[:, noisy.rows] < self.method.eta).all(axis=0))
             if wrong.sum() >= 2:
                 mismatched = noisy.select(wrong)
                 replaced = self.replaced(view, network, mismatched, image=True)
                 replaced = replaced + self.replaced(view, network, mismatched, image=False)
-                loss = loss + self.noisy_weight * replaced
+                loss = loss + self.method.noisy_weight * replaced
         with torch.no_grad():
             memory.push(clean.model.vector(clean.images), clean.model.vector(clean.texts), clean.rows)
         return loss
@@ -129,7 +120,7 @@ class _Repairing(Splitting):
             kept = f.model.vector(kept_state).detach().float()  # (n, E)
         bank = memory.arrays()
         same, other = (bank.texts, bank.images) if image else (bank.images, bank.texts)
-        near = (kept @ same.T).topk(min(self.neighbours, len(same)), dim=1).indices
+        near = (kept @ same.T).topk(min(self.method.neighbours, len(same)), dim=1).indices
         scores = torch.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest
         entries = near.gather(1, scores.argmax(dim=1, keepdim=True))[:, 0]  # (n,) of the memory
         given = other[entries]
@@ -146,21 +137,6 @@ class _Repairing(Splitting):
         S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal
         excluded = view.duplicates(sources if image else f.rows, f.rows if image else sources)
         return self.pair_objective(S, y, excluded).mean()
-
-    # -- state ------------------------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        state = {**super().state(), "ends": self.ends}
-        for k, memory in enumerate(self.memories):
-            state.update({f"memory.{k}.{name}": value for name, value in memory.state().items()})
-        return state
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        self.ends = np.array(state["ends"])
-        for k, memory in enumerate(self.memories):
-            prefix = f"memory.{k}."
-            memory.load_state({name[len(prefix) :]: v for name, v in state.items() if name.startswith(prefix)})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -185,33 +161,15 @@ class REPAIR(SplittingCleaner):
 
     method_name: ClassVar[str] = "repair"
 
-    memory: int = 4096
-    neighbours: int = 32
-    eta: float = 0.25
-    noisy_weight: float = 0.15
-    replace_after: int = 0
+    memory: int = whole(4096, 4)
+    neighbours: int = whole(32, 1)
+    eta: float = number(0.25, least=0, most=1)
+    noisy_weight: float = number(0.15, least=0)
+    replace_after: int = whole(0, 0)
 
-    @classmethod
-    def paper(cls, **changes: Any) -> Self:
-        """The paper's settings (Flickr30K), with ``changes``."""
-        settings = {"backbone": "sgr", "epochs": 40, "lr_update": 30, "replace_after": 20}
-        return cls(**{**cls._paper_settings(), **settings, **changes})
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_whole("repair", "memory", self.memory, 4)
-        check_whole("repair", "neighbours", self.neighbours, 1)
-        check_number("repair", "eta", self.eta, least=0, most=1)
-        check_number("repair", "noisy_weight", self.noisy_weight, least=0)
-        check_whole("repair", "replace_after", self.replace_after, 0)
+    _strategy = _Repairing
+    _paper: ClassVar[dict[str, Any]] = {**SplittingCleaner._papers, "replace_after": 20}
 
     def _search(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> DonorSearch:
         """Half-replacing over the trusted pairs: what is nearest in the kept modality offers its other half."""
         return half_replacing(images.vectors[pairs.image_index], texts.vectors, self.neighbours)
-
-    def _procedure(self, data: TrainingData) -> _Repairing:
-        return _Repairing(
-            len(data), memory=self.memory, neighbours=self.neighbours, eta=self.eta,
-            noisy_weight=self.noisy_weight, replace_after=self.replace_after, seed=self.random_state,
-            **self._split_settings(),
-        )  # fmt: skip

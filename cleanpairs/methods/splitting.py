@@ -18,98 +18,69 @@ warm-up: later losses tell less, since wrong pairs have been learnt by heart by 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
-from cleanpairs.core.parameters import check_choice, check_number, check_whole
+from cleanpairs.core.parameters import choice, number, whole
+from cleanpairs.core.resumable import Resumable
 from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.estimators import PairCleaner
+from cleanpairs.methods.memory_bank import FeatureMemory
 from cleanpairs.objectives.base import Objective
 from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean
-from cleanpairs.ops.matching import matching_probability
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingStage
+from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, TrainingStage, TrainingStrategy
 
-__all__ = ["Splitting", "SplittingCleaner"]
+__all__ = ["PAPERS", "Splitting", "SplittingCleaner", "WarmupCleaner"]
 
 
 UNSPLIT = 0.45  # losses that do not split give clean probabilities from 1 down to 1 - UNSPLIT: all are clean
 
+# What the presets of the papers on SGRAF's backbones share.
+PAPERS: dict[str, Any] = {
+    "backbone": "sgr", "dim": 1024, "dim_sim": 256, "lr": 2e-4, "weight_decay": 0.0, "batch_size": 128,
+    "eval_group_size": 128, "exclude_duplicates": False, "near_duplicates": False, "standardise": False,
+    "image_drop": 0.0, "text_drop": 0.0, "label_epochs": None,
+}  # fmt: skip
 
-class Splitting:
-    """TrainingStrategy of a method that splits; a method overrides :meth:`judge` and :meth:`split_loss`.
 
-    Parameters
-    ----------
-    n : int
-        Number of pairs.
-    networks : {1, 2}
-    warmup : int
-        Epochs on all pairs before the first split.
-    warm_objective : Objective
-        Their loss.
-    mixture : {"gaussian", "beta"}
-    clean_above : float
-        Pairs with w above it are trained on as clean.
-    margin : float
-        Of the triplet loss.
-    label_epochs : int, optional
-        Epochs behind the warm-up whose labels enter the value; all when None.
-    split_by : {"probability", "triplet"}
-        What is split: 1 minus the matching probability at ``tau``, or the triplet loss over the mean of the negatives.
-    curve : float
-        Of the soft margin.
-    clean_loss : {"rce", "triplet"}
-        Loss of the pairs behind the warm-up: see :class:`SplittingCleaner`.
-    half : bool
-        A step holds half a batch of clean and half a batch of noisy pairs, instead of one of each.
+class Splitting(Resumable, TrainingStrategy):
+    """TrainingStrategy of a method that splits n pairs; it overrides :meth:`judge` and :meth:`split_loss`.
+
+    ``method``: the settings, a :class:`WarmupCleaner`. Of a strategy: ``networks`` {1, 2}; ``mixture`` {"gaussian",
+    "beta"}; ``half``: a step holds half a batch of clean and half a batch of noisy pairs, instead of one of each.
     """
 
-    def __init__(
-        self,
-        n: int,
-        *,
-        networks: int = 2,
-        warmup: int = 5,
-        warm_objective: Objective,
-        mixture: str = "gaussian",
-        clean_above: float = 0.5,
-        margin: float = 0.2,
-        label_epochs: int | None = None,
-        half: bool = False,
-        split_by: str = "probability",
-        tau: float = 0.07,
-        curve: float = 10.0,
-        clean_loss: str = "rce",
-    ) -> None:
-        self.n, self.networks, self.warmup, self.warm_objective = n, networks, warmup, warm_objective
-        self.mixture, self.clean_above, self.margin, self.label_epochs, self.half = (
-            mixture, clean_above, margin, label_epochs, half,
-        )  # fmt: skip
-        self.split_by, self.tau = split_by, tau
-        self.triplet = TripletLoss(margin=margin, curve=curve, negatives="hard")
-        self.pair_objective: Objective = self.triplet if clean_loss == "triplet" else InfoNCEWithRCE(tau=tau)
-        self.w = np.ones((networks, n), dtype=np.float32)  # probability of being clean, as each network sees it
-        self.y = np.ones((networks, n), dtype=np.float32)  # labels for each network's training
+    networks: int = 2
+    mixture: ClassVar[str] = "gaussian"
+    half: ClassVar[bool] = False
+    kept: ClassVar[tuple[str, ...]] = ("w", "y", "total", "counted", "split_known", "has_split")
+
+    def __init__(self, n: int, method: Any) -> None:
+        self.n, self.method = n, method
+        self.warmup, self.clean_above, self.label_epochs = method.warmup, method.clean_above, method.label_epochs
+        self.tau, self.margin = method.label_tau or method.tau, method.margin
+        self.warm_objective: Objective = method._warm_objective()
+        self.triplet = TripletLoss(margin=self.margin, curve=method.curve, negatives="hard")
+        by_triplet = method.clean_loss == "triplet"
+        self.pair_objective: Objective = self.triplet if by_triplet else InfoNCEWithRCE(tau=self.tau)
+        self.w = np.ones((self.networks, n), dtype=np.float32)  # probability of being clean, as each network sees it
+        self.y = np.ones((self.networks, n), dtype=np.float32)  # labels for each network's training
         self.total = np.zeros(n, dtype=np.float64)
         self.counted = 0
         self.split_known = False  # a look at the losses has been taken
-        self.has_split = np.zeros(networks, dtype=bool)  # and they did split
-        self.mean_probability: float | None = None
-        self.note: str | None = None
+        self.has_split = np.zeros(self.networks, dtype=bool)  # and they did split
+        self.memories: list[FeatureMemory] = []  # of the methods that have one a network
 
     # -- what a method says -----------------------------------------------------------------------------------------
 
     def head(self, model: Any) -> nn.Module | None:
-        """Nothing beside the model, unless a method says so."""
-        return None
-
-    def head_lr(self) -> float | None:
-        """The model's."""
-        return None
+        """What is kept with the model, unless a method says so."""
+        found: nn.Module | None = self.method.head(model)
+        return found
 
     def judge(self, view: EpochContext) -> np.ndarray:
         """Set ``self.y`` out of ``self.w``; return the soft correspondence (N,) as this epoch sees it."""
@@ -121,8 +92,10 @@ class Splitting:
         return self.warm_objective(f.similarity(), f.of(np.ones(self.n, np.float32)), f.excluded).mean()
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
-        """Loss of a batch of clean and a batch of noisy pairs."""
-        raise NotImplementedError
+        """Loss of a batch of clean and a batch of noisy pairs: of both by their labels, the latter weighted."""
+        y = self.y[network]
+        loss = self.pair_loss(clean, clean.of(y))
+        return loss if noisy is None else loss + self.method.noisy_weight * self.pair_loss(noisy, noisy.of(y))
 
     def pair_loss(self, f: BatchOutput, y: Tensor) -> Tensor:
         """Mean loss of the pairs of a batch with their labels y (B,)."""
@@ -130,19 +103,14 @@ class Splitting:
 
     # -- the procedure ----------------------------------------------------------------------------------------------
 
-    def start_epoch(self, view: EpochContext) -> None:
-        """The split was made when the last epoch ended."""
-
     def clean_rows(self, network: int) -> np.ndarray:
         """Pairs that ``network`` trains on as clean: by the other network's split, where there are two."""
         return np.flatnonzero(self.w[(network + 1) % self.networks] > self.clean_above)
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
         """All pairs in the warm-up; then clean and noisy ones side by side, the noisy ones as often as needed."""
-        if not self.split_known:
-            return view.all_batches(network)
         clean = self.clean_rows(network)
-        if len(clean) < 2:
+        if not self.split_known or len(clean) < 2:
             return view.all_batches(network)
         noisy = np.setdiff1d(np.arange(self.n), clean)
         size = max(2, view.settings.batch_size // 2) if self.half else view.settings.batch_size
@@ -197,14 +165,18 @@ class Splitting:
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
         """Loss (N,) of every pair in evaluation mode, scaled to [0, 1]."""
-        if self.split_by == "probability":
-            return 1 - self.figure(view, network, lambda S, excluded: matching_probability(S, self.tau, excluded))
+        if self.method.split_by == "probability":
+            return 1 - self.probability(view, network)
         loss = self.figure(view, network, lambda S, excluded: pair_loss_mean(S, excluded, self.margin))
         return scaled(loss)
 
-    def figure(self, view: EpochContext, network: int, figure: Any, rounds: int | None = None) -> np.ndarray:
+    def figure(self, view: EpochContext, network: int, figure: Any) -> np.ndarray:
         """A figure (N,) float32 of every pair, in random groups of the corpus."""
-        return view.figure(network, figure, seed=view.seed(7, network), rounds=rounds)
+        return view.figure(network, figure, seed=view.seed(7, network))
+
+    def probability(self, view: EpochContext, network: int) -> np.ndarray:
+        """Matching probability (N,) float32 of every pair, in the same groups."""
+        return view.probability(network, self.tau, seed=view.seed(7, network))
 
     def labels(self) -> np.ndarray:
         """0 where no network trains on a pair as clean."""
@@ -217,18 +189,18 @@ class Splitting:
         return (self.total / self.counted).astype(np.float32)
 
     def state(self) -> dict[str, Any]:
-        """Splits, labels and sums."""
-        return {
-            "w": self.w, "y": self.y, "total": self.total, "counted": self.counted, "split_known": self.split_known,
-            "has_split": self.has_split,
-        }  # fmt: skip
+        """Splits, labels, sums and memories."""
+        memories = {
+            f"memory.{k}.{name}": v for k, memory in enumerate(self.memories) for name, v in memory.state().items()
+        }
+        return {**super().state(), **memories}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
-        self.w, self.y = np.array(state["w"], dtype=np.float32), np.array(state["y"], dtype=np.float32)
-        self.total = np.array(state["total"], dtype=np.float64)
-        self.has_split = np.array(state["has_split"], dtype=bool)
-        self.counted, self.split_known = int(state["counted"]), bool(state["split_known"])
+        super().load_state(state)
+        for k, memory in enumerate(self.memories):
+            prefix = f"memory.{k}."
+            memory.load_state({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
 
 
 def scaled(x: np.ndarray) -> np.ndarray:
@@ -243,16 +215,51 @@ def at_least_two(f: BatchOutput | None) -> bool:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SplittingCleaner(PairCleaner):
-    """Parameters of the methods that split.
+class WarmupCleaner(PairCleaner):
+    """Parameters of the methods that split behind a warm-up; which strategy they train by is ``_strategy``.
 
     Parameters
     ----------
     warmup : int
         Epochs on all pairs before the first split.
+    label_epochs : int, optional
+        Epochs behind the warm-up whose labels enter the soft correspondence; all when None.
+    """
+
+    warmup: int = whole(4, 1)
+    label_epochs: int | None = whole(4, 1, none=True)
+    epochs: int = 12
+    weight_decay: float = 0.0
+
+    # Settings of those that have them, see :class:`SplittingCleaner`; no parameters here.
+    warm_loss = "rce"
+    split_by = "probability"
+    clean_loss = "rce"
+    margin, curve, clean_above = 0.2, 10.0, 0.5
+
+    _strategy: ClassVar[type[Splitting]]
+
+    def _stages(self) -> list[TrainingStage]:
+        return self._one_stage(self.warmup)
+
+    def _procedure(self, data: TrainingData) -> Splitting:
+        return self._strategy(len(data), self)
+
+    def _warm_objective(self) -> Objective:
+        if self.warm_loss in ("mean", "sum"):
+            return TripletLoss(margin=self.margin, negatives=self.warm_loss)
+        return InfoNCELoss(tau=self.tau) if self.warm_loss == "infonce" else InfoNCEWithRCE(tau=self.tau)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SplittingCleaner(WarmupCleaner):
+    """Parameters of the methods that split as NCR does, beside those of :class:`WarmupCleaner`.
+
+    Parameters
+    ----------
     warm_loss : {"rce", "mean", "sum", "infonce"}
-        Their loss: cross entropy with its reverse (:mod:`cleanpairs.objectives.rce`), or without; or the triplet over
-        the mean, or the sum, of the negatives.
+        Loss of the warm-up: cross entropy with its reverse (:mod:`cleanpairs.objectives.rce`), or without; or the
+        triplet over the mean, or the sum, of the negatives.
     split_by : {"probability", "triplet"}
         What is split: 1 minus the matching probability at ``tau``, or the triplet loss over the mean of the negatives.
     clean_loss : {"rce", "triplet"}
@@ -262,55 +269,16 @@ class SplittingCleaner(PairCleaner):
         alpha and m of the soft margin alpha (m^y - 1) / (m - 1).
     clean_above : float in [0, 1]
         Pairs with a clean probability above it are trained on as clean.
-    label_epochs : int, optional
-        Epochs behind the warm-up whose labels enter the soft correspondence; all when None.
     """
 
-    warmup: int = 4
-    warm_loss: str = "rce"
-    split_by: str = "probability"
-    clean_loss: str = "rce"
-    margin: float = 0.2
-    curve: float = 10.0
-    clean_above: float = 0.5
-    label_epochs: int | None = 4
-    epochs: int = 12
-    weight_decay: float = 0.0
+    warm_loss: str = choice("rce", "mean", "sum", "infonce")
+    split_by: str = choice("probability", "triplet")
+    clean_loss: str = choice("rce", "triplet")
+    margin: float = number(0.2, above=0)
+    curve: float = number(10.0, above=1)
+    clean_above: float = number(0.5, least=0, below=1)
 
-    def _validate(self) -> None:
-        super()._validate()
-        name = self.method_name
-        check_whole(name, "warmup", self.warmup, 1)
-        check_choice(name, "warm_loss", self.warm_loss, ("rce", "mean", "sum", "infonce"))
-        check_choice(name, "clean_loss", self.clean_loss, ("rce", "triplet"))
-        check_choice(name, "split_by", self.split_by, ("probability", "triplet"))
-        check_number(name, "margin", self.margin, above=0)
-        check_number(name, "curve", self.curve, above=1)
-        check_number(name, "clean_above", self.clean_above, least=0, below=1)
-        check_whole(name, "label_epochs", self.label_epochs, 1, none=True)
-
-    def _stages(self) -> list[TrainingStage]:
-        return self._one_stage(self.warmup)
-
-    def _split_settings(self) -> dict[str, Any]:
-        warm: Objective = InfoNCEWithRCE(tau=self.tau)
-        if self.warm_loss == "infonce":
-            warm = InfoNCELoss(tau=self.tau)
-        elif self.warm_loss != "rce":
-            warm = TripletLoss(margin=self.margin, negatives=self.warm_loss)
-        return {
-            "warmup": self.warmup, "margin": self.margin, "clean_above": self.clean_above,
-            "label_epochs": self.label_epochs,
-            "split_by": self.split_by, "tau": self.label_tau or self.tau, "warm_objective": warm,
-            "curve": self.curve, "clean_loss": self.clean_loss,
-        }  # fmt: skip
-
-    @staticmethod
-    def _paper_settings() -> dict[str, Any]:
-        """What the papers of this family share."""
-        return {
-            "dim": 1024, "dim_sim": 256, "batch_size": 128, "eval_group_size": 128, "lr": 2e-4, "warmup": 5,
-            "label_epochs": None, "split_by": "triplet", "clean_loss": "triplet", "warm_loss": "mean",
-            "exclude_duplicates": False,
-            "near_duplicates": False, "standardise": False, "image_drop": 0.0, "text_drop": 0.0,
-        }  # fmt: skip
+    _papers: ClassVar[dict[str, Any]] = {
+        **PAPERS, "warmup": 5, "split_by": "triplet", "clean_loss": "triplet", "warm_loss": "mean", "epochs": 40,
+        "lr_update": 30,
+    }  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cleanpairs.core.parameters import check_number, check_whole
-from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.core.parameters import number, whole
+from cleanpairs.correspondence.averaged import Trusting
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.triplet import TripletLoss
@@ -34,13 +34,8 @@ class Triplet(PairCleaner):
 
     method_name: ClassVar[str] = "triplet"
 
-    margin: float = 0.2
-    warmup: int = 1
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_number("triplet", "margin", self.margin, above=0)
-        check_whole("triplet", "warmup", self.warmup, 0)
+    margin: float = number(0.2, above=0)
+    warmup: int = whole(1, 0)
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         return SingleNetwork(

@@ -5,8 +5,7 @@ r"""Evidential loss of DECL (Qin et al., ACM MM 2022; Sensoy et al., NeurIPS 201
     m_ij  = a_ij / A_i                   expected probability
     L(i)  = sum_j (y_ij - m_ij)^2 + m_ij (1 - m_ij) / (A_i + 1)  +  w KL(Dir(a~_i) || Dir(1))
 
-y is one-hot, a~_i = y + (1 - y) a_i: the evidence of wrong answers should vanish. Both directions, averaged. The
-uncertainty is B / A_i.
+y is one-hot, a~_i = y + (1 - y) a_i: the evidence of wrong answers should vanish. Both directions, averaged.
 
 The divergence is the small difference of large log-gammas: it is taken in float64, since float32 loses its gradient
 where the evidence is strong (a sixth of it at tau = 0.03 and B = 128).
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = ["EvidentialLoss", "evidence", "uncertainty"]
+__all__ = ["EvidentialLoss", "evidence"]
 
 SMALLEST_TAU = 0.0125
 
@@ -29,13 +28,6 @@ SMALLEST_TAU = 0.0125
 def evidence(S: Tensor, tau: float) -> Tensor:
     """e_ij (B, B) > 0, of the same shape as S."""
     return torch.exp(torch.tanh(S) / tau)
-
-
-def uncertainty(S: Tensor, tau: float, excluded: Tensor | None = None) -> Tensor:
-    """Mean of both directions of K / A_i, K the number of answers that are not excluded: (B,) in (0, 1)."""
-    there = torch.ones_like(S) if excluded is None else (~excluded).to(S.dtype)  # (B, B)
-    alpha = (evidence(S, tau) + 1) * there
-    return (there.sum(dim=1) / alpha.sum(dim=1) + there.sum(dim=0) / alpha.sum(dim=0)) / 2
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,10 @@ p_i, q_i: class probabilities of pair i's image and text under one classifier wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-__all__ = ["PseudoCaption", "negative_batch_entropy", "oscillation", "pseudo_caption", "pseudo_classification"]
+__all__ = ["negative_batch_entropy", "oscillation", "pseudo_caption", "pseudo_classification"]
 
 
 def pseudo_classification(logits_image: Tensor, logits_text: Tensor) -> Tensor:
@@ -30,17 +28,10 @@ def oscillation(previous: Tensor, current: Tensor) -> Tensor:
     return (previous * (previous.clamp_min(tiny).log() - current.clamp_min(tiny).log())).sum(dim=1).clamp_min(0)
 
 
-@dataclass(frozen=True)
-class PseudoCaption:
-    """``index`` (n,) int64: the clean pair that lends its caption; ``similarity`` (n,) in [0, 1]."""
-
-    index: Tensor
-    similarity: Tensor
-
-
-def pseudo_caption(p_noisy: Tensor, p_clean: Tensor) -> PseudoCaption:
-    """Eq. 4: for each noisy prediction (n, K) the clean one (m, K) of highest cosine similarity; m >= 1."""
+def pseudo_caption(p_noisy: Tensor, p_clean: Tensor) -> tuple[Tensor, Tensor]:
+    """Eq. 4: for each noisy prediction (n, K) the clean one (m, K) of highest cosine similarity, which lends its
+    caption: (n,) int64, and that similarity (n,) in [0, 1]; m >= 1.
+    """
     unit = torch.nn.functional.normalize
-    similarity = unit(p_noisy, dim=1) @ unit(p_clean, dim=1).T  # (n, m)
-    best = similarity.max(dim=1)
-    return PseudoCaption(best.indices, best.values.clamp(0, 1))
+    best = (unit(p_noisy, dim=1) @ unit(p_clean, dim=1).T).max(dim=1)
+    return best.indices, best.values.clamp(0, 1)

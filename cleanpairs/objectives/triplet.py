@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = ["TripletLoss", "pair_loss_mean", "prediction", "soft_margin", "triplet_against"]
+__all__ = ["TripletLoss", "pair_loss_mean", "prediction", "soft_margin"]
 
 
 def soft_margin(labels: Tensor, margin: float = 0.2, curve: float = 10.0) -> Tensor:
@@ -68,53 +68,19 @@ class TripletLoss:
         none = torch.eye(len(S), dtype=torch.bool, device=S.device)
         if excluded is not None:
             none = none | excluded
-        return triplet_against(S.diagonal(), S, S.T, alpha, none, none.T, self.negatives)
+        both = ((S, none), (S.T, none.T))
+        return sum(_one_way(S.diagonal(), s, alpha, out, self.negatives) for s, out in both)  # type: ignore[return-value]
 
 
-def triplet_against(
-    positive: Tensor,
-    negatives_i2t: Tensor,
-    negatives_t2i: Tensor,
-    margins: Tensor,
-    excluded_i2t: Tensor | None = None,
-    excluded_t2i: Tensor | None = None,
-    negatives: str = "hard",
-) -> Tensor:
-    """Triplet loss of pairs against negatives that need not be their own batch.
-
-    Parameters
-    ----------
-    positive : (B,) float
-        Similarity of each pair.
-    negatives_i2t, negatives_t2i : (B, M), (B, M') float
-        Similarity of pair i's image with other texts, of its text with other images; M and M' may be 0.
-    margins : (B,) float
-        alpha_i, as from :func:`soft_margin`.
-    excluded_i2t, excluded_t2i : (B, M), (B, M') bool, optional
-        Entries that are no negatives, such as the pair itself.
-    negatives : {"hard", "mean", "sum"}
-
-    Returns
-    -------
-    (B,) float, >= 0
-    """
-    return _one_way(positive, negatives_i2t, margins, excluded_i2t, negatives) + _one_way(
-        positive, negatives_t2i, margins, excluded_t2i, negatives
-    )
-
-
-def _one_way(positive: Tensor, others: Tensor, margins: Tensor, excluded: Tensor | None, negatives: str) -> Tensor:
+def _one_way(positive: Tensor, others: Tensor, margins: Tensor, excluded: Tensor, negatives: str) -> Tensor:
     """Hinges of ``others`` (B, M) above ``positive`` less ``margins`` (B,), reduced over M as ``negatives`` says."""
-    hinge = (margins[:, None] - positive[:, None] + others).relu()  # (B, M)
-    if excluded is not None:
-        hinge = hinge.masked_fill(excluded, 0.0)
+    hinge = (margins[:, None] - positive[:, None] + others).relu().masked_fill(excluded, 0.0)  # (B, M)
     if negatives == "hard":
         return hinge.amax(dim=1) if hinge.shape[1] else hinge.sum(dim=1)  # a maximum of nothing is no number
     total = hinge.sum(dim=1)
     if negatives == "sum":
         return total
-    count = torch.full_like(total, hinge.shape[1]) if excluded is None else (~excluded).sum(dim=1).to(total.dtype)
-    return total / count.clamp_min(1)
+    return total / (~excluded).sum(dim=1).to(total.dtype).clamp_min(1)
 
 
 def pair_loss_mean(S: Tensor, excluded: Tensor | None = None, margin: float = 0.2) -> Tensor:

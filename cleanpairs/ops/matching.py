@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["LogProbabilities", "duplicate_mask", "log_probabilities", "matching_probability", "unit_rows"]
+__all__ = ["LogProbabilities", "duplicate_mask", "log_probabilities", "matching_probability", "places", "unit_rows"]
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,12 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
     """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
     x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
     return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+
+
+def places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Where each of ``wanted``, of any shape, stands in ``known`` (n,) of distinct entries; -1 where it does not."""
+    if not len(known):
+        return np.full(wanted.shape, -1)
+    order = np.argsort(known, kind="stable")
+    at = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
+    return np.where(known[order][at] == wanted, order[at], -1)

@@ -41,8 +41,7 @@ _IVF_BLOCK = 1 << 12  # queries
 _RANKED = 256  # queries whose candidates' vectors are held at once
 _ADDED = 1 << 16  # bank rows that are put into lists at once
 
-# Rows of the score block that the fall-back holds at once, in entries: 64 MiB of float32.
-_BLOCK_ENTRIES = 1 << 24
+_CPU_NUMBERS = 1 << 24  # of a block of the bank, and of scores, without FAISS
 _FLAT_BLOCK = 1 << 16  # queries of an exact search at once: FAISS itself takes 4,096
 _BLAS = 10_240  # numbers of all queries, above which FAISS is to multiply matrices
 _FAISS_GPU_K = 2048  # the most neighbours that FAISS's GPU indexes give
@@ -154,7 +153,7 @@ class Prepared:
             elif self._flat is not None:
                 best = self._flat.search(asked, found)
             else:
-                best = _search_exact(asked, self.rows, found)
+                best = _search_torch(asked, self.rows, found)
             scores[:, :found], indices[:, :found] = _ordered(*best)
         return scores, indices
 
@@ -200,7 +199,7 @@ def _in_lists(queries: np.ndarray, bank: np.ndarray, k: int, lists: int) -> Prep
     """
     m, d = bank.shape
     sample = queries[np.unique(np.linspace(0, len(queries) - 1, 2 * _SAMPLED).astype(np.int64))].astype(np.float32)
-    truth = _search_blocked(sample, bank, min(10, m))[1]
+    truth = _search_torch(sample, bank, min(10, m))[1]
     chooses = np.arange(len(sample)) % 2 == 0
     for part in (4, 2) if d > 512 else (2, 1) if d > 128 else (1,):  # finer codes where rows crowd
         index, probes = _index(bank, lists, part), 4
@@ -253,65 +252,32 @@ def _lists_for(n: int, m: int) -> int | None:
     return lists if n > 4 * lists else None  # each bank row is compared with all centres once
 
 
-def _search_exact(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k best in any order, by the fastest exact way that is there."""
-    faiss = _faiss()
-    if _gpu() and not _faiss_gpus(faiss):
-        return _search_torch(queries, bank, k)
-    return _search_blocked(queries, bank, k) if faiss is None else _search_faiss(queries, bank, k)
-
-
 def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Falling scores, ties by the smaller index: FAISS's mode and ``argpartition`` leave the order open."""
     order = np.lexsort((indices, -scores), axis=1)
     return np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
 
 
-def _search_faiss(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    faiss = _faiss()
-    assert faiss is not None
-    index: Any = faiss.IndexFlatIP(bank.shape[1])
-    if _faiss_gpus(faiss) and k <= _FAISS_GPU_K:
-        index = faiss.index_cpu_to_all_gpus(index)
-    index.add(bank)
-    scores, indices = index.search(queries, k)
-    return scores, indices
+def _search_torch(
+    queries: np.ndarray, bank: np.ndarray, k: int, device: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k best in any order by matrix products in float32, on a GPU where there is one.
 
-
-def _search_blocked(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks of queries against blocks of the bank, the best ``k`` so far carried along."""
-    n, m = len(queries), len(bank)
-    scores = np.full((n, k), -np.inf, np.float32)
-    indices = np.full((n, k), -1, np.int64)
-    columns = min(m, 1 << 15)
-    rows = max(1, _BLOCK_ENTRIES // columns)
-    for start in range(0, n, rows):
-        part = slice(start, start + rows)
-        for first in range(0, m, columns):
-            S = queries[part] @ bank[first : first + columns].T  # (rows, columns)
-            release(bank)
-            width = min(k, S.shape[1])
-            best = np.argpartition(-S, width - 1, axis=1)[:, :width]
-            merged = np.concatenate([scores[part], np.take_along_axis(S, best, 1)], axis=1)
-            names = np.concatenate([indices[part], best + first], axis=1)
-            keep = np.argpartition(-merged, k - 1, axis=1)[:, :k]
-            scores[part] = np.take_along_axis(merged, keep, 1)
-            indices[part] = np.take_along_axis(names, keep, 1)
-    return scores, indices
-
-
-def _search_torch(queries: np.ndarray, bank: np.ndarray, k: int, device: str = "cuda") -> tuple[np.ndarray, np.ndarray]:
-    """The same on a GPU, in float32; the bank goes there shard by shard, so that any bank fits."""
+    The bank goes there shard by shard, so that any bank fits, and the best so far are carried along.
+    """
     import torch
 
+    device = device or ("cuda" if _gpu() else "cpu")
     n, m = len(queries), len(bank)
-    shard = max(k, min(m, (1 << 32) // (4 * bank.shape[1])))  # 4 GiB
-    rows = max(1, min(n, (1 << 28) // shard))  # 1 GiB of scores
+    held, most = (1 << 30, 1 << 28) if device == "cuda" else (_CPU_NUMBERS, _CPU_NUMBERS)  # of the bank; scores
+    shard = max(k, min(m, held // bank.shape[1]))
+    rows = max(1, min(n, most // shard))
     scores = torch.full((n, k), -torch.inf)
     indices = torch.full((n, k), -1, dtype=torch.int64)
     with torch.inference_mode():
         for first in range(0, m, shard):
-            part = torch.from_numpy(bank[first : first + shard]).to(device)
+            part = torch.from_numpy(np.array(bank[first : first + shard], np.float32)).to(device)
+            release(bank)
             for start in range(0, n, rows):
                 s = slice(start, start + rows)
                 S = torch.from_numpy(queries[s]).to(device) @ part.T  # (rows, shard)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -151,9 +152,8 @@ def candidate_edges(
     bank, k)``: who does the search by the cosine, as :func:`cleanpairs.ops.search.top_k` does; ``scratch`` Scratch:
     where the edges lie, and the vectors that are searched in.
     """
-    image, text, mismatched, taken = corpus.image, corpus.text, corpus.mismatched, corpus.taken
+    image, text, mismatched = corpus.image, corpus.text, corpus.mismatched
     candidates = settings.candidates
-    n_text = int(text.group.max()) + 1 if len(text.group) else 0
     look = partial(top_k, scratch=scratch) if look is None else look
     directions = [False] * settings.replaces_text + [True] * settings.replaces_image
     pools = [pool for pool in corpus.pools if len(pool[0])] if len(mismatched) else []
@@ -161,42 +161,26 @@ def candidate_edges(
     holders: list[Members] = []
     shown: list[np.ndarray] = [np.empty(0, np.int64)]
     searches: list[SearchNote] = []
-    first_group, by_cosine = 0, True
-    for donors, trusted in pools:
-        for is_image in directions:
-            kept, given = (text, image) if is_image else (image, text)
-            query_of_row, asking = _distinct(kept, mismatched)
-            group_of_donor, showing = _distinct(given, donors)
-            found = search(is_image, trusted, asking, showing, candidates + _SLACK) if search is not None else None
-            if found is None:
-                found = look(_rows(kept, asking, scratch), _rows(given, showing, scratch), candidates + _SLACK)
-            else:
-                by_cosine = False
-            if found.note is not None:
-                searches.append(found.note)
-            for start in range(0, len(mismatched), _ROWS // 32):
-                rows = np.arange(start, min(start + _ROWS // 32, len(mismatched)))
-                nearest = found.indices[query_of_row[rows]]  # (R, k)
-                group = given.group[showing[np.maximum(nearest, 0)]]  # (R, k)
-                own = kept.group[mismatched[rows]][:, None]
-                key = group * n_text + own if is_image else own * n_text + group
-                admitted = (nearest >= 0) & ~_contains(taken, key)
-                admitted &= np.cumsum(admitted, axis=1) <= candidates
-                row, column = np.nonzero(admitted)
-                edges.add(
-                    row=row + start,
-                    is_image=is_image,
-                    trusted=trusted,
-                    donor_group=nearest[row, column] + first_group,
-                    similarity=found.scores[query_of_row[rows][row], column],
-                )
-                release(found.indices, found.scores)
-            # What k mismatched pairs carry may go back to k; equal parts of trusted pairs are one donor.
-            group_of = np.arange(len(showing)) if trusted else group_of_donor
-            holders.append(Members.from_groups(group_of, showing if trusted else donors, len(showing)))
-            shown.append(showing)
-            first_group += len(showing)
-            del found
+    by_cosine = True
+    for (donors, trusted), is_image in product(pools, directions):
+        kept, given = (text, image) if is_image else (image, text)
+        query_of_row, asking = _distinct(kept, mismatched)
+        group_of_donor, showing = _distinct(given, donors)
+        found = search(is_image, trusted, asking, showing, candidates + _SLACK) if search is not None else None
+        if found is None:
+            found = look(_rows(kept, asking, scratch), _rows(given, showing, scratch), candidates + _SLACK)
+        else:
+            by_cosine = False
+        if found.note is not None:
+            searches.append(found.note)
+        _add_admissible(
+            edges, corpus, found, query_of_row, showing, sum(map(len, shown)), is_image, trusted, candidates
+        )
+        # What k mismatched pairs carry may go back to k; equal parts of trusted pairs are one donor.
+        group_of = np.arange(len(showing)) if trusted else group_of_donor
+        holders.append(Members.from_groups(group_of, showing if trusted else donors, len(showing)))
+        shown.append(showing)
+        del found
     return Edges(
         **edges.columns(),
         mismatched=np.asarray(mismatched, np.int32),
@@ -207,6 +191,32 @@ def candidate_edges(
         searches=tuple(searches),
         cosine=by_cosine,
     )
+
+
+def _add_admissible(
+    edges: _Growing, corpus: Corpus, found: TopK, query_of_row: np.ndarray, showing: np.ndarray, first_group: int,
+    is_image: bool, trusted: bool, candidates: int,
+) -> None:  # fmt: skip
+    """Of what was ``found`` for each mismatched pair the nearest that no pair of the input is."""
+    kept, given = (corpus.text, corpus.image) if is_image else (corpus.image, corpus.text)
+    n_text = int(corpus.text.group.max()) + 1 if len(corpus.text.group) else 0
+    for start in range(0, len(corpus.mismatched), _ROWS // 32):
+        rows = np.arange(start, min(start + _ROWS // 32, len(corpus.mismatched)))
+        nearest = found.indices[query_of_row[rows]]  # (R, k)
+        group = given.group[showing[np.maximum(nearest, 0)]]  # (R, k)
+        own = kept.group[corpus.mismatched[rows]][:, None]
+        key = group * n_text + own if is_image else own * n_text + group
+        admitted = (nearest >= 0) & ~_contains(corpus.taken, key)
+        admitted &= np.cumsum(admitted, axis=1) <= candidates
+        row, column = np.nonzero(admitted)
+        edges.add(
+            row=row + start,
+            is_image=is_image,
+            trusted=trusted,
+            donor_group=nearest[row, column] + first_group,
+            similarity=found.scores[query_of_row[rows][row], column],
+        )
+        release(found.indices, found.scores)
 
 
 class _Growing:

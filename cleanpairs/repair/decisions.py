@@ -141,16 +141,9 @@ def _decided(greedy: Greedy, found: _Candidates, chances: np.ndarray | None, rea
 def _no_dirtier(decided: Repairs, chance: Chance) -> Repairs:
     """Without the repairs that would make what is kept dirtier."""
     keep = _as_pure(decided.confidence, chance) | (decided.donor < 0)
-    return replace(
-        decided,
-        donor=np.where(keep, decided.donor, -1),
-        is_image=decided.is_image & keep,
-        trusted=decided.trusted & keep,
-        score=np.where(keep, decided.score, np.float32(np.nan)),
-        margin=np.where(keep, decided.margin, np.float32(np.nan)),
-        confidence=np.where(keep, decided.confidence, np.float32(np.nan)),
-        reason=np.where(keep, decided.reason, np.uint8(_DIRTIER)),
-    )
+    none = no_repairs(len(keep), _DIRTIER)
+    columns = (f.name for f in fields(decided) if f.name != "searches")
+    return replace(decided, **{n: np.where(keep, getattr(decided, n), getattr(none, n)) for n in columns})
 
 
 def no_repairs(n: int, reason: int = _UNDETERMINED) -> Repairs:

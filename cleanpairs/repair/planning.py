@@ -33,7 +33,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -64,18 +63,10 @@ KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair"
 _ROWS = 1 << 20  # pairs that are gone through at once
 
 
-class BoundScorer(Protocol):
-    """Scores candidates and present pairs alike, each for itself; :class:`cleanpairs.scoring.bank.BoundBank` does."""
-
-    def judging(
-        self, image_group: np.ndarray, text_group: np.ndarray, image_rows: np.ndarray, text_rows: np.ndarray
-    ) -> Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]:
-        """``judge(image, text, cosine)`` -> (e,) float32 in [0, 1] of pairs by the rows of their vectors.
-
-        ``image_group`` (m,), ``text_group`` (n,): content hashes, by row; ``image_rows``, ``text_rows``: the rows that
-        may be asked about; ``cosine`` (e,) where it is known. Pairs come sorted by image.
-        """
-        ...
+BoundScorer = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], EdgeScorer]
+"""``scorer(image_group, text_group, image_rows, text_rows)``: what scores candidates and present pairs alike, by the
+rows of their vectors, out of those that may be asked about; the groups are content hashes by row. Pairs come sorted by
+image. :meth:`cleanpairs.scoring.bank.Bank.bound` makes one."""
 
 
 @dataclass(frozen=True)
@@ -305,7 +296,7 @@ def _judge(given: Gathered, scorer: BoundScorer) -> EdgeScorer:
 
     image_hash = by_row(given.z_image, given.image_row, given.image_group[kept])
     text_hash = by_row(given.z_text, given.text_row, given.text_group[kept])
-    many = scorer.judging(image_hash, text_hash, given.image_row, given.text_row)
+    many = scorer(image_hash, text_hash, given.image_row, given.text_row)
 
     def judge(image_of: np.ndarray, text_of: np.ndarray, cosine: np.ndarray | None) -> np.ndarray:
         found = np.asarray(many(given.image_row[image_of], given.text_row[text_of], cosine))

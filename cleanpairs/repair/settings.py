@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.parameters import check_settings, choice, number, whole
 
 __all__ = ["REPAIRS", "STRATEGIES", "RepairSettings", "changed"]
 
 STRATEGIES = ("ot", "nearest", "half-replace", "pseudo-caption", "method")
 REPAIRS = ("probable", "plausible", "none")
-_DONORS = ("both", "mismatched", "trusted")
-_TARGETS = ("both", "text", "image")
 
 
 @dataclass(frozen=True)
@@ -60,32 +59,21 @@ class RepairSettings:
         A setting out of its range.
     """
 
-    threshold: float | None = None
-    repairs: str = "probable"
-    min_confidence: float = 0.5
-    min_repair_score: float = 0.5
-    candidates: int = 32
-    donors: str = "both"
-    targets: str = "both"
-    max_reuse: int = 1
+    threshold: float | None = number(None, least=0, most=1, also=(None,))
+    repairs: str = choice(*REPAIRS)
+    min_confidence: float = number(0.5, least=0, most=1)
+    min_repair_score: float = number(0.5, least=0, most=1)
+    candidates: int = whole(32, 1)
+    donors: str = choice("both", "mismatched", "trusted")
+    targets: str = choice("both", "text", "image")
+    max_reuse: int = whole(1, 1)
     mismatched_bonus: float = 0.3
     image_margin: float = 0.05
-    max_trusted: int = 100_000
-    strategy: str = "ot"
+    max_trusted: int = whole(100_000, 1)
+    strategy: str = choice(*STRATEGIES)
 
     def __post_init__(self) -> None:
-        known = {
-            "repairs": REPAIRS, "donors": _DONORS, "targets": _TARGETS, "strategy": STRATEGIES,
-        }  # fmt: skip
-        for name, choices in known.items():
-            if (value := getattr(self, name)) not in choices:
-                raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-        for name in ("threshold", "min_repair_score", "min_confidence"):
-            if (number := getattr(self, name)) is not None and not 0 <= number <= 1:
-                raise ConfigError(f"{name} must lie in [0, 1], got {number!r}")
-        for name in ("candidates", "max_reuse", "max_trusted"):
-            if (count := getattr(self, name)) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {count!r}")
+        check_settings("rematch", self)
 
     def resolved(self, model_threshold: float) -> RepairSettings:
         """With a threshold, and a strategy that does not depend on a method."""

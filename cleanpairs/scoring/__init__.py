@@ -4,9 +4,9 @@ Training labels use random groups of the corpus itself; scores of any data use t
 pairs that is kept with the model, so that the same pair always has the same score whatever it is scored beside.
 """
 
-from cleanpairs.scoring.bank import Bank
+from cleanpairs.scoring.bank import Bank, trusted_rows
 from cleanpairs.scoring.embeddings import Embeddings, Encoded, as_input, embed_images, embed_texts, matrix
-from cleanpairs.scoring.groups import group_probability, in_groups
+from cleanpairs.scoring.groups import in_groups
 
 __all__ = [
     "Bank",
@@ -15,7 +15,7 @@ __all__ = [
     "as_input",
     "embed_images",
     "embed_texts",
-    "group_probability",
     "in_groups",
     "matrix",
+    "trusted_rows",
 ]

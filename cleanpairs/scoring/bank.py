@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from cleanpairs.encoders.base import DualEncoder
+from cleanpairs.ops.matching import places
 from cleanpairs.ops.scratch import release
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
-__all__ = ["Bank", "BoundBank"]
+__all__ = ["Bank", "PairJudge", "trusted_rows"]
+
+PairJudge = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
+"""``judge(image_of, text_of, similarity)`` -> (e,) float32 in [0, 1]: the matching probability of e pairs by the rows
+of their images and texts, and by their similarity where it is known already."""
 
 LEAST_TAU = 0.025  # exp(1 / tau) and exp(-1 / tau), times many, are within float32's range from there on
 
@@ -75,10 +81,9 @@ class Bank:
         image_of, text_of : (e,) int64
             Image and text of each pair.
         """
-        sums = self.sums(images, texts, image_group, text_group, image_of, text_of)
-        return self.scored(sums, images, texts, image_group, text_group, image_of, text_of)
+        return self.judging(images, texts, image_group, text_group, image_of, text_of)(image_of, text_of, None)
 
-    def sums(
+    def judging(
         self,
         images: Embeddings,
         texts: Embeddings,
@@ -86,55 +91,36 @@ class Bank:
         text_group: np.ndarray,
         image_rows: np.ndarray,
         text_rows: np.ndarray,
-    ) -> Sums:
-        """What scores need of single images and texts, of the rows that are given (repeated or not)."""
+    ) -> PairJudge:
+        """What scores pairs of these images and texts, of the rows that are given (repeated or not).
+
+        What an image or a text has in common with the bank is computed once for all calls.
+        """
         used_image, place_of_image = _used(image_rows, len(image_group))
         used_text, place_of_text = _used(text_rows, len(text_group))
         asked = Encoded(images, self.texts, self.model, self.device)
         answered = Encoded(self.images, texts, self.model, self.device)
-        return Sums(
-            self._log_sums(asked, used_image, image_group, self.image_group, by_image=True),
-            self._log_sums(answered, used_text, text_group, self.text_group, by_image=False),
-            self._positions(self.text_group, text_group[used_text]),
-            self._positions(self.image_group, image_group[used_image]),
-            place_of_image,
-            place_of_text,
-        )
-
-    def scored(
-        self,
-        sums: Sums,
-        images: Embeddings,
-        texts: Embeddings,
-        image_group: np.ndarray,
-        text_group: np.ndarray,
-        image_of: np.ndarray,
-        text_of: np.ndarray,
-        similarity: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """As :meth:`edges`, by :meth:`sums` of these rows and more; ``similarity`` (e,) where it is known already."""
+        to_text = self._log_sums(asked, used_image, image_group, self.image_group, by_image=True)
+        to_image = self._log_sums(answered, used_text, text_group, self.text_group, by_image=False)
+        same_text = places(self.text_group, text_group[used_text])  # in the bank
+        same_image = places(self.image_group, image_group[used_image])
         both = Encoded(images, texts, self.model, self.device)
-        if self.model is not None and self.model.local:
-            similarity = None  # of the vectors: not what the model compares
-        out = np.empty(len(image_of), dtype=np.float32)
-        for start in range(0, len(out), 16_384):
-            s = slice(start, start + 16_384)
-            a, b = image_of[s], text_of[s]
-            i, t = sums.place_of_image[a], sums.place_of_text[b]
-            cosine = both.paired(a, b) if similarity is None else similarity[s]
-            own = cosine.astype(np.float64)[:, None] / self.tau  # (b, 1)
-            p = self._probability(own, sums.to_text[i], sums.same_text[t], self.image_group, image_group[a])
-            p += self._probability(own, sums.to_image[t], sums.same_image[i], self.text_group, text_group[b])
-            out[s] = p / 2
-        return out
+        local = self.model is not None and self.model.local  # it compares something else than the vectors
 
-    def _positions(self, known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Where each of ``wanted`` stands in ``known`` (whose entries are distinct), -1 where it does not."""
-        if not len(known):
-            return np.full(len(wanted), -1)
-        order = np.argsort(known, kind="stable")
-        at = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
-        return np.where(known[order][at] == wanted, order[at], -1)
+        def judge(image_of: np.ndarray, text_of: np.ndarray, similarity: np.ndarray | None) -> np.ndarray:
+            out = np.empty(len(image_of), dtype=np.float32)
+            for start in range(0, len(out), 16_384):
+                s = slice(start, start + 16_384)
+                a, b = image_of[s], text_of[s]
+                i, t = place_of_image[a], place_of_text[b]
+                cosine = both.paired(a, b) if similarity is None or local else similarity[s]
+                own = cosine.astype(np.float64)[:, None] / self.tau  # (b, 1)
+                p = self._probability(own, to_text[i], same_text[t], self.image_group, image_group[a])
+                p += self._probability(own, to_image[t], same_image[i], self.text_group, text_group[b])
+                out[s] = p / 2
+            return out
+
+        return judge
 
     @torch.inference_mode()
     def _log_sums(
@@ -163,7 +149,7 @@ class Bank:
             else:
                 S = encoded.similarity(chosen, bank) if by_image else encoded.similarity(bank, chosen).T
                 logits = S / self.tau
-            own = self._positions(bank_group, group[chosen])
+            own = places(bank_group, group[chosen])
             there = np.flatnonzero(own >= 0)
             logits[there, own[there]] = float("-inf")
             if groups * size > B:  # the last group is a smaller one
@@ -191,64 +177,26 @@ class Bank:
         p[there, g] = np.minimum(1.0, np.exp(own[there, 0] - log_sum[there, g]))
         return np.asarray(p.mean(axis=1))
 
-    @classmethod
-    def choose(
-        cls,
-        images: Embeddings,
-        texts: Embeddings,
-        image_index: np.ndarray,
-        image_group: np.ndarray,
-        text_group: np.ndarray,
-        correspondence: np.ndarray,
-        *,
-        tau: float,
-        group_size: int = 127,
-        groups: int = 8,
-        seed: int = 0,
-        model: DualEncoder | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Bank:
-        """A bank of ``groups`` times ``group_size`` of n pairs, drawn from the more trusted half.
-
-        ``image_index`` (n,) is the image of each caption; ``image_group``, ``text_group``, ``correspondence`` (n,).
-
-        Pairs with an image or text that the bank holds already are passed over; a small corpus makes a small bank.
-        """
-        trusted = np.flatnonzero(correspondence >= np.median(correspondence))
-        order = np.random.default_rng(seed).permutation(trusted)
-        _, first_image = np.unique(image_group[order], return_index=True)
-        order = order[np.sort(first_image)]
-        _, first_text = np.unique(text_group[order], return_index=True)
-        order = order[np.sort(first_text)]
-        size = min(len(order), groups * group_size)
-        if size > group_size:
-            size -= size % group_size
-        order = order[:size]
-        return cls(
-            images.take(image_index[order]), texts.take(order), image_group[order], text_group[order], tau, group_size,
-            model, device,
-        )  # fmt: skip
-
-    def bound(self, images: Embeddings, texts: Embeddings) -> BoundBank:
-        """A scorer of pairs of given images and texts by their rows, as repair wants it."""
-        return BoundBank(self, images, texts)
+    def bound(self, images: Embeddings, texts: Embeddings) -> Callable[..., PairJudge]:
+        """:meth:`judging` of given images and texts, as repair wants it."""
+        return partial(self.judging, images, texts)
 
 
-@dataclass(frozen=True)
-class Sums:
-    """What the scores of pairs need of m' images and n' texts alone; see :meth:`Bank.sums`.
+def trusted_rows(
+    image_group: np.ndarray, text_group: np.ndarray, correspondence: np.ndarray, *, group_size: int, groups: int = 8,
+    seed: int = 0,
+) -> np.ndarray:  # fmt: skip
+    """Rows for a bank of ``groups`` times ``group_size`` of n pairs, drawn from the more trusted half: (B,) int64.
 
-    ``to_text`` (m', G), ``to_image`` (n', G) float64: log sums over each bank group; ``same_text`` (n',),
-    ``same_image`` (m',): position in the bank of the same text, image, -1 where there is none; ``place_of_image``,
-    ``place_of_text``: by row, its place among the m', the n'.
+    ``image_group``, ``text_group``, ``correspondence`` (n,). Pairs with an image or text that the bank holds already
+    are passed over; a small corpus makes a small bank.
     """
-
-    to_text: np.ndarray
-    to_image: np.ndarray
-    same_text: np.ndarray
-    same_image: np.ndarray
-    place_of_image: np.ndarray
-    place_of_text: np.ndarray
+    trusted = np.flatnonzero(correspondence >= np.median(correspondence))
+    order = np.random.default_rng(seed).permutation(trusted)
+    for group in (image_group, text_group):
+        order = order[np.sort(np.unique(group[order], return_index=True)[1])]
+    size = min(len(order), groups * group_size)
+    return order[: size - size % group_size if size > group_size else size]
 
 
 def _used(rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -256,45 +204,3 @@ def _used(rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     occurs = np.zeros(most, bool)
     occurs[rows] = True
     return np.flatnonzero(occurs), np.cumsum(occurs) - 1
-
-
-@dataclass(frozen=True)
-class BoundBank:
-    """A bank and the embeddings of one corpus: see :class:`cleanpairs.repair.planning.BoundScorer`."""
-
-    bank: Bank
-    images: Embeddings
-    texts: Embeddings
-
-    def edges(
-        self,
-        z_image: np.ndarray,
-        z_text: np.ndarray,
-        image_group: np.ndarray,
-        text_group: np.ndarray,
-        image_of: np.ndarray,
-        text_of: np.ndarray,
-    ) -> np.ndarray:
-        """Matching probability (e,) of pairs by rows; the vectors are known already."""
-        return self.bank.edges(self.images, self.texts, image_group, text_group, image_of, text_of)
-
-    def judging(
-        self, image_group: np.ndarray, text_group: np.ndarray, image_rows: np.ndarray, text_rows: np.ndarray
-    ) -> Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]:
-        """A function of rows of images and texts (e,), out of those given, and of their cosines where these are known.
-
-        What an image or a text has in common with the bank is computed once for all calls.
-        """
-        known = self.images, self.texts, image_group, text_group
-        sums = self.bank.sums(*known, image_rows, text_rows)
-
-        def judge(image_of: np.ndarray, text_of: np.ndarray, similarity: np.ndarray | None) -> np.ndarray:
-            return self.bank.scored(sums, *known, image_of, text_of, similarity)
-
-        return judge
-
-    def __call__(
-        self, z_image: np.ndarray, z_text: np.ndarray, image_group: np.ndarray, text_group: np.ndarray
-    ) -> np.ndarray:
-        """Matching probability (n,) of n pairs of vectors; for models that compare vectors."""
-        return self.bank(Embeddings(z_image), Embeddings(z_text), image_group, text_group)

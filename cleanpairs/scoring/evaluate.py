@@ -9,7 +9,6 @@ collapsed to one vector or diverged thus finds nothing, instead of everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -17,10 +16,7 @@ import torch
 
 from cleanpairs.core.errors import DataError
 
-__all__ = [
-    "Detection", "Fold", "Recall", "detection", "folds_of", "mean_recall", "recall", "recall_folds",
-    "recall_of_similarity",
-]  # fmt: skip
+__all__ = ["Detection", "Recall", "detection", "recall", "recall_folds", "recall_of_similarity"]
 
 KS = (1, 5, 10)
 MISS = np.iinfo(np.int64).max  # rank of what is no hit at any K
@@ -170,63 +166,19 @@ def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int =
     return ranks.recall()
 
 
-@dataclass(frozen=True)
-class Fold:
-    """A part of a test set: ``images`` (m,) and ``captions`` (n,) rows, ``image_index`` (n,) into ``images``."""
-
-    images: np.ndarray
-    captions: np.ndarray
-    image_index: np.ndarray
-
-
-def folds_of(m: int, image_index: np.ndarray, folds: int = 5) -> Iterator[Fold]:
-    """M images in ``folds`` runs of neighbours, as equal as can be, each with the captions (N,) of its images.
-
-    MS-COCO 1K: 5,000 images in 5 folds.
-
-    Raises
-    ------
-    DataError
-        More folds than images, or fewer than one.
-    """
-    if not 1 <= folds <= m:
-        raise DataError(f"{m} images make 1 to {m} folds, asked for {folds}")
-    owner = np.asarray(image_index, dtype=np.int64)
-    for images in np.array_split(np.arange(m), folds):
-        captions = np.flatnonzero((owner >= images[0]) & (owner <= images[-1]))
-        yield Fold(images, captions, owner[captions] - images[0])
-
-
-def mean_recall(recalls: Sequence[Recall]) -> Recall:
-    """Mean of each of the six figures.
-
-    Raises
-    ------
-    DataError
-        Of none.
-    """
-    if not recalls:
-        raise DataError("a mean of recalls needs at least one of them")
-    return Recall(*np.mean([list(asdict(r).values()) for r in recalls], axis=0).tolist())
-
-
 def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, folds: int = 5) -> Recall:
-    """Mean recall over folds of the images; MS-COCO 1K with the 5,000 test images and 5 folds.
+    """Mean recall over ``folds`` runs of neighbouring images, as equal as can be, each with the captions of its images.
 
-    Parameters
-    ----------
-    z_image, z_text, image_index
-        As for :func:`recall`. The captions of an image may stand anywhere.
-    folds : int
-        Number of runs of neighbouring images; see :func:`folds_of`.
-
-    Raises
-    ------
-    DataError
-        More folds than images, or a fold without a caption.
+    MS-COCO 1K: the 5,000 test images in 5 folds. The others as for :func:`recall`; the captions of an image may stand
+    anywhere. Raises DataError: more folds than images, or fewer than one; or a fold without a caption.
     """
-    parts = folds_of(len(z_image), image_index, folds)
-    return mean_recall([recall(z_image[f.images], z_text[f.captions], f.image_index) for f in parts])
+    if not 1 <= folds <= len(z_image):
+        raise DataError(f"{len(z_image)} images make 1 to {len(z_image)} folds, asked for {folds}")
+    owner, found = np.asarray(image_index, dtype=np.int64), []
+    for images in np.array_split(np.arange(len(z_image)), folds):
+        captions = np.flatnonzero((owner >= images[0]) & (owner <= images[-1]))
+        found.append(recall(z_image[images], z_text[captions], owner[captions] - images[0]))
+    return Recall(*np.mean([list(asdict(r).values()) for r in found], axis=0).tolist())
 
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:

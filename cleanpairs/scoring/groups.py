@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.ops.matching import duplicate_mask, matching_probability
-from cleanpairs.scoring.embeddings import Embeddings, Encoded
+from cleanpairs.ops.matching import duplicate_mask
+from cleanpairs.scoring.embeddings import Encoded
 
-__all__ = ["group_probability", "in_groups"]
+__all__ = ["in_groups"]
 
 
 @torch.inference_mode()
@@ -58,35 +58,3 @@ def in_groups(
                 excluded = duplicate_mask(torch.from_numpy(image_group[rows]), torch.from_numpy(text_group[rows]))
             total[rows] += figure(S, excluded).numpy()
     return (total / max(rounds, 1)).astype(np.float32)
-
-
-def group_probability(
-    z_image: np.ndarray | Embeddings,
-    z_text: np.ndarray | Embeddings,
-    image_group: np.ndarray,
-    text_group: np.ndarray,
-    *,
-    tau: float,
-    group_size: int = 128,
-    rounds: int = 4,
-    seed: int = 0,
-    exclude_duplicates: bool = True,
-) -> np.ndarray:
-    """Matching probability of N pairs of unit vectors (N, E) among each other: (N,) float32 in [0, 1].
-
-    p_i = (P_ii + Q_ii) / 2 of :mod:`cleanpairs.ops.matching`; 1 for a pair without any negative. Parameters as in
-    :func:`in_groups`; ``tau`` is the temperature.
-    """
-    images = z_image if isinstance(z_image, Embeddings) else Embeddings(z_image)
-    texts = z_text if isinstance(z_text, Embeddings) else Embeddings(z_text)
-    return in_groups(
-        lambda S, excluded: matching_probability(S, tau, excluded),
-        Encoded(images, texts),
-        np.arange(len(images)),
-        image_group,
-        text_group,
-        group_size=group_size,
-        rounds=rounds,
-        seed=seed,
-        exclude_duplicates=exclude_duplicates,
-    )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cleanpairs.core import distributed
 from cleanpairs.encoders.base import DualEncoder, State, full_precision, take_state
 from cleanpairs.encoders.tokenizer import pack
-from cleanpairs.ops.matching import duplicate_mask
+from cleanpairs.ops.matching import duplicate_mask, matching_probability
 from cleanpairs.scoring import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups
 from cleanpairs.trainer.compiled import Compiled
 from cleanpairs.trainer.inputs import Inputs, Prefetch
@@ -152,6 +152,15 @@ class EpochContext:
             group_size=s.eval_group_size, rounds=rounds or (1 if local else s.label_rounds), seed=seed,
             exclude_duplicates=s.exclude_duplicates,
         )  # fmt: skip
+
+    def probability(self, network: int, tau: float, *, seed: int, **others: Any) -> np.ndarray:
+        """Matching probability (N,) float32 of every pair in evaluation mode; ``others``: of :meth:`figure`."""
+        return self.figure(network, lambda S, excluded: matching_probability(S, tau, excluded), seed=seed, **others)
+
+    def pair_vectors(self, network: int) -> tuple[np.ndarray, np.ndarray]:
+        """(N, E) float32 unit vectors of the images and of the captions of all pairs in evaluation mode."""
+        encoded = self.encoded(network)
+        return encoded.images.vectors[self.data.image_index], encoded.texts.vectors
 
     def similarity(self, model: DualEncoder, images: State, texts: State) -> Tensor:
         """(B_image, B_text) float32, with gradient."""

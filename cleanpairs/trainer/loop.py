@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, Trainin
 __all__ = ["Trainer"]
 
 
+@dataclass(frozen=True)
 class Trainer:
     """Trains the dual encoder, or two of them, of a procedure.
 
@@ -40,16 +42,10 @@ class Trainer:
     pairs_total, loss)``; the total is as good as it is known.
     """
 
-    def __init__(
-        self,
-        settings: TrainingSettings,
-        *,
-        checkpoint: Checkpoint | None = None,
-        on_epoch: Callable[[EpochRecord, np.ndarray], None] | None = None,
-        on_step: Callable[[int, int, float], None] | None = None,
-    ) -> None:
-        self.settings, self.checkpoint = settings, checkpoint
-        self.on_epoch, self.on_step = on_epoch, on_step
+    settings: TrainingSettings
+    checkpoint: Checkpoint | None = None
+    on_epoch: Callable[[EpochRecord, np.ndarray], None] | None = None
+    on_step: Callable[[int, int, float], None] | None = None
 
     def fit(
         self,
@@ -89,14 +85,9 @@ class _Run:
     """One training in progress."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        data: TrainingData,
-        procedure: TrainingStrategy,
-        build: Callable[[], DualEncoder],
-        validate: Callable[[DualEncoder], float] | None,
-        interrupts: Interrupts,
-    ) -> None:
+        self, trainer: Trainer, data: TrainingData, procedure: TrainingStrategy, build: Callable[[], DualEncoder],
+        validate: Callable[[DualEncoder], float] | None, interrupts: Interrupts,
+    ) -> None:  # fmt: skip
         self.trainer, self.data, self.procedure = trainer, data, procedure
         self.build, self.validate, self.interrupts = build, validate, interrupts
         self.settings = trainer.settings

@@ -48,25 +48,28 @@ class TrainingStrategy(Protocol):
     An epoch is: ``start_epoch``; for each network in turn, ``loss`` of each of its batches; ``end_epoch``.
     """
 
-    networks: int
-    mean_probability: float | None  # of the last epoch, for the log
-    note: str | None  # what a person should know of the last epoch, for the log
+    networks: int = 1
+    mean_probability: float | None = None  # of the last epoch, for the log
+    note: str | None = None  # what a person should know of the last epoch, for the log
 
     def head(self, model: Any) -> nn.Module | None:
-        """What is learned beside a fresh ``model``."""
-        ...
+        """What is learned beside a fresh ``model``; nothing by default."""
+        return None
 
     def head_lr(self) -> float | None:
         """Learning rate of the head; the model's when None."""
-        ...
+        return None
 
     def start_epoch(self, view: EpochContext) -> None:
         """Look at all pairs before the epoch: split them, label them."""
-        ...
+        return
 
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """The epoch's batches of a network, each one or several groups of rows; derived from state and seeds only."""
-        ...
+        """The epoch's batches of a network, each one or several groups of rows; derived from state and seeds only.
+
+        All pairs once by default.
+        """
+        return view.all_batches(network)
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """Scalar loss of a batch."""
@@ -74,7 +77,7 @@ class TrainingStrategy(Protocol):
 
     def end_epoch(self, view: EpochContext) -> None:
         """Look at all pairs after the epoch."""
-        ...
+        return
 
     def labels(self) -> np.ndarray:
         """(N,) float32: 0 is a pair that the loss takes as wrong."""
@@ -93,15 +96,13 @@ class TrainingStrategy(Protocol):
         ...
 
 
-class SingleNetwork:
+class SingleNetwork(TrainingStrategy):
     """One network; the estimator's labels weigh the objective, the matching probability feeds the estimator.
 
     ``label_pass`` {"eval", "batch"}: whether the probability comes from an evaluation pass in random groups, or from
     the training batches; ``label_tau``: temperature of the probability; the objective's when None; ``warm`` (Objective,
     int): another objective for so many first epochs of every stage.
     """
-
-    networks = 1
 
     def __init__(
         self,
@@ -115,26 +116,12 @@ class SingleNetwork:
         self.warm = warm
         self.objective, self.correspondence = objective, correspondence
         self.label_pass, self.tau = label_pass, label_tau or objective.tau
-        self.mean_probability: float | None = None
-        self.note: str | None = None
         self.p: np.ndarray = np.zeros(0, dtype=np.float32)  # of the epoch's batches
-
-    def head(self, model: Any) -> nn.Module | None:
-        """Nothing."""
-        return None
-
-    def head_lr(self) -> float | None:
-        """There is no head."""
-        return None
 
     def start_epoch(self, view: EpochContext) -> None:
         """Forget the batches' probabilities."""
         self.p = np.full(len(view.data), np.nan, dtype=np.float32)
         self.mean_probability = None
-
-    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """All pairs once."""
-        return [(rows,) for rows in view.batches()]
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """Mean of the objective over the batch."""
@@ -152,15 +139,11 @@ class SingleNetwork:
         if not self.correspondence.wants(view.stage, view.epoch):
             return
         if self.label_pass == "eval":
-            p = self.probability(view)
+            p = view.probability(0, self.tau, seed=view.seed())
         else:  # a batch that diverged says nothing about its pairs: they keep what they have
             p = np.where(np.isfinite(self.p), self.p, self.correspondence.value())
         self.correspondence.update(view.stage, view.epoch, p)
         self.mean_probability = float(p.mean())
-
-    def probability(self, view: EpochContext) -> np.ndarray:
-        """Matching probability (N,) of all pairs in evaluation mode, over random groups."""
-        return view.figure(0, lambda S, excluded: matching_probability(S, self.tau, excluded), seed=view.seed())
 
     def labels(self) -> np.ndarray:
         """The estimator's labels."""

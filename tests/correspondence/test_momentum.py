@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cleanpairs.core.errors import ConfigError
-from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.averaged import Trusting
 from cleanpairs.correspondence.momentum import MomentumCorrection
 
 
@@ -99,21 +98,6 @@ def test_few_pairs(n: int) -> None:
     labels = MomentumCorrection(n, freeze=1)
     labels.update(1, 1, np.full(n, 0.6, dtype=np.float32))
     assert labels.labels().shape == (n,)
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        ({"beta": 1.5}, "beta"),
-        ({"beta": float("nan")}, "beta"),
-        ({"epsilon": -0.1}, "epsilon"),
-        ({"freeze": 0}, "freeze"),
-        ({"freeze": 3, "label_epochs": 2}, "label_epochs"),
-    ],
-)
-def test_bad_settings_are_named(settings: dict[str, float], name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        MomentumCorrection(3, **settings)  # type: ignore[arg-type]
 
 
 def test_trusting_reports_the_last_probability_and_trusts_all_the_same() -> None:

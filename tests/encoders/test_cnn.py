@@ -1,14 +1,11 @@
-"""The small CNN: shapes, pixel scaling, the grid's geometry, its config, and that it learns."""
+"""The small CNN: shapes, pixel scaling, the grid's geometry, and that it learns."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 import torch
 from torch import nn
 
-from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.cnn import SmallCNN
 
 
@@ -48,15 +45,6 @@ def test_a_region_sees_its_own_corner_and_not_the_opposite_one() -> None:
         assert seen[2 - row, 2 - column] == 0
 
 
-def test_config_is_plain_and_rebuilds_the_network() -> None:
-    net = SmallCNN(dim=32, channels=(8, 16), grid=2, image_size=48).eval()
-    again = SmallCNN(**json.loads(json.dumps(net.config))).eval()
-    again.load_state_dict(net.state_dict())
-    pixels = torch.randint(0, 256, (3, 3, 48, 48), dtype=torch.uint8)
-    assert again.regions == 4
-    assert torch.equal(again(pixels), net(pixels))
-
-
 def test_gradient_reaches_every_weight() -> None:
     net = SmallCNN(dim=16, channels=(4, 8, 8))
     net(torch.rand(4, 3, 32, 32)).square().sum().backward()
@@ -82,9 +70,3 @@ def test_it_learns_colours_and_places() -> None:
         optimizer.step()
     net.eval()
     assert (head(net(pixels).flatten(1)).argmax(1) == labels).all()
-
-
-@pytest.mark.parametrize("wrong", [{"channels": ()}, {"channels": (8, 0)}, {"dim": 0}, {"grid": 0}, {"image_size": 0}])
-def test_impossible_shapes_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="must be at least 1"):
-        SmallCNN(**wrong)  # type: ignore[arg-type]

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.encoders import local_similarity, squared_difference
+from cleanpairs.encoders import local_similarity
 from cleanpairs.encoders.base import Local, input_dim
 from cleanpairs.encoders.sgraf import SAF, SGR, SGRAF
-from cleanpairs.encoders.squared_difference import similarity_vectors
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
 
 WORDS = [f"w{k}" for k in range(12)]
@@ -80,7 +79,6 @@ def test_all_pairs_are_the_pairs_one_by_one(
     kind: Any, keep_bytes: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_similarity, "BLOCK_BYTES", block)
-    monkeypatch.setattr(squared_difference, "CPU_ROWS", block)
     monkeypatch.setattr(local_similarity, "KEEP_BYTES", keep_bytes)
     model = model_of(kind)
     weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -253,10 +251,3 @@ def test_pixels_go_through_the_small_network() -> None:
     model = model_of(SAF, pixels=True).float()
     state = model.encode_images(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8))
     assert state.parts.shape[0] == 2 and state.parts.shape[2] == model.dim
-
-
-def test_similarity_vectors_by_finite_differences() -> None:
-    g = torch.Generator().manual_seed(4)
-    shapes = [(2, 3, 4), (2, 4, 5), (3, 5), (6, 5), (6,)]
-    a, v, t, w, b = [torch.randn(*s, generator=g, dtype=torch.float64, requires_grad=True) for s in shapes]
-    assert torch.autograd.gradcheck(similarity_vectors, (a, v, t, w, b))

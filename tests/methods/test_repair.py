@@ -127,7 +127,9 @@ def replaced_by_hand(procedure: Any, view: EpochContext, f: Any, *, image: bool)
     kept = (f.texts if image else f.images).detach().numpy()
     chosen = []
     for z in kept:
-        nearest = sorted(range(len(same)), key=lambda j: float(np.linalg.norm(same[j] - z)))[: procedure.neighbours]
+        nearest = sorted(range(len(same)), key=lambda j: float(np.linalg.norm(same[j] - z)))[
+            : procedure.method.neighbours
+        ]
         chosen.append(max(nearest, key=lambda j: float(other[j] @ z)))
     given = other[chosen]
     y = []

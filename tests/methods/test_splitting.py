@@ -41,8 +41,13 @@ def view_of(n: int = 40, networks: int = 2, **settings: Any) -> EpochContext:
 class Scripted(Splitting):
     """Losses as given, an epoch and network each; keeps the batches that it was asked to learn from."""
 
-    def __init__(self, n: int, script: list[list[np.ndarray]] | None = None, **settings: Any) -> None:
-        super().__init__(n, warm_objective=InfoNCEWithRCE(), **settings)
+    def __init__(
+        self, n: int, script: list[list[np.ndarray]] | None = None, *, networks: int = 2, half: bool = False,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        self.networks, self.half = networks, half  # type: ignore[misc]
+        super().__init__(n, NCR(**{"warmup": 5, "label_epochs": None, **settings}))
+        self.warm_objective = InfoNCEWithRCE()
         self.script = script or []
         self.seen: list[tuple[BatchOutput, BatchOutput | None]] = []
 

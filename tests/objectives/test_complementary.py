@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.objectives.complementary import ComplementaryLoss
 
@@ -114,11 +113,3 @@ def test_degenerate_batches(kind: str) -> None:
             assert S.grad is not None and bool(torch.isfinite(S.grad).all())
             if n < 2 or excluded is not None:
                 assert loss.tolist() == [0.0] * n and float(S.grad.abs().sum()) == 0
-
-
-def test_unknown_kind_and_power() -> None:
-    with pytest.raises(ConfigError, match="log, tan, gce, exp, found 'sin'"):
-        ComplementaryLoss(kind="sin")
-    for power in (0.0, -1.0, 1.5, float("nan")):
-        with pytest.raises(ConfigError, match=r"power .* \(0, 1\], found"):
-            ComplementaryLoss(kind="gce", power=power)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.objectives.evidential import EvidentialLoss, evidence, uncertainty
+from cleanpairs.objectives.evidential import EvidentialLoss, evidence
 
 
 def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -83,26 +83,6 @@ def test_evidence() -> None:
     want = [[math.exp(math.tanh(s) / 0.1) for s in row] for row in S.tolist()]
     for got, expected in zip(evidence(S, 0.1).tolist(), want, strict=True):
         assert got == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("n", [1, 2, 7])
-@pytest.mark.parametrize("excluding", [False, True])
-def test_uncertainty_against_a_loop(n: int, excluding: bool) -> None:
-    S = batch(n)[0].detach()
-    excluded = some(n) if excluding else None
-    got = uncertainty(S, 0.2, excluded)
-    for i in range(n):
-        want = 0.0
-        for image_first in (True, False):
-            values, _ = answers(S, i, image_first, excluded)
-            want += len(values) / sum(math.exp(math.tanh(float(s)) / 0.2) + 1 for s in values) / 2
-        assert float(got[i]) == pytest.approx(want) and 0 < want < 1
-
-
-def test_strong_evidence_is_sure_and_weak_evidence_is_not() -> None:
-    S = torch.tensor([[0.9, -0.9], [-0.9, -0.9]])
-    sure, unsure = uncertainty(S, 0.1).tolist()
-    assert sure < 0.01 and unsure > 0.99
 
 
 def test_float32_keeps_the_divergences_gradient() -> None:

@@ -94,18 +94,18 @@ def test_oscillation_of_certain_predictions_is_finite() -> None:
 
 def test_the_lender_is_the_clean_pair_of_most_similar_prediction() -> None:
     noisy, clean = logits(7).detach().softmax(dim=1), logits(9, seed=1).detach().softmax(dim=1)
-    found = pseudo_caption(noisy, clean)
-    assert found.index.dtype == torch.int64
+    index, similarity = pseudo_caption(noisy, clean)
+    assert index.dtype == torch.int64
     for i in range(7):
         cosines = [
             float((noisy[i] @ c) / math.sqrt(float(noisy[i] @ noisy[i])) / math.sqrt(float(c @ c))) for c in clean
         ]
-        assert int(found.index[i]) == cosines.index(max(cosines))
-        assert float(found.similarity[i]) == pytest.approx(max(cosines))
+        assert int(index[i]) == cosines.index(max(cosines))
+        assert float(similarity[i]) == pytest.approx(max(cosines))
 
 
 def test_lenders_at_the_edges() -> None:
-    same = pseudo_caption(torch.eye(3), torch.eye(3).flip(0))
-    assert same.index.tolist() == [2, 1, 0] and same.similarity.tolist() == [1.0] * 3
-    assert pseudo_caption(torch.eye(3), torch.eye(3)[:1]).index.tolist() == [0, 0, 0]
-    assert pseudo_caption(torch.eye(3)[:0], torch.eye(3)).index.shape == (0,)
+    index, similarity = pseudo_caption(torch.eye(3), torch.eye(3).flip(0))
+    assert index.tolist() == [2, 1, 0] and similarity.tolist() == [1.0] * 3
+    assert pseudo_caption(torch.eye(3), torch.eye(3)[:1])[0].tolist() == [0, 0, 0]
+    assert pseudo_caption(torch.eye(3)[:0], torch.eye(3))[0].shape == (0,)

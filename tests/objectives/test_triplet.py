@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean, prediction, soft_margin, triplet_against
+from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean, prediction, soft_margin
 
 S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
 Y4 = [1.0, 0.35, 0.0, 0.8]
@@ -104,28 +104,11 @@ def test_prediction_where_none_satisfies_its_margin() -> None:
 
 
 @pytest.mark.parametrize("form", ["hard", "mean", "sum"])
-def test_any_negatives_against_a_loop(form: str) -> None:
-    g = torch.Generator().manual_seed(3)
-    positive, margins = torch.rand(3, generator=g), torch.tensor([0.0, 0.2, 0.5])
-    texts, images = torch.rand(3, 5, generator=g), torch.rand(3, 4, generator=g)
-    gone = torch.zeros(3, 5, dtype=torch.bool)
-    gone[1], gone[2, :2] = True, True
-    got = triplet_against(positive, texts, images, margins, gone, negatives=form)
-    for i in range(3):
-        total = 0.0
-        for others, out in ((texts, gone[i]), (images, torch.zeros(4, dtype=torch.bool))):
-            h = [max(0.0, float(margins[i] - positive[i] + s)) for s in others[i][~out]]
-            total += 0.0 if not h else {"hard": max(h), "sum": sum(h), "mean": sum(h) / len(h)}[form]
-        assert float(got[i]) == pytest.approx(total, rel=1e-5, abs=1e-7)
-
-
-@pytest.mark.parametrize("form", ["hard", "mean", "sum"])
 def test_no_negatives_at_all_is_a_loss_of_zero_with_a_gradient(form: str) -> None:
     S, y = batch(3)
     for loss in (
         TripletLoss(negatives=form)(S, y, ~torch.eye(3, dtype=torch.bool)),
         TripletLoss(negatives=form)(S[:1, :1], y[:1]),
-        triplet_against(S.diagonal(), S[:, :0], S.T[:, :0], y, negatives=form),
         TripletLoss(negatives=form)(S[:0, :0], y[:0]),
     ):
         assert loss.requires_grad and loss.tolist() == [0.0] * len(loss)

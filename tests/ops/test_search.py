@@ -20,7 +20,7 @@ def choose(monkeypatch: pytest.MonkeyPatch):
     def set_way(way: str) -> None:
         if way == "blocked":
             monkeypatch.setattr(search, "_faiss", lambda: None)
-            monkeypatch.setattr(search, "_BLOCK_ENTRIES", 1000)  # many uneven blocks
+            monkeypatch.setattr(search, "_CPU_NUMBERS", 1000)  # many uneven blocks
         else:
             pytest.importorskip("faiss")
 

@@ -9,7 +9,7 @@ import ot
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import DataError
 from cleanpairs.ops.sparse_transport import sparse_transport
 
 
@@ -56,12 +56,6 @@ def test_longer_steps_come_to_the_same_end_sooner() -> None:
     )
     assert plain.converged and longer.converged and longer.iterations < 0.7 * plain.iterations
     np.testing.assert_allclose(longer.mass, plain.mass, atol=1e-5)
-
-
-@pytest.mark.parametrize("relaxation", [0.9, 2.0, np.nan])
-def test_relaxation_out_of_range(relaxation: float) -> None:
-    with pytest.raises(ConfigError, match="relaxation"):
-        sparse_transport([0], [0], [0.1], [1.0], [1.0], stay_cost=0.5, reg=0.1, relaxation=relaxation)
 
 
 @pytest.mark.parametrize("reg", [1.0, 0.1, 0.01, 0.003, 0.0005])
@@ -144,25 +138,17 @@ def test_no_edges_and_nobody(n: int, m: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "said"),
     [
-        ({"reg": 0.0}, ConfigError, "reg"),
-        ({"tol": -1.0}, ConfigError, "tol"),
-        ({"max_iter": 0}, ConfigError, "max_iter"),
-        ({"stay_cost": np.nan}, ConfigError, "stay_cost"),
-        ({"cost": np.array([0.1, np.nan])}, DataError, "not finite"),
-        ({"cost": np.array([0.1])}, DataError, r"\(E,\)"),
-        ({"row": np.array([0, 2])}, DataError, "row must number"),
-        ({"column": np.array([-1, 0])}, DataError, "column must number"),
-        ({"row_mass": np.array([1, -1.0])}, DataError, "none below"),
-        ({"row": np.array([0, 0]), "column": np.array([1, 1])}, DataError, "twice"),
+        ({"cost": np.array([0.1, np.nan])}, "not finite"),
+        ({"row": np.array([0, 0]), "column": np.array([1, 1])}, "twice"),
     ],
 )
-def test_refusals(change: dict[str, Any], error: type, said: str) -> None:
+def test_refusals(change: dict[str, Any], said: str) -> None:
     fine: dict[str, Any] = {
         "row": np.array([0, 1]), "column": np.array([0, 1]), "cost": np.array([0.1, 0.2]), "row_mass": np.ones(2),
         "column_mass": np.ones(2), "stay_cost": 0.5, "reg": 0.1,
     }  # fmt: skip
     assert sparse_transport(**fine).mass.shape == (2,)
-    with pytest.raises(error, match=said):
+    with pytest.raises(DataError, match=said):
         sparse_transport(**{**fine, **change})

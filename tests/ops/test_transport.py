@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.ops import transport
+from cleanpairs.core.errors import DataError
 from cleanpairs.ops.transport import partial_transport
 
 TIGHT: dict[str, Any] = {"tol": 1e-10, "max_iter": 20_000}
@@ -101,34 +100,9 @@ def test_constraints_hold_whatever_is_asked(
         assert float(found.error) <= 1e-3
 
 
-def test_a_batch_equals_its_problems_one_by_one() -> None:
-    cost = random_cost(2, 3, 8, 6)
-    cost[0, 1] *= 30  # one that takes longer than the others
-    forbidden = random_cost(2, 3, 8, 6, seed=1) < 0.3
-    together = partial_transport(cost, reg=0.02, forbidden=forbidden)
-    assert together.plan.shape == cost.shape
-    assert together.error.shape == together.converged.shape == (2, 3)
-    for i in range(2):
-        for j in range(3):
-            alone = partial_transport(cost[i, j], reg=0.02, forbidden=forbidden[i, j])
-            torch.testing.assert_close(together.plan[i, j], alone.plan, rtol=1e-9, atol=1e-15)
-            assert bool(together.converged[i, j]) == bool(alone.converged)
-
-
-def test_torch_and_numpy_run_the_same_iteration() -> None:
-    cost = random_cost(3, 8, 6)
-    cost[1] *= 2000  # needs the log-sum-exp
-    barred = diagonal(8)[:, :6].expand(3, 8, 6)
-    with np.errstate(all="ignore"):
-        here = transport._solve(np, transport._augment(np, cost.numpy(), barred.numpy(), 0.6, 0.01), 1e-6, 500)
-    there = transport._solve(torch, transport._augment(torch, cost, barred, 0.6, 0.01), 1e-6, 500)
-    np.testing.assert_allclose(here[0], there[0].numpy(), atol=1e-12)
-    np.testing.assert_allclose(here[1], there[1].numpy(), rtol=1e-2)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_the_gpu_as_on_the_cpu() -> None:
-    cost = random_cost(4, 32, 32)
+    cost = random_cost(32, 32)
     there = partial_transport(cost.cuda(), forbidden=diagonal(32).cuda())
     assert there.plan.device.type == "cuda"
     torch.testing.assert_close(there.plan.cpu(), partial_transport(cost, forbidden=diagonal(32)).plan)
@@ -204,19 +178,11 @@ def test_an_infeasible_problem_moves_what_is_possible() -> None:
     assert 0 < float(found.plan.sum()) <= 0.5 * (1 + 1e-9)
 
 
-def test_a_problem_without_solution_leaves_the_batch_alone() -> None:
-    cost = random_cost(2, 5, 5)
-    forbidden = torch.stack([torch.ones(5, 5, dtype=torch.bool), diagonal(5)])
-    found = partial_transport(cost, forbidden=forbidden)
-    assert found.converged.tolist() == [False, True]
-    assert (found.plan[0] == 0).all()
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (0, 4, 4), (2, 0, 4)])
-def test_empty(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_empty(shape: tuple[int, int]) -> None:
     found = partial_transport(torch.zeros(shape))
     assert found.plan.shape == shape
-    assert found.error.shape == shape[:-2]
+    assert not found.converged
 
 
 def test_half_precision_gives_a_float32_plan() -> None:
@@ -237,12 +203,3 @@ def test_refuses_what_it_cannot_use() -> None:
         broken[1, 2] = bad
         with pytest.raises(DataError, match=r"entry \[1, 2\]"):
             partial_transport(broken)
-    with pytest.raises(DataError, match="floating-point"):
-        partial_transport(torch.zeros(3, 3, dtype=torch.int64))
-    with pytest.raises(DataError, match="broadcast"):
-        partial_transport(cost, forbidden=diagonal(4))
-    with pytest.raises(DataError, match="bool"):
-        partial_transport(cost, forbidden=torch.zeros(3, 3))
-    for wrong in ({"mass": 0.0}, {"mass": 1.1}, {"reg": 0.0}, {"tol": 0.0}, {"max_iter": 0}):
-        with pytest.raises(ConfigError):
-            partial_transport(cost, **wrong)

@@ -27,7 +27,7 @@ class Scorer:
     def __init__(self, function: Any, z_image: np.ndarray, z_text: np.ndarray) -> None:
         self.function, self.z_image, self.z_text = function, z_image, z_text
 
-    def judging(self, image_group: np.ndarray, text_group: np.ndarray, *rows: np.ndarray) -> Any:
+    def __call__(self, image_group: np.ndarray, text_group: np.ndarray, *rows: np.ndarray) -> Any:
         def judge(image: np.ndarray, text: np.ndarray, cosine: np.ndarray | None) -> np.ndarray:
             groups = image_group[image], text_group[text]
             return np.asarray(self.function(self.z_image[image], self.z_text[text], *groups), np.float32)

@@ -10,8 +10,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.scoring.evaluate import (
     Recall,
     detection,
-    folds_of,
-    mean_recall,
     recall,
     recall_folds,
     recall_of_similarity,
@@ -118,18 +116,6 @@ def test_five_folds_are_the_mean_of_five_test_sets() -> None:
         parts.append(brute_force(z_image[20 * k : 20 * k + 20], z_text[inside], owner[inside] - 20 * k))
     assert figures(recall_folds(z_image, z_text, owner)) == pytest.approx(np.mean(parts, axis=0).tolist())
     assert recall_folds(z_image, z_text, owner, folds=1) == recall(z_image, z_text, owner)
-    S = z_image @ z_text.T
-    by_hand = [recall_of_similarity(S[np.ix_(f.images, f.captions)], f.image_index) for f in folds_of(100, owner)]
-    assert figures(mean_recall(by_hand)) == pytest.approx(np.mean(parts, axis=0).tolist())
-
-
-def test_every_caption_is_in_one_fold() -> None:
-    owner = np.random.default_rng(0).integers(0, 13, 50)
-    parts = list(folds_of(13, owner, 5))
-    assert [len(f.images) for f in parts] == [3, 3, 3, 2, 2]
-    assert sorted(np.concatenate([f.captions for f in parts]).tolist()) == list(range(50))
-    for f in parts:
-        assert np.array_equal(f.images[f.image_index], owner[f.captions])
 
 
 def test_what_recall_cannot_use_is_refused() -> None:
@@ -142,8 +128,6 @@ def test_what_recall_cannot_use_is_refused() -> None:
             recall_of_similarity(S, wrong)
     with pytest.raises(DataError, match="1 to 4 folds"):
         recall_folds(z_image, z_text, owner, folds=5)
-    with pytest.raises(DataError, match="at least one"):
-        mean_recall([])
     with pytest.raises(DataError, match="at least one"):
         recall_of_similarity(np.empty((0, 0), np.float32), np.empty(0, np.int64))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.averaged import Trusting
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.objectives.infonce import InfoNCELoss

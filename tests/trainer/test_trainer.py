@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts, Terminated
-from cleanpairs.correspondence.constant import Trusting
+from cleanpairs.correspondence.averaged import Trusting
 from cleanpairs.correspondence.momentum import MomentumCorrection
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.encoders.vse_inf import VSEInf
