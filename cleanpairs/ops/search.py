@@ -174,7 +174,7 @@ class Prepared:
 
 
 def _products(queries: np.ndarray, asked: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """(e,) float32: the inner products of the ``queries`` (b, d) ``asked`` (e,) with the ``rows`` (m, d) ``ids`` (e,)."""
+    """(e,) float32: inner products of the ``queries`` (b, d) ``asked`` (e,) with the ``rows`` (m, d) ``ids`` (e,)."""
     faiss: Any = _faiss()
     if rows.dtype != np.float32 or not rows.flags.c_contiguous:
         rows, ids = rows[ids].astype(np.float32), np.arange(len(ids))
