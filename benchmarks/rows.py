@@ -13,7 +13,9 @@ The evidence is what ``auto`` asks before any training: the neighbours' agreemen
 :mod:`cleanpairs.correspondence.agreement` in its frozen spaces, or the similarity of vectors. ``A + evidence`` is the
 sum of the ranks of both; ``2 x A`` the mean of two fits with different seeds, in correspondence and in similarity. A
 rank sum leaves the model as it is, so its rSum is the model's. Noise is of captions one by one, the same in all rows
-of a seed; the validation split picks the epoch. Bold is what is above every other row by more than both spreads.
+of a seed; the validation split picks the epoch. Bold is what is above every other row by more than the spread of the
+difference, which is taken seed by seed. All rows but the presets read the captions as ``auto`` does: words, and
+sentence vectors where that encoder is installed (``--words``: words alone, for all).
 
 A second call goes on where the first stopped: fits are kept in OUT.
 """
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,7 +39,7 @@ from cleanpairs.benchmarking.splits import load_splits
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
-from cleanpairs.methods.auto import Auto, agreement_of, ranks
+from cleanpairs.methods.auto import Auto, evidence_of
 from cleanpairs.ops.normalised_similarity import normalised_similarity
 from cleanpairs.scoring.evaluate import recall_of_similarity
 
@@ -48,23 +51,26 @@ METHOD_ROWS = "infonce,triplet,ncr,crcl,repair,pc2,l2rm,gsc,npc,cream,in2r,auto"
 class Corpus:
     """The splits of a corpus at one noise and seed, and its fits, which are kept in ``out``."""
 
-    def __init__(self, data: Path, rate: float, seed: int, backbone: str, out: Path) -> None:
+    def __init__(self, data: Path, rate: float, seed: int, backbone: str, out: Path, text: str = "auto") -> None:
         self.clean, self.val, self.test = splits_of(data)
         noise = inject_noise(self.clean, rate, per="caption", seed=seed)
         self.pairs, self.wrong, self.seed = apply_noise(self.clean, noise), noise.mismatched, seed
-        self.settings: dict[str, Any] = {"backbone": backbone}
+        # Everybody reads the captions that `auto` reads: words, and sentence vectors where an encoder is installed.
+        self.settings: dict[str, Any] = {"backbone": backbone, "text_encoder": text}
         if self.clean.text_vectors is not None:
             self.settings = {"text_encoder": "features", "image_encoder": "features"}
-        self.out = out / f"{data.stem}-{backbone}-{rate:g}-{seed}"
+        self.out = out / f"{data.stem}-{backbone}-{text}-{rate:g}-{seed}"
         self.out.mkdir(parents=True, exist_ok=True)
 
     def fit(self, name: str, seed: int, *, paper: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Correspondence (N,), and similarity (M, N') of the test split's images and captions."""
         file = self.out / f"{name}{'-paper' if paper else ''}-{seed}.npz"
         if not file.is_file():
-            kind = METHODS.load(name)
-            kind = kind.paper if paper else kind
-            model = kind(**self.settings, device="cpu", random_state=seed).fit(self.pairs, val=self.val)
+            kind, settings = METHODS.load(name), dict(self.settings)
+            if paper:
+                kind = kind.paper
+                settings |= {"text_encoder": None} if settings["text_encoder"] == "auto" else {}
+            model = kind(**settings, device="cpu", random_state=seed).fit(self.pairs, val=self.val)
             test = model.embed(self.test)
             S = test.images.vectors @ test.texts.vectors.T
             with file.with_suffix(".part").open("wb") as part:
@@ -75,8 +81,10 @@ class Corpus:
 
     def untrained(self) -> dict[str, np.ndarray]:
         """Row -> score (N,), of what trains nothing."""
-        *_, data = Auto(**self.settings, device="cpu")._training_data(self.pairs, None, None)
-        found = {"evidence alone": agreement_of(data, self.seed).observed}
+        *_, usable, data = Auto(**self.settings, device="cpu")._training_data(self.pairs, None, None)
+        evidence = np.full(len(self.pairs), np.nan)  # a picture that cannot be read has none
+        evidence[usable] = evidence_of(data, self.seed).observed
+        found = {"evidence alone": evidence}
         texts = self.pairs.text_vectors
         if texts is not None:
             images = self.pairs.images.array()
@@ -93,23 +101,29 @@ class Corpus:
 
         def row(name: str, y: np.ndarray, S: np.ndarray | None = None) -> None:
             rsum = float("nan") if S is None else recall_of_similarity(S, self.test.image_index).rsum
-            shown[name] = float(roc_auc_score(~self.wrong, y)), rsum
+            known = np.isfinite(y)
+            shown[name] = float(roc_auc_score(~self.wrong[known], y[known])), rsum
             print(f"{self.out.name}: {name}: {shown[name][0]:.4f} {rsum:.1f}", file=sys.stderr, flush=True)
 
         for name, score in (untrained := self.untrained()).items():
             row(name, score)
-        evidence = ranks(untrained["evidence alone"])
+        evidence = rank(untrained["evidence alone"])
         for name in methods:
             y, S = self.fit(name, self.seed)
             row(name, y, S)
             if name in COMBINED:
-                row(f"{name} + evidence", ranks(y) + evidence, S)
+                row(f"{name} + evidence", rank(y) + evidence, S)
                 again, T = self.fit(name, self.seed + OTHER)
                 row(f"2 x {name}", y + again, S + T)
-                row(f"2 x {name} + evidence", ranks(y + again) + evidence, S + T)
+                row(f"2 x {name} + evidence", rank(y + again) + evidence, S + T)
         for name in presets:
             row(f"{name}, the paper's settings", *self.fit(name, self.seed, paper=True))
         return shown
+
+
+def rank(score: np.ndarray) -> np.ndarray:
+    """(N,) in (0, 1), NaN where there is no score."""
+    return np.asarray(rankdata(score, nan_policy="omit") / (np.isfinite(score).sum() + 1))
 
 
 def splits_of(data: Path) -> tuple[Pairs, Pairs, Pairs]:
@@ -126,7 +140,7 @@ def splits_of(data: Path) -> tuple[Pairs, Pairs, Pairs]:
 
 
 def table(head: str, each: list[dict[str, tuple[float, float]]]) -> str:
-    """Mean and spread of every row over the seeds; bold what is above every other by more than both spreads."""
+    """Mean and spread of every row over the seeds; bold what is above every other by more than the difference's."""
     values = np.array([[found[row] for row in each[0]] for found in each])  # (seeds, rows, 2)
     mean = values.mean(axis=0)
     spread = values.std(axis=0, ddof=1) if len(each) > 1 else np.full_like(mean, np.nan)
@@ -134,10 +148,10 @@ def table(head: str, each: list[dict[str, tuple[float, float]]]) -> str:
     for i, row in enumerate(each[0]):
         cells = []
         for k, digits in enumerate((3, 1)):
-            others = np.delete(np.arange(len(mean)), i)
-            apart = mean[i, k] - mean[others, k] > np.maximum(spread[i, k], spread[others, k])
+            above = values[:, [i], k] - np.delete(values[:, :, k], i, axis=1)  # (seeds, other rows)
+            apart = above.mean(axis=0) > (above.std(axis=0, ddof=1) if len(each) > 1 else np.inf)
             cell = f"{mean[i, k]:.{digits}f}" + (f" ± {spread[i, k]:.{digits}f}" if len(each) > 1 else "")
-            best = bool(np.all(apart | np.isnan(mean[others, k])))
+            best = bool(np.all(apart | np.isnan(above.mean(axis=0))))
             cells.append("-" if np.isnan(mean[i, k]) else f"**{cell}**" if best else cell)
         lines.append(f"| {row} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -151,12 +165,16 @@ def main() -> None:
     parser.add_argument("--methods", default=METHOD_ROWS)
     parser.add_argument("--presets", default="", help="methods to fit with their paper's settings, too")
     parser.add_argument("--backbone", default="mlp")
+    parser.add_argument("--words", action="store_true", help="no sentence encoder, for any row")
     parser.add_argument("--out", type=Path, default=Path("runs/rows"))
     args = parser.parse_args()
     presets, methods = ([name for name in text.split(",") if name] for text in (args.presets, args.methods))
     for rate in map(float, args.noise.split(",")):
         each = [
-            Corpus(args.data, rate, seed, args.backbone, args.out).rows(methods, presets) for seed in range(args.seeds)
+            Corpus(args.data, rate, seed, args.backbone, args.out, "words" if args.words else "auto").rows(
+                methods, presets
+            )
+            for seed in range(args.seeds)
         ]
         print(table(f"{args.data.stem}, {args.backbone}, noise {rate:g}", each), end="\n\n", flush=True)
 

@@ -76,6 +76,7 @@ def neighbours_agreement(
     text_group: np.ndarray,
     *,
     planted: np.ndarray | None = None,
+    right: np.ndarray | None = None,
     tau: float = TAU,
     rounds: int = ROUNDS,
     bank: int = BANK,
@@ -91,6 +92,8 @@ def neighbours_agreement(
         Equal numbers are the same image, the same text.
     planted : (2, m) int64, optional
         Rows of an image and of another's caption: mismatched pairs, judged like the null pairs, that answer nobody.
+    right : (N,), optional
+        w, where something else has told it: everybody is asked once, with these weights.
     bank : int
         A random sample of so many pairs answers where there are more; time is that of N * bank dot products.
     """
@@ -113,18 +116,18 @@ def neighbours_agreement(
     observed, null, of_planted = np.zeros(n), np.zeros(pairs.shape[1]), np.zeros(planted.shape[1])
     for f in range(FOLDS):
         mine = fold == f
-        right = np.ones(n)
+        trusted = np.ones(n) if right is None else right
         others = asked[~mine[asked]]
-        for _ in range(max(1, rounds) - 1):
-            said, against = question.ask(np.arange(n), pairs, others, np.where(mine, 0, right))
-            right = (right + 1 - posterior(said, against, wrong_share(said, against))) / 2
+        for _ in range(max(1, rounds) - 1 if right is None else 0):
+            said, against = question.ask(np.arange(n), pairs, others, np.where(mine, 0, trusted))
+            trusted = (trusted + 1 - posterior(said, against, wrong_share(said, against))) / 2
         of, here = mine[pairs[0]], mine[planted[0]]
         rows = np.union1d(np.flatnonzero(mine), planted[1, here])
-        said, against = question.ask(rows, np.concatenate([pairs[:, of], planted[:, here]], axis=1), asked, right)
+        said, against = question.ask(rows, np.concatenate([pairs[:, of], planted[:, here]], axis=1), asked, trusted)
         observed[mine], null[of], of_planted[here] = said[mine[rows]], against[: of.sum()], against[of.sum() :]
     wrong = wrong_share(observed, null)
-    right, planted_right = (1 - posterior(observed, null, wrong, at) for at in (observed, of_planted))
-    return Agreement(observed, null, wrong, right, of_planted, planted_right)
+    matched, planted_right = (1 - posterior(observed, null, wrong, at) for at in (observed, of_planted))
+    return Agreement(observed, null, wrong, matched, of_planted, planted_right)
 
 
 @dataclass(frozen=True)

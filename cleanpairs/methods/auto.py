@@ -8,11 +8,12 @@ r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities 
 3. Two networks train side by side on all pairs, cross entropy and its reverse weighted by w (L2RM's warm-up objective;
    CRCL's idea of weighing by the label), w = the first probability at first.
 4. After each of the epochs 2 .. ``label_epochs`` both networks score every pair in evaluation mode. After the last of
-   these the similarity to trusted neighbours in the joint space gives most of the order. The planted pairs' scores are
-   the null of pairs that were learned like all others: :mod:`cleanpairs.correspondence.calibration` makes w of it, and
-   the noise rate with its interval. Later epochs have learned wrong pairs by heart, and are not asked.
-5. The planted pairs get their own captions back. These were never trained together: they are judged by the networks
-   as unseen, with random unseen pairs as null.
+   these the frozen spaces' neighbours are asked again, with the weights that the networks have taught, and trusted
+   neighbours in the joint space. The planted pairs' scores are the null of pairs that were learned like all others:
+   :mod:`cleanpairs.correspondence.calibration` makes w of it, and the noise rate with its interval. Later epochs have
+   learned wrong pairs by heart, and are not asked.
+5. The planted pairs get their own captions back. These were never trained together: they are ranked among themselves,
+   and as a random share of the pairs they have the others' distribution of w.
 6. Sparse partial transport between the images and the captions of the pairs with w < 1/2 gives each such image the
    caption that suits it best of those left over (L2RM's idea, in the whole corpus and not in a batch); these repaired
    pairs train with the weight ``repaired``.
@@ -55,9 +56,8 @@ DIM = 256  # of the spaces in which the agreement is asked for: principal direct
 CANDIDATES = 32
 # Of the ranks of similarity to neighbours and evidence, beside 1 of the networks' score; by whether the evidence is
 # similarity.
-WEIGHTS = {False: (1.0, 1.0), True: (2.0, 0.15)}
+WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
-RANDOM = 2  # unseen random pairs, for each planted one
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
@@ -92,10 +92,9 @@ def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray,
     return normalize(images[:, 0].astype(np.float32)), normalize(text)
 
 
-def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -> Agreement:
-    """Evidence of a training's pairs: similarity, where images and captions are vectors of one space; else neighbours'
-    agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand side by side;
-    then of the ``null`` pairs (2, m) too.
+def evidence_of(data: TrainingData, seed: int, null: np.ndarray | None = None) -> Agreement:
+    """Untrained evidence of a training's pairs: similarity, where images and captions are vectors of one space; else
+    neighbours' agreement, then of the ``null`` pairs (2, m) too.
     """
     both = vectors_of_both(data.images, data.tokens)
     if both is not None:
@@ -103,9 +102,18 @@ def agreement_of(data: TrainingData, seed: int, null: np.ndarray | None = None) 
         found = similarity_evidence(image[data.image_index], text, data.image_group, data.text_group, seed=seed)
         if found is not None:
             return found
+    return agreement_of(data, seed, null)
+
+
+def agreement_of(
+    data: TrainingData, seed: int, null: np.ndarray | None = None, right: np.ndarray | None = None
+) -> Agreement:
+    """Neighbours' agreement, of standardised mean regions, and of rare words, frozen vectors or both, where they stand
+    side by side; of the ``null`` pairs (2, m) too; with the weights ``right`` (N,), where these are known.
+    """
     images, texts = frozen_spaces(data.images, data.tokens, seed)
     groups = data.image_group, data.text_group
-    return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, seed=seed)
+    return neighbours_agreement(images[data.image_index], texts, *groups, planted=null, right=right, seed=seed)
 
 
 def ranks(score: np.ndarray) -> np.ndarray:
@@ -118,8 +126,8 @@ def ranks(score: np.ndarray) -> np.ndarray:
 class _Weighing:
     """The procedure of the module's head.
 
-    It looks at ``rows`` (K,) of images and ``texts`` (K,) of captions: the N pairs as they are trained, then the m
-    planted images with their own captions, then these images with captions of other planted ones.
+    It looks at ``rows`` (K,) of images and ``texts`` (K,) of captions: the N pairs as they are trained, then the
+    planted images with their own captions.
     """
 
     def __init__(self, data: TrainingData, method: Auto) -> None:
@@ -129,12 +137,11 @@ class _Weighing:
         share = method.planted if self.label_epochs > 1 else 0.0
         self.caption, self.planted = plant(data.image_group, data.text_group, share, rng)
         self.trained = self.caption.copy()
-        unseen = [self.planted, *others(self.planted, self.caption, data, rng)]
-        self.rows = np.concatenate([np.arange(n), *[self.planted] * len(unseen)])
-        self.texts = np.concatenate([self.caption, *unseen])
+        self.rows = np.concatenate([np.arange(n), self.planted])
+        self.texts = np.concatenate([self.caption, self.planted])
         null = np.stack([self.planted, self.caption[self.planted]])
         found = (
-            agreement_of(data, method.random_state, null)
+            evidence_of(data, method.random_state, null)
             if method.untrained_evidence
             else nothing_known(n, len(self.planted))
         )
@@ -147,14 +154,11 @@ class _Weighing:
         observed, self.right = found.observed.copy(), found.right.copy()
         if self.similarity and len(self.planted) and not self.settled:
             changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
-            again = agreement_of(changed, method.random_state)
+            again = evidence_of(changed, method.random_state)
             observed, self.right, self.null = again.observed, again.right, again.null
         elif len(found.planted):
             observed[self.planted], self.right[self.planted] = found.planted, found.planted_right
-        # Where nobody was asked, as of random pairs, one value says nothing.
-        self.observed = np.concatenate([observed, np.resize(self.null, len(self.rows) - n)])
-        if len(self.null):
-            self.observed[n : n + len(self.planted)] = found.observed[self.planted]
+        self.observed = np.concatenate([observed, found.observed[self.planted]])
         self.objective = InfoNCEWithRCE(tau=method.tau)
         self.tau, self.networks, self.seed = method.tau, method.networks, method.random_state
         self.repaired, self.neighbour_similarity = method.repaired, method.neighbour_similarity
@@ -204,7 +208,7 @@ class _Weighing:
                 order += ranks(self.observed)
             elif self.neighbour_similarity:
                 neighbour_similarity, untrained = WEIGHTS[self.similarity]
-                order += neighbour_similarity * self.similar(view) + untrained * ranks(self.observed)
+                order += neighbour_similarity * self.similar(view) + untrained * ranks(self.asked_again(view))
             if last and self.similarity:
                 order = self.best([ranks(self.observed), *(order + c * ranks(self.observed) for c in BESIDE)])
             self.w = self.calibrated(order, last).astype(np.float32)
@@ -226,7 +230,7 @@ class _Weighing:
 
     def calibrated(self, order: np.ndarray, last: bool) -> np.ndarray:
         """P(matched) (N,) of scores (K,); at ``last`` of the planted images with their own captions."""
-        n, m = len(self.w), len(self.planted)
+        n = len(self.w)
         null = np.zeros(n, bool)
         null[self.planted] = True
         observed, planted = order[:n][~null], order[self.planted]
@@ -240,11 +244,8 @@ class _Weighing:
             w = 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
         if last:
             self.calibration = found
-            own, random = order[n : n + m], order[n + m :]
-            again, rate = calibrate(own, random, seed=self.seed), found.noise_rate(n).value
-            if again is not None:  # so few that the bootstrap's mean is taken, and no draw for sure
-                at, known_rate = positions(own, own), [Calibration(t, again.draws).shifted(rate) for t in again.draws]
-                w[self.planted] = 1 - np.mean([g.mismatched(at) for g in known_rate], axis=0)
+            own = order[n:]  # of a random share of the pairs, whose w are distributed like the others'
+            w[self.planted] = np.quantile(w[~null], positions(own, own))
         return w
 
     def mixed(self, order: np.ndarray) -> np.ndarray:
@@ -260,6 +261,19 @@ class _Weighing:
         image, text = self.joint(view, d.image_index[self.rows], self.texts)
         groups = d.image_group[self.rows], d.text_group[self.texts]
         return similarity_to_neighbours(image, text, *groups, trusted, seed=view.seed(8))
+
+    def asked_again(self, view: EpochContext) -> np.ndarray:
+        """The frozen spaces' evidence (K,); neighbours' agreement with the weights that the networks have taught."""
+        if self.similarity or not len(self.null):
+            return self.observed
+        # By the networks alone: two wrong pairs that agree would raise each other's weight, as planted ones cannot.
+        trusted = self.calibrated(ranks(self.scores), last=False)
+        trusted[self.planted] = self.as_given[self.planted]
+        null = np.stack([self.planted, self.caption[self.planted]])
+        again = agreement_of(view.data, self.seed, null, trusted)
+        asked = again.observed[self.rows]
+        asked[self.planted] = again.planted
+        return asked
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
@@ -325,24 +339,6 @@ class _Weighing:
         self.caption = np.array(state["caption"], dtype=np.int64)
         self.scores = np.array(state["scores"], dtype=np.float64)
         self.calibration = Calibration.from_dict(state) if "theta" in state else None
-
-
-def others(planted: np.ndarray, caption: np.ndarray, data: TrainingData, rng: np.random.Generator) -> list[np.ndarray]:
-    """RANDOM times, for each planted row another's caption, neither its own nor the one it was trained with."""
-    found = []
-    for _ in range(RANDOM if len(planted) else 0):
-        drawn = rng.permutation(planted)
-        for _ in range(100):
-            again = np.flatnonzero(
-                (data.image_group[drawn] == data.image_group[planted])
-                | (data.text_group[drawn] == data.text_group[planted])
-                | (drawn == caption[planted])
-            )
-            if not len(again):
-                break
-            drawn[again] = rng.choice(planted, len(again))
-        found.append(drawn)
-    return found
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import kstest, rankdata
@@ -37,7 +39,7 @@ def corpus(n: int, rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, 
     return images, texts[order], order != np.arange(n)
 
 
-def ask(images: np.ndarray, texts: np.ndarray, **settings: int) -> Agreement:
+def ask(images: np.ndarray, texts: np.ndarray, **settings: Any) -> Agreement:
     n = len(images)
     return neighbours_agreement(images, texts, np.arange(n), np.arange(n), **settings)
 
@@ -126,6 +128,13 @@ def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> No
         assert roc_auc_score(~wrong, found.observed) > 0.9
     else:
         assert (found.right < 0.5).mean() < 0.02
+
+
+def test_who_is_known_to_be_wrong_does_not_answer() -> None:
+    x, t, wrong = corpus(1200, 0.9)
+    alone, told = ask(x, t).observed, ask(x, t, right=1.0 - wrong).observed
+    assert roc_auc_score(~wrong, told) > roc_auc_score(~wrong, alone) + 0.1
+    np.testing.assert_allclose(ask(x, t, rounds=1).observed, ask(x, t, right=np.ones(1200)).observed)
 
 
 def test_independent_sides_are_all_wrong() -> None:

@@ -13,7 +13,7 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.agreement import Agreement, nothing_known
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto
-from cleanpairs.methods.auto import _Weighing, agreement_of, reduced
+from cleanpairs.methods.auto import _Weighing, evidence_of, reduced
 from cleanpairs.trainer import TrainingData
 from cleanpairs.trainer.context import EpochContext
 
@@ -132,7 +132,7 @@ def test_spaces_are_of_unit_vectors_and_degenerate_ones_pass() -> None:
     assert np.isfinite(reduced(np.zeros((5, 4)), 0)).all() and reduced(np.ones((2, 2)), 0).shape == (2, 2)
 
 
-def test_the_agreement_of_a_training_set() -> None:
+def test_the_evidence_of_a_training_set() -> None:
     clean = corpus(500)
     from cleanpairs.encoders.tokenizer import Tokenizer
 
@@ -140,7 +140,7 @@ def test_the_agreement_of_a_training_set() -> None:
     array = clean.images.array()
     assert array is not None
     data = TrainingData(array, tokens, clean.image_index, clean.pair_image_group, clean.text_group)
-    found = agreement_of(data, 0)
+    found = evidence_of(data, 0)
     assert found.right.shape == (500,) and found.wrong < 0.1
 
 
@@ -179,7 +179,7 @@ def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(rate: float, mo
     def blind(data: TrainingData, seed: int, null: np.ndarray) -> Agreement:
         return nothing_known(len(data))
 
-    monkeypatch.setattr(auto, "agreement_of", blind)
+    monkeypatch.setattr(auto, "evidence_of", blind)
     clean = corpus(1000, seed=12)
     noise = inject_noise(clean, rate, seed=5)
     model = small().fit(apply_noise(clean, noise))
