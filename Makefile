@@ -14,11 +14,12 @@ WEIGHTS := $(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -
 PINNED := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint format bench faults notebooks docs clean
+.PHONY: help demo test test-gpu test-cluster lint format bench faults notebooks docs clean
 
 help:
 	@echo "make demo    install into $(VENV) and run the demonstration"
 	@echo "make test    install the test extra too and run the whole test suite (test-gpu: what needs a GPU)"
+	@echo "make test-cluster  install Ray too; score, rematch and export on a cluster whose workers are killed (a minute)"
 	@echo "make lint    ruff and mypy; make format rewrites"
 	@echo "make docs    build the documentation site into build/site"
 	@echo "make bench   every operation beside its baseline, its target and the machine's floor (four minutes on an idle core)"
@@ -44,10 +45,14 @@ demo: $(VENV)/.installed
 	$(BIN)/cleanpairs demo
 
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not gpu" --numprocesses auto --maxprocesses 4 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not gpu and not cluster" --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m gpu
+
+test-cluster: $(VENV)/.installed-test
+	$(INSTALL) -e ".[test,ray]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m cluster
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .

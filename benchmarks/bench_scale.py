@@ -220,7 +220,7 @@ def rematch(work: Path, rows: int) -> None:
         )
     data = embedding_folder(work / f"vectors-{rows}", rows, 256, permuted=True)
     began = time.perf_counter()
-    options = ("--threshold", 1, "--donors", "mismatched", "--overwrite")
+    options = ("--threshold", 1, "--repairs", "plausible", "--donors", "mismatched", "--overwrite")
     seconds, peak = command("rematch", run, data, "--out", plan, *options)
     wall = time.perf_counter() - began
     table = pq.read_table(plan, columns=["action", "caption", "donor_pair_id"])
@@ -316,7 +316,7 @@ def main() -> None:
     parser.add_argument(
         "--dtype", choices=("float16", "float32"), default="float16", help="of the parts vectors and exports"
     )
-    parser.add_argument("--orphans", type=float, default=1.0, help="share of wrong pairs of the part rematch")
+    parser.add_argument("--mismatched", type=float, default=1.0, help="share of wrong pairs of the part rematch")
     parser.add_argument("--parts", default="0.1,0.3,1", help="of the rows, that the part rematch plans one by one")
     parser.add_argument("--rematch-workers", type=int, default=1, help="of the part rematch")
     args = parser.parse_args()

@@ -86,7 +86,8 @@ def rematch_many(work: Path, sizes: list[int], dim: int, share: float, workers: 
         data = work / f"rematch-{n}-{dim}"
         shutil.rmtree(data, ignore_errors=True)
         _, wrong = write_folder(data, n, dim, share)
-        options = ("--threshold", 0.8, "--out", plan, "--overwrite", "--spill", "always", "--workers", workers)
+        options = ("--threshold", 0.8, "--repairs", "plausible", "--out", plan, "--overwrite")
+        options += ("--spill", "always", "--workers", workers)
         found = command("rematch", run, data, *options)
         costs[n] = found
         tell(plan, wrong, found)

@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PATIENCE = 90.0  # seconds: a start on a busy machine is slow
+PATIENCE = 600.0  # seconds: a start on a busy machine is slow
 # Chromium takes its orders from descriptor 3 and answers on 4.
 START = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"

@@ -8,7 +8,7 @@
     scored = rows.map_batches(
         ScorePairs, fn_constructor_kwargs={"run": "runs/latest"}, batch_format="pyarrow", batch_size=4096, concurrency=2
     )
-    scored.filter(expr="correspondence >= 0.5").write_parquet("kept/")
+    scored.filter(expr=ray.data.expressions.col("correspondence") >= 0.5).write_parquet("kept/")
 
 The columns are those of ``cleanpairs score``, and so are their values: see :mod:`cleanpairs.estimators.batches` on when
 to the last bit. Nothing here imports Ray; batches may come from anywhere.

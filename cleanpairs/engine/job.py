@@ -23,11 +23,12 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Engine, Finished, Work
 
-__all__ = ["MANIFEST", "Progress", "claim_folder", "release_folder", "remove_job", "run_partitions"]
+__all__ = ["ATTEMPTS", "MANIFEST", "Progress", "claim_folder", "release_folder", "remove_job", "run_partitions"]
 
 MANIFEST = "manifest.jsonl"
 LOCK = ".job-lock"
-PART = re.compile(r"part-\d{6,}")  # see Partition.name
+ATTEMPTS = ".attempts"  # behind the name of a partition: an engine's note of how often it was begun
+PART = re.compile(rf"part-\d{{6,}}({re.escape(ATTEMPTS)})?")  # see Partition.name
 
 Progress = Callable[[int, int], None]
 """``progress(rows done, rows in all)``, when a partition is finished."""

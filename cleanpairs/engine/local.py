@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -15,7 +14,7 @@ from typing import Any, cast
 from cleanpairs.core.children import start
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Do, Finished, Work, carry_out, share_of_threads
+from cleanpairs.engine.work import Finished, Work, Worker, carry_out, share_of_threads
 
 __all__ = ["LocalEngine"]
 
@@ -146,14 +145,6 @@ def serve(number: int) -> None:
         signal.signal(signal_number, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(number)
     with suppress(EOFError, OSError):
-        work, threads = connection.recv()
-        do: Do | None = None
+        worker = Worker(*connection.recv())
         while True:
-            partition, folder = connection.recv()
-            try:
-                do = do or work.open(threads)
-                said: Finished | Exception = carry_out(do, partition, folder)
-            except Exception as error:
-                error.add_note(f"in a worker process:\n{traceback.format_exc()}")
-                said = error
-            connection.send(said)
+            connection.send(worker(*connection.recv()))

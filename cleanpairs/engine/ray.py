@@ -1,19 +1,23 @@
-"""The engine on a Ray cluster, or on a local Ray: a pool of actors, each of which holds the opened work."""
+"""The engine on a Ray cluster, or on a local Ray: partitions are the rows of a Ray Data pipeline of one stage."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError, ResourceError
+import numpy as np
+
+from cleanpairs.core.errors import ConfigError, ResourceError
+from cleanpairs.engine.job import ATTEMPTS
 from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Finished, Work, carry_out, cores, limited
+from cleanpairs.engine.work import Finished, Work, Worker, cores, limited
 
 __all__ = ["RayEngine"]
 
-RETRIES = 3  # of a partition whose actor died
+MOST = 4  # attempts at a partition whose actors die
 
 
 class RayEngine:
@@ -26,95 +30,109 @@ class RayEngine:
     Raises
     ------
     ConfigError
-        Ray is not installed.
+        Ray Data is not installed.
     """
+
+    remote = True  # work is always sent to other processes
 
     def __init__(self, *, workers: int = 1, address: str | None = None) -> None:
         self.workers, self.address = workers, address
         _ray()
 
-    @property
-    def remote(self) -> bool:
-        """Work is always sent to other processes."""
-        return True
-
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """See :class:`cleanpairs.engine.work.Engine`."""
         ray = _ray()
-        ours = not ray.is_initialized()
-        if ours:
-            self._connect(ray)
-        try:
-            yield from self._drive(ray, work, list(partitions), Path(folder).absolute())
-        finally:
-            if ours:
-                ray.shutdown()
+        for partition in partitions:  # what a job that was stopped has left
+            _attempts(partition, folder).unlink(missing_ok=True)
+        with self._connected(ray), _quiet(ray.data.DataContext.get_current()):
+            have = ray.cluster_resources()
+            threads, gpus = max(1, int(have.get("CPU", 1) // self.workers)), have.get("GPU", 0) / self.workers
+            done = ray.data.from_items(list(partitions), override_num_blocks=len(partitions)).map_batches(
+                _Stage,
+                fn_constructor_args=(work, limited(threads), Path(folder).absolute()),
+                batch_size=1,
+                batch_format="numpy",
+                compute=ray.data.ActorPoolStrategy(
+                    size=min(self.workers, len(partitions)),
+                    max_tasks_in_flight_per_actor=1,
+                    max_concurrent_calls_per_actor=1,
+                ),
+                num_cpus=threads,
+                num_gpus=float(int(gpus) if gpus >= 1 else gpus),
+            )
+            for row in done.iter_rows():
+                if isinstance(error := row["result"], Exception):
+                    raise error
+                yield row["result"]
 
-    def _connect(self, ray: Any) -> None:
+    @contextmanager
+    def _connected(self, ray: Any) -> Iterator[None]:
+        """To the Ray of whoever calls, or else to one of our own until the end."""
+        if ray.is_initialized():
+            yield
+            return
         here = {} if self.address else {"num_cpus": max(cores(), self.workers), "include_dashboard": False}
         try:
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **here)
         except (ConnectionError, ValueError, RuntimeError) as error:
             where = f"at {self.address}" if self.address else "here"
             raise ConfigError(f"no Ray {where}: {error}") from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
-    def _drive(self, ray: Any, work: Work, partitions: list[Partition], folder: Path) -> Iterator[Finished]:
-        workers = min(self.workers, len(partitions))
-        threads, gpus = self._shares(ray)
-        kind = ray.remote(
-            num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES, max_concurrency=1
-        )(_Worker)
-        # By value: a reference may be gone when an actor is started again.
-        actors = [kind.remote(work, limited(threads)) for _ in range(workers)]
-        waiting = list(reversed(partitions))
-        running: dict[Any, tuple[Any, Partition]] = {}
 
-        def give(actor: Any) -> None:
-            partition = waiting.pop()
-            running[actor.do.remote(partition, folder)] = actor, partition
+class _Stage:
+    """What an actor is. Ray Data gives a partition to another actor whenever one dies: here is who stops it."""
 
-        for actor in actors:
-            give(actor)
-        while running:
-            (ready, *_), _ = ray.wait(list(running), num_returns=1)
-            actor, partition = running.pop(ready)
-            try:
-                yield ray.get(ready)
-            except ray.exceptions.RayTaskError as error:
-                cause = error.cause
-                raise (cause if isinstance(cause, CleanpairsError) else error) from None
-            except ray.exceptions.RayError as error:
-                raise ResourceError(
+    def __init__(self, work: Work, threads: int, folder: Path) -> None:
+        self.worker, self.folder = Worker(work, threads), folder
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = np.empty(len(batch["item"]), object)
+        results[:] = [self._result(partition) for partition in batch["item"]]
+        return {"result": results}
+
+    def _result(self, partition: Partition) -> Finished | Exception:
+        attempts = _attempts(partition, self.folder)
+        with attempts.open("ab") as file:
+            file.write(b".")
+            begun = file.tell()
+        try:
+            if begun > MOST:
+                return ResourceError(
                     f"partition {partition.number} (rows {partition.first:,} to {partition.first + partition.rows:,}) "
-                    f"was given up after its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}. What is "
-                    "done is kept: run again to go on"
-                ) from error
-            if waiting:
-                give(actor)
-
-    def _shares(self, ray: Any) -> tuple[int, float]:
-        """CPUs (and threads) and GPUs of each actor, so that together they use the cluster once."""
-        have = ray.cluster_resources()
-        gpus = have.get("GPU", 0) / self.workers
-        return max(1, int(have.get("CPU", 1) // self.workers)), float(int(gpus) if gpus >= 1 else gpus)
+                    f"was given up after its worker died {MOST} times. What is done is kept: run again to go on"
+                )
+            return self.worker(partition, self.folder)
+        finally:
+            attempts.unlink()
 
 
-class _Worker:
-    """What an actor is."""
+def _attempts(partition: Partition, folder: Path) -> Path:
+    """A file of as many bytes as the partition has been begun; gone when it is done."""
+    return folder / f"{partition.name}{ATTEMPTS}"
 
-    def __init__(self, work: Work, threads: int) -> None:
-        self.work, self.threads = work, threads
-        self.open: Any = None
 
-    def do(self, partition: Partition, folder: Path) -> Finished:
-        if self.open is None:  # not at the start: an error raised there would look like a death
-            self.open = self.work.open(self.threads)
-        return carry_out(self.open, partition, folder)
+@contextmanager
+def _quiet(context: Any) -> Iterator[None]:
+    """Without Ray Data's progress and messages: the job tells its own."""
+    logger, shown = logging.getLogger("ray.data"), context.enable_progress_bars
+    level = logger.level
+    context.enable_progress_bars = False
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        context.enable_progress_bars = shown
+        logger.setLevel(level)
 
 
 def _ray() -> Any:
     try:
         import ray
+        import ray.data
     except ImportError as error:
-        raise ConfigError('the engine "ray" needs Ray: pip install "cleanpairs[ray]"') from error
+        raise ConfigError('the engine "ray" needs Ray Data: pip install "cleanpairs[ray]"') from error
     return ray

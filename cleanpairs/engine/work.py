@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from cleanpairs.core.registry import ENGINES
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.partitions import Partition
 
-__all__ = ["Do", "Engine", "Finished", "Work", "carry_out", "cores", "make_engine", "share_of_threads"]
+__all__ = ["Do", "Engine", "Finished", "Work", "Worker", "carry_out", "cores", "make_engine", "share_of_threads"]
 
 Do = Callable[[Partition, Path], dict[str, Any]]
 """``do(partition, path)`` writes the partition's output to ``path`` and returns facts about it, as JSON has them."""
@@ -67,6 +68,23 @@ def carry_out(do: Do, partition: Partition, folder: Path) -> Finished:
     with staged_file(target, overwrite=True) as path:
         facts = do(partition, Path(path))
     return Finished(partition.number, target.stat().st_size, facts)
+
+
+class Worker:
+    """What a process of an engine holds: the work, which it opens when it is first asked."""
+
+    def __init__(self, work: Work, threads: int) -> None:
+        self.work, self.threads = work, threads
+        self.do: Do | None = None
+
+    def __call__(self, partition: Partition, folder: Path) -> Finished | Exception:
+        """The partition done, or the error that it raised: one that is not raised here is no death."""
+        try:
+            self.do = self.do or self.work.open(self.threads)
+            return carry_out(self.do, partition, folder)
+        except Exception as error:
+            error.add_note(f"in a worker process:\n{traceback.format_exc()}")
+            return error
 
 
 def cores() -> int:

@@ -38,8 +38,8 @@ _SAMPLED = 256  # queries that choose the probes, and as many others that measur
 _TRAIN = 48  # bank rows a list that k-means sees
 _AGAIN, _AT_LEAST = 2, 64  # times as many as are asked for, and so many, are ranked again by their vectors
 _IVF_BLOCK = 1 << 12  # queries
-_RANKED = 256  # queries whose candidates' vectors are held at once
-_ADDED = 1 << 16  # bank rows that are put into lists at once
+_RANKED = 1 << 12  # vectors that are read before the pages of their file are given back
+_ADDED = 1 << 14  # bank rows that are put into lists at once
 
 _CPU_NUMBERS = 1 << 24  # of a block of the bank, and of scores, without FAISS
 _FLAT_BLOCK = 1 << 16  # queries of an exact search at once: FAISS itself takes 4,096
@@ -161,24 +161,26 @@ class Prepared:
         """The best of the probed lists by their codes, ranked again by the bank's vectors."""
         self.index.nprobe = self.note.probes
         _, near = self.index.search(_padded(queries, self.index.d), min(max(_AGAIN * k, _AT_LEAST), self.note.bank))
-        scores, ids = np.empty(near.shape, np.float32), np.maximum(near, 0)
-        for start in range(0, len(queries), _RANKED):
-            s = slice(start, start + _RANKED)
-            rows, at = self.rows, ids[s]
-            if rows.dtype != np.float32 or not rows.flags.c_contiguous:
-                rows, at = rows[at.ravel()].astype(np.float32), np.arange(at.size).reshape(at.shape)
-            _products(scores[s], queries[s], rows, at)
+        scores, order = np.empty(near.shape, np.float32), np.argsort(near, axis=None)  # a mapped bank front to back
+        for start in range(0, len(order), _RANKED):
+            at = order[start : start + _RANKED]
+            ids = np.maximum(near.ravel()[at], 0)
+            scores.ravel()[at] = _products(queries, at // near.shape[1], self.rows, ids)
             release(self.rows)
         scores[near < 0] = -np.inf
         best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
         return np.take_along_axis(scores, best, 1), np.take_along_axis(near, best, 1)
 
 
-def _products(out: np.ndarray, queries: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> None:
-    """Fill ``out`` (b, c) with the inner products of ``queries`` (b, d) with the ``rows`` (m, d) of ``ids`` (b, c)."""
+def _products(queries: np.ndarray, asked: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """(e,) float32: inner products of the ``queries`` (b, d) ``asked`` (e,) with the ``rows`` (m, d) ``ids`` (e,)."""
     faiss: Any = _faiss()
-    pointers = [faiss.swig_ptr(array) for array in (out, queries, rows, ids)]
-    faiss.fvec_inner_products_by_idx(*pointers, rows.shape[1], *ids.shape)
+    if rows.dtype != np.float32 or not rows.flags.c_contiguous:
+        rows, ids = rows[ids].astype(np.float32), np.arange(len(ids))
+    out = np.empty(len(ids), np.float32)
+    pointers = [faiss.swig_ptr(array) for array in (queries, asked, rows, ids, out)]
+    faiss.pairwise_indexed_inner_product(rows.shape[1], len(ids), *pointers)
+    return out
 
 
 def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False) -> Prepared:
@@ -198,7 +200,7 @@ def _in_lists(queries: np.ndarray, bank: np.ndarray, k: int, lists: int) -> Prep
     :data:`LEAST_RECALL` on a sample of the queries; None where so many would not pay.
     """
     m, d = bank.shape
-    sample = queries[np.unique(np.linspace(0, len(queries) - 1, 2 * _SAMPLED).astype(np.int64))].astype(np.float32)
+    sample = _taken(queries, np.unique(np.linspace(0, len(queries) - 1, 2 * _SAMPLED).astype(np.int64)))
     truth = _search_torch(sample, bank, min(10, m))[1]
     chooses = np.arange(len(sample)) % 2 == 0
     for part in (4, 2) if d > 512 else (2, 1) if d > 128 else (1,):  # finer codes where rows crowd
@@ -224,13 +226,22 @@ def _index(bank: np.ndarray, lists: int, part: int) -> Any:
     for clusters in (index.cp, index.pq.cp):
         clusters.niter, clusters.min_points_per_centroid = 5, 1  # the recall is measured: they need not be the best
     rng = np.random.default_rng(0)
-    index.train(_padded(bank[np.sort(rng.choice(m, min(m, _TRAIN * lists), replace=False))], index.d))
+    index.train(_padded(_taken(bank, np.sort(rng.choice(m, min(m, _TRAIN * lists), replace=False))), index.d))
     for first in range(0, m, _ADDED):
         index.add(_padded(bank[first : first + _ADDED], index.d))
         release(bank)
     quantizer.this.disown()  # it is the index that keeps it
     index.own_fields = True
     return index
+
+
+def _taken(rows: np.ndarray, some: np.ndarray) -> np.ndarray:
+    """The rows ``some`` (k,), rising, in float32."""
+    out = np.empty((len(some), rows.shape[1]), np.float32)
+    for start in range(0, len(some), _RANKED):
+        out[start : start + _RANKED] = rows[some[start : start + _RANKED]]
+        release(rows)
+    return out
 
 
 def _padded(rows: np.ndarray, d: int) -> np.ndarray:

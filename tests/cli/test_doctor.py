@@ -83,7 +83,7 @@ def test_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["numpy"].remedy == 'pip install "numpy>=2"'
     assert "9.0.0" in found["pyarrow"].found and "libtorch.so" in found["torch"].found
     assert found["faiss-cpu"].remedy == "pip uninstall faiss-cpu" and found["dependencies"].found == "click 8.1.0"
-    extras = {c.name: c.remedy for c in diagnosis._extras([Requirement('ray[data]>=2.37; extra == "ray"')])}
+    extras = {c.name: c.remedy for c in diagnosis._extras([Requirement('ray[data]>=2.60; extra == "ray"')])}
     assert extras["extra ray"] == 'pip install "cleanpairs[ray]"' and extras["extra clip"] == ""
 
 

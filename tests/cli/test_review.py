@@ -64,13 +64,13 @@ def test_it_serves_until_ctrl_c_and_writes_then(run: Path, tmp_path: Path) -> No
 
     def ask(path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(address + path, data), timeout=60) as answer:
+        with urllib.request.urlopen(urllib.request.Request(address + path, data), timeout=900) as answer:
             return json.loads(answer.read())
 
     first = ask("list")["rows"][0]["pair"]
     assert ask(f"pair/{first}")["similar_images"]
     assert ask("decide", {"pair": first, "action": "drop", "sort": "asked"})["decided"] == 1
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=900)
     assert process.returncode == 0 and out.startswith("1 pairs decided -> ") and "export --plan" in out
     assert (run / "review" / "plan.parquet").exists() and set(opened(run).decided()) == {first}

@@ -114,7 +114,7 @@ def test_what_cannot_be_scored_says_so(tmp_path: Path) -> None:
         ScorePairs(other)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason='needs Ray: pip install "cleanpairs[ray]"')
 def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code block of docs/scale.md, as it stands there, on a Ray of four processors: its two actors hold two."""

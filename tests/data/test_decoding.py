@@ -31,7 +31,7 @@ def faulty(image: Any, flag: str = "") -> np.ndarray:
     if image.width == CRASH:
         os.kill(os.getpid(), signal.SIGSEGV)
     if image.width == HANG:
-        time.sleep(60)
+        time.sleep(1e6)
     if image.width == FILL:
         return np.ones(2**30, np.uint8)[:1] + np.ones(2**30, np.uint8)[:1]
     if image.width == ONCE and not Path(flag).exists():
@@ -114,12 +114,10 @@ def test_an_image_that_was_there_when_its_worker_died_by_chance_is_tried_again(t
 
 
 def test_an_image_that_takes_too_long_is_set_aside() -> None:
-    began = time.monotonic()
-    with Decoder(Preparation(f"{HERE}:faulty"), 1, seconds=0.5) as decoder:
+    with Decoder(Preparation(f"{HERE}:faulty"), 1, seconds=2) as decoder:
         (batch,) = decode(decoder, [picture(10), picture(HANG), picture(11)])
-    assert batch.failures == {1: "the image cannot be decoded: it took more than 0.5 seconds, twice"}
+    assert batch.failures == {1: "the image cannot be decoded: it took more than 2 seconds, twice"}
     assert [int(a[0]) for a in batch.arrays] == [10, 11]
-    assert time.monotonic() - began < 30
 
 
 def test_the_memory_of_a_worker_is_limited() -> None:

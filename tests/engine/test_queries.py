@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -93,14 +92,11 @@ def test_parts_of_another_search_are_not_mixed_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["local", "ray"])
-def test_a_worker_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    if name == "ray" and importlib.util.find_spec("ray") is None:
-        pytest.skip('needs Ray: pip install "cleanpairs[ray]"')
+def test_a_worker_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(search, "_FLAT_BLOCK", 4096)
     queries, bank = heaps(20_000), heaps(3000, seed=1)
-    engine = make_engine(name, workers=2)
+    engine = make_engine("local", workers=2)
     looks = EngineSearch(tmp_path / "parts", Killing(engine))
     found, wanted = looks(queries, bank, 10), top_k(queries, bank, 10)
     np.testing.assert_array_equal(found.indices, wanted.indices)
@@ -125,13 +121,13 @@ class Killing:
 
 
 def kill_a_worker(parent: int) -> None:
-    """The newest process below ``parent`` that works: of the pool, or an actor of Ray."""
+    """A process of the pool below ``parent``."""
     import psutil
 
     workers = [
         child
         for child in psutil.Process(parent).children(recursive=True)
-        if "engine.local import serve" in " ".join(child.cmdline()) or child.name().startswith("ray::_Worker")
+        if "engine.local import serve" in " ".join(child.cmdline())
     ]
     assert workers, "no worker to kill"
     os.kill(workers[0].pid, signal.SIGKILL)

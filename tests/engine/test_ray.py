@@ -1,9 +1,11 @@
-"""The same work on a local Ray with two workers, one of which is killed."""
+"""Score, rematch and export on a Ray cluster of two machines, which lose workers and a machine: as one process does."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,82 +17,146 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cleanpairs import InfoNCE
-from cleanpairs.commands import score as streaming_module
+from cleanpairs.commands import score as scoring
+from cleanpairs.commands.export import export_plan
+from cleanpairs.commands.fit import fit_run
+from cleanpairs.commands.rematch import rematch_run
+from cleanpairs.commands.run import Run
 from cleanpairs.commands.score import score_stream
 from cleanpairs.core.errors import DataError, ResourceError
+from cleanpairs.core.recipe import Recipe
 from cleanpairs.engine import make_engine, plan_partitions, run_partitions
+from cleanpairs.engine.ray import RayEngine
+from cleanpairs.export import writing
+from cleanpairs.ops import search
+from cleanpairs.repair.settings import RepairSettings
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.cluster,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason='needs Ray: pip install "cleanpairs[ray]"'),
 ]
 
 PARTITIONS = plan_partitions([10] * 5, 45, target=10)
 WHOLE = " ".join(str(r * r) for r in range(45))
+DIM = 16
+ON_RAY = {"engine": "ray", "workers": 2}
 
 
 @pytest.fixture(scope="module")
-def works(tmp_path_factory: pytest.TempPathFactory, squares_source: str) -> Iterator[Any]:
-    """A Ray with two processors, which knows the module ``squares_for_ray``."""
+def cluster(tmp_path_factory: pytest.TempPathFactory, squares_source: str) -> Iterator[Any]:
+    """Two machines with a processor each, which know the module ``squares_for_ray``."""
     import ray
+    from ray.cluster_utils import Cluster
 
     folder = tmp_path_factory.mktemp("modules")
     (folder / "squares_for_ray.py").write_text(squares_source)
     sys.path.insert(0, str(folder))
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}},
-        object_store_memory=100 * 2**20,
-    )  # fmt: skip
-    yield importlib.import_module("squares_for_ray")
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # the last bit of a sum depends on the threads that add it up
+        machine = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+        found = Cluster(initialize_head=True, head_node_args={**machine, "include_dashboard": False})
+        found.add_node(**machine)
+        path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+        ray.init(found.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
+        yield found
+        ray.shutdown()
+        found.shutdown()
     sys.path.remove(str(folder))
-    del sys.modules["squares_for_ray"]
 
 
-def tokens(folder: Path, n: int) -> str:
-    folder.mkdir()
-    for i in range(n):
-        (folder / str(i)).write_text("")
-    return str(folder)
+@pytest.fixture
+def deaths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of whatever runs on Ray a worker is killed as soon as a partition is finished; the workers killed."""
+    run, killed = RayEngine.run, []
+
+    def killing(self: RayEngine, work: Any, partitions: Any, folder: Path) -> Iterator[Any]:
+        for i, finished in enumerate(run(self, work, partitions, folder)):
+            if not i and len(partitions) > 1:
+                killed.append(kill_a_worker())
+            yield finished
+
+    monkeypatch.setattr(RayEngine, "run", killing)
+    return killed
 
 
-def test_a_killed_worker_is_started_again(tmp_path: Path, works: Any) -> None:
-    work = works.Squares(dies=1, times=tokens(tmp_path / "deaths", 1))
-    done = run_partitions(work, PARTITIONS, tmp_path / "job", job="a", engine=make_engine("ray", workers=2))
-    assert [f.number for f in done] == [0, 1, 2, 3, 4]
-    assert " ".join((tmp_path / "job" / p.name).read_text() for p in PARTITIONS) == WHOLE
-    assert list((tmp_path / "deaths").iterdir()) == []  # it did die
-    assert len({f.facts["process"] for f in done}) >= 2
+def kill_a_worker() -> int:
+    """The newest actor below this process."""
+    import psutil
+
+    children = psutil.Process().children(recursive=True)
+    workers = [child for child in children if child.name().startswith("ray::MapWorker")]
+    newest = max(workers, key=lambda child: child.create_time())
+    os.kill(newest.pid, signal.SIGKILL)
+    return int(newest.pid)
 
 
-def test_what_kills_every_worker_is_given_up_errors_keep_their_kind_and_it_goes_on(tmp_path: Path, works: Any) -> None:
-    two, folder = make_engine("ray", workers=2), tmp_path / "job"
-    with pytest.raises(ResourceError, match="partition 4"):
-        run_partitions(works.Squares(dies=4, times=tokens(tmp_path / "d", 99)), PARTITIONS, folder, job="a", engine=two)
-    with pytest.raises(DataError, match="no row 7"):
-        run_partitions(works.Squares(refuses=4), PARTITIONS, folder, job="a", engine=two)
-    run_partitions(works.Squares(), PARTITIONS, folder, job="a", engine=two)
-    assert " ".join((folder / p.name).read_text() for p in PARTITIONS) == WHOLE
+def write(path: Path, n: int) -> Path:
+    """Pairs of like vectors, two in five of them permuted; a caption and a vector are missing."""
+    rng = np.random.default_rng(0)
+    centre = rng.normal(size=(n, DIM))
+    image, text = (centre + 0.3 * rng.normal(size=(n, DIM)) for _ in range(2))
+    order = np.arange(n)
+    order[: 2 * n // 5] = rng.permutation(2 * n // 5)
+    captions = [f"a text of number {i}" for i in order]
+    captions[3], image[5, 0] = "", np.nan
+    sides = [
+        pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float16).ravel()), DIM) for x in (image, text[order])
+    ]
+    columns = {"key": [f"k{i}" for i in range(n)], "caption": captions}
+    table = pa.table({**columns, "image_features": sides[0], "text_features": sides[1]})
+    pq.write_table(table, path, row_group_size=n // 6)
+    return path
 
 
-def test_scores_are_those_of_the_local_engine_bit_for_bit(
-    tmp_path: Path, works: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("cluster")
+def test_score_rematch_and_export_are_those_of_one_process_though_workers_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: list[int]
 ) -> None:
     monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(streaming_module, "PARTITION", 20)
-    rng = np.random.default_rng(0)
-    flat = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=90 * 6).astype(np.float32)), 6)
-    captions = [" ".join(f"w{k}" for k in row) for row in rng.integers(0, 9, (90, 3))]
-    data = tmp_path / "data.parquet"
-    pq.write_table(pa.table({"caption": captions, "image_features": flat}), data, row_group_size=20)
-    model = InfoNCE(dim=8, dim_word=4, epochs=1, batch_size=8, eval_group_size=8, device="cpu").fit(data)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the last bit of a sum depends on the threads that add it up
+    for module, name, rows in ((scoring, "PARTITION", 50), (writing, "PARTITION", 50), (search, "_FLAT_BLOCK", 20)):
+        monkeypatch.setattr(module, name, rows)
+    data = write(tmp_path / "data.parquet", 300)
+    options = {"train": str(data), "method": "clip-score", "device": "cpu"}
+    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_evidence=false"], options=options)
+    fit_run(recipe, out=tmp_path / "run", latest=False)
+    run, settings = Run(tmp_path / "run"), RepairSettings(threshold=0.75, repairs="plausible", targets="text")
+    here, there = (tmp_path / name for name in ("here", "there"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    score_stream(model, data, tmp_path / "local.parquet")
+    for folder, engine in ((here, {}), (there, ON_RAY)):
+        folder.mkdir()
+        score_stream(run.path / "model", data, folder / "scores.parquet", **engine)
+        plan = rematch_run(run, folder / "plan.parquet", settings, data, spill="always", **engine)
+        export_plan(folder / "plan.parquet", folder / "out.parquet", **engine)
+        assert plan.summary.repaired > 50 and len(deaths) == (0 if folder == here else 4)
     torch.set_num_threads(threads)
-    score_stream(model, data, tmp_path / "ray.parquet", engine="ray", workers=2)
-    assert (tmp_path / "local.parquet").read_bytes() == (tmp_path / "ray.parquet").read_bytes()
-    assert len(pq.read_table(tmp_path / "ray.parquet")) == 90
+    assert len(pq.read_table(there / "scores.parquet")) == 300
+    names = sorted(path.name for path in here.iterdir())
+    assert sorted(path.name for path in there.iterdir()) == names and len(names) > 4
+    for name in names:
+        if name.endswith(".parquet"):
+            assert (there / name).read_bytes() == (here / name).read_bytes(), name
+
+
+def test_a_partition_that_kills_every_worker_is_given_up_errors_keep_their_kind_and_a_machine_may_go(
+    tmp_path: Path, cluster: Any
+) -> None:
+    works, folder = importlib.import_module("squares_for_ray"), tmp_path / "job"
+
+    def run(work: Any) -> Any:
+        return run_partitions(work, PARTITIONS, folder, job="a", engine=make_engine("ray", workers=2))
+
+    tokens = tmp_path / "deaths"
+    tokens.mkdir()
+    for i in range(99):
+        (tokens / str(i)).write_text("")
+    with pytest.raises(ResourceError, match=r"partition 4 .*died 4 times"):
+        run(works.Squares(dies=4, times=str(tokens)))
+    assert len(list(tokens.iterdir())) == 95
+    with pytest.raises(DataError, match="no row 7"):
+        run(works.Squares(refuses=4))
+    cluster.remove_node(cluster.worker_nodes.copy().pop())
+    done = run(works.Squares())
+    assert [f.number for f in done] == [0, 1, 2, 3, 4]
+    assert " ".join((folder / p.name).read_text() for p in PARTITIONS) == WHOLE
+    assert not list(folder.glob("*.attempts"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -295,12 +294,9 @@ class Dying:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_every_engine_writes_the_same_files_though_a_worker_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+def test_a_pool_writes_the_same_files_though_a_worker_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if engine == "ray" and importlib.util.find_spec("ray") is None:
-        pytest.skip('needs Ray: pip install "cleanpairs[ray]"')
     plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61))
     wanted = streamed(plan, tmp_path)
     (tmp_path / "modules").mkdir()
@@ -311,11 +307,11 @@ def test_every_engine_writes_the_same_files_though_a_worker_is_killed(
     once = tmp_path / "once"
     once.write_text("")
     monkeypatch.setattr(writing, "ExportWork", lambda *given: dying(ExportWork(*given), str(once)))
-    at = streamed(plan, tmp_path, make_engine(engine, workers=2), engine)
+    at = streamed(plan, tmp_path, make_engine("local", workers=2), "pool")
     assert not once.exists()  # it did die
     for role in ROLES:
         assert at[role].read_bytes() == wanted[role].read_bytes(), role
-    assert not (tmp_path / f"{engine}.parquet.parts").exists()
+    assert not (tmp_path / "pool.parquet.parts").exists()
     monkeypatch.delitem(sys.modules, "dying_export")
 
 

@@ -245,7 +245,7 @@ def test_pictures_have_words_and_tables_have_headings(tab: Any) -> None:
 
 
 def saved(folder: Path) -> Path:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         if (folder / "labels.csv").exists() and not list(folder.glob("*.crdownload")):
             return folder / "labels.csv"

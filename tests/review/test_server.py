@@ -24,7 +24,7 @@ class Client:
         self.own = {"Host": f"127.0.0.1:{self.port}"}
 
     def ask(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=900)
         raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         connection.request("GET" if body is None else "POST", path, raw, {**self.own, **(headers or {})})
         answer = connection.getresponse()

@@ -100,10 +100,9 @@ def keep(trained: Any, path: Path) -> None:
     )
 
 
-def main() -> None:
-    out = Path(sys.argv[1])
+def main(out: Path, cases: list[str]) -> None:
     with distributed.process_group():
-        for case in sys.argv[2:]:
+        for case in cases:
             name, _, task = case.partition(":")
             checkpoint = Checkpoint(out.parent / f"kept-{name}", "test") if task else None
             stop_at = 7 if task == "stop" else None
@@ -127,4 +126,4 @@ def threads() -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), sys.argv[2:])
