@@ -11,7 +11,8 @@ cosine and LEMoN are theirs.
 
 The evidence is what ``auto`` asks before any training: the neighbours' agreement of
 :mod:`cleanpairs.correspondence.agreement` in its frozen spaces, or the similarity of vectors. ``A + evidence`` is the
-sum of the ranks of both; ``2 x A`` the mean of two fits with different seeds, in correspondence and in similarity. A
+sum of the ranks of both; ``2 x A`` the mean of two fits with different seeds, in correspondence and in similarity (of
+REPAIR and ``auto`` four networks, of CRCL two). A
 rank sum leaves the model as it is, so its rSum is the model's. Noise is of captions one by one, the same in all rows
 of a seed; the validation split picks the epoch. Bold is what is above every other row by more than the spread of the
 difference, which is taken seed by seed. All rows but the presets read the captions as ``auto`` does: words, and
@@ -44,7 +45,7 @@ from cleanpairs.ops.normalised_similarity import normalised_similarity
 from cleanpairs.scoring.evaluate import recall_of_similarity
 
 OTHER = 1000  # added to the seed of the second network
-COMBINED = ("crcl", "repair")
+COMBINED = ("crcl", "repair", "auto")
 METHOD_ROWS = "infonce,triplet,ncr,crcl,repair,pc2,l2rm,gsc,npc,cream,in2r,auto"
 
 
