@@ -106,6 +106,8 @@ def test_it_steps(name: str, tmp_path: Path) -> None:
         np.save(tmp_path / "train_ims.npy", features)
         (tmp_path / "train_caps.txt").write_text("\n".join(meta.captions) + "\n", encoding="utf-8")
         changes["meta"] = str(tmp_path)
+    if load_recipe(name).params.get("encoder"):  # a CLIP, which is not here: from the vectors
+        changes |= {"encoder": None, "tune": "head"}
     model = shrunk(name, **changes)
     pairs = corpus(40, wrong=12)
     model.fit(pairs)
