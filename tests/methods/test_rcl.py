@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import RCL
-from cleanpairs.objectives.complementary import KINDS, ComplementaryLoss
+from cleanpairs.objectives.complementary import ComplementaryLoss
 from tests.methods.conftest import corpus
 
 SMALL: dict[str, Any] = {
@@ -48,7 +48,7 @@ def test_the_objective_is_the_one_asked_for() -> None:
     assert procedure.labels().tolist() == [1.0] * 5
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["log", "tan", "gce", "exp"])
 def test_every_kind_of_the_objective_can_be_asked_for(kind: str) -> None:
     RCL(kind=kind).validate()
 
