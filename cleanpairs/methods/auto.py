@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import check_flag, check_number, check_whole
 from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, nothing_known, similarity_to_neighbours
 from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate, noise_rate, positions
@@ -334,7 +335,9 @@ class _Weighing:
         return {"w": self.w, "weight": self.weight, "caption": self.caption, "scores": self.scores, **known}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Go on from :meth:`state`; a DataError says that it is another version's."""
+        if len(state["scores"]) != len(self.rows):
+            raise DataError("the checkpoint is of another version of cleanpairs; start again with --overwrite")
         self.w, self.weight = (np.array(state[name], dtype=np.float32) for name in ("w", "weight"))
         self.caption = np.array(state["caption"], dtype=np.int64)
         self.scores = np.array(state["scores"], dtype=np.float64)

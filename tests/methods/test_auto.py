@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Auto, Pairs
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.correspondence.agreement import Agreement, nothing_known
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.methods import auto
@@ -209,6 +209,16 @@ def test_planted_pairs_get_their_own_captions_back_and_are_judged_like_all_other
     for low, high in ((0.0, 0.1), (0.9, 1.0)):  # of all pairs: a probability
         some = (y >= low) & (y <= high)
         assert some.sum() > 100 and abs((~wrong[some]).mean() - y[some].mean()) < 0.05
+
+
+def test_the_checkpoint_of_another_version_is_refused() -> None:
+    """An earlier one scored random pairs of planted images and captions beside the others."""
+    model = small()
+    procedure = model._procedure(model._training_data(corpus(200), None, None)[-1])
+    state = procedure.state()
+    procedure.load_state(state)
+    with pytest.raises(DataError, match="another version"):
+        procedure.load_state({**state, "scores": np.zeros(len(state["scores"]) + 40)})
 
 
 def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined() -> None:
