@@ -12,11 +12,11 @@ cosine and LEMoN are theirs.
 The evidence is what ``auto`` asks before any training: the neighbours' agreement of
 :mod:`cleanpairs.correspondence.agreement` in its frozen spaces, or the similarity of vectors. ``A + evidence`` is the
 sum of the ranks of both; ``2 x A`` the mean of two fits with different seeds, in correspondence and in similarity (of
-REPAIR and ``auto`` four networks, of CRCL two). A
-rank sum leaves the model as it is, so its rSum is the model's. Noise is of captions one by one, the same in all rows
-of a seed; the validation split picks the epoch. Bold is what is above every other row by more than the spread of the
-difference, which is taken seed by seed. All rows but the presets read the captions as ``auto`` does: words, and
-sentence vectors where that encoder is installed (``--words``: words alone, for all).
+REPAIR and ``auto`` four networks, of CRCL two). A rank sum leaves the model as it is, so its rSum is the model's. Noise
+is of captions one by one, the same in all rows of a seed; the validation split picks the epoch. Bold is what is above
+every other row by more than the spread of the difference, which is taken seed by seed. All rows but the presets read
+the captions as ``auto`` does: words, and sentence vectors where that encoder is installed (``--words``: words alone,
+for all).
 
 A second call goes on where the first stopped: fits are kept in OUT.
 """
@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -40,7 +39,7 @@ from cleanpairs.benchmarking.splits import load_splits
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
-from cleanpairs.methods.auto import Auto, evidence_of
+from cleanpairs.methods.auto import Auto, evidence_of, ranks
 from cleanpairs.ops.normalised_similarity import normalised_similarity
 from cleanpairs.scoring.evaluate import recall_of_similarity
 
@@ -67,10 +66,11 @@ class Corpus:
         """Correspondence (N,), and similarity (M, N') of the test split's images and captions."""
         file = self.out / f"{name}{'-paper' if paper else ''}-{seed}.npz"
         if not file.is_file():
-            kind, settings = METHODS.load(name), dict(self.settings)
+            kind, settings = METHODS.load(name), self.settings
             if paper:
                 kind = kind.paper
-                settings |= {"text_encoder": None} if settings["text_encoder"] == "auto" else {}
+                if settings["text_encoder"] == "auto":
+                    settings = {**settings, "text_encoder": None}
             model = kind(**settings, device="cpu", random_state=seed).fit(self.pairs, val=self.val)
             test = model.embed(self.test)
             S = test.images.vectors @ test.texts.vectors.T
@@ -124,7 +124,9 @@ class Corpus:
 
 def rank(score: np.ndarray) -> np.ndarray:
     """(N,) in (0, 1), NaN where there is no score."""
-    return np.asarray(rankdata(score, nan_policy="omit") / (np.isfinite(score).sum() + 1))
+    found, known = np.full(len(score), np.nan), np.isfinite(score)
+    found[known] = ranks(score[known])
+    return found
 
 
 def splits_of(data: Path) -> tuple[Pairs, Pairs, Pairs]:

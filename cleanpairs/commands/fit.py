@@ -282,12 +282,12 @@ class _Fit:
     def train(self, val: Pairs | None) -> None:
         """Train; what ended it is noted in the run, or takes the run with it."""
         progress = self.progress
-        told: dict[str, Any] = {"on_encode": progress.encode, "on_encode_texts": progress.encode_texts}
+        options: dict[str, Any] = {"on_encode": progress.encode, "on_encode_texts": progress.encode_texts}
         if isinstance(self.estimator, PairCleaner):
-            told |= {"run_dir": self.run.path, "resume": self.resume}
-            told |= {"on_epoch": self._on_epoch, "on_step": progress.step}
+            options |= {"run_dir": self.run.path, "resume": self.resume}
+            options |= {"on_epoch": self._on_epoch, "on_step": progress.step}
         try:
-            self.estimator.fit(self.pairs, val=val, **told)
+            self.estimator.fit(self.pairs, val=val, **options)
         except KeyboardInterrupt:
             self.run.write_info({**self.info, "status": "interrupted"})
             raise

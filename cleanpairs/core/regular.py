@@ -20,15 +20,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from cleanpairs.core.errors import CleanpairsError, DataError, OutputError
 
 __all__ = [
+    "cached_by_file",
     "check_regular",
+    "error_text",
     "open_regular",
     "read_bytes",
     "read_json",
     "read_object",
     "read_text",
     "reading",
-    "remembered",
-    "said_of",
     "sha256_of",
     "writing",
 ]
@@ -57,7 +57,7 @@ def _check(mode: int, path: AnyPath) -> None:
         raise _NotRegularError(f"{os.fspath(path)} is {kind}, not a regular file: copy what it gives into one")
 
 
-def said_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What an error says, on one line: of one of the system's its text alone."""
     return getattr(error, "strerror", None) or " ".join(str(error).split())[:300] or type(error).__name__
 
@@ -73,7 +73,7 @@ def reading(path: object, how: str = "read", *also: type[Exception]) -> Iterator
     except (CleanpairsError, MemoryError):
         raise
     except (OSError, *also) as error:  # type: ignore[misc]
-        raise DataError(f"{path} cannot be {how}: {said_of(error)}") from error
+        raise DataError(f"{path} cannot be {how}: {error_text(error)}") from error
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def writing(path: object) -> Iterator[None]:
     except CleanpairsError:
         raise
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {said_of(error)}") from error
+        raise OutputError(f"{path} cannot be written: {error_text(error)}") from error
 
 
 def check_regular(path: AnyPath) -> None:
@@ -149,7 +149,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     return data
 
 
-def remembered(most: int) -> Callable[[Callable[Concatenate[str, P], T]], Callable[Concatenate[str, P], T]]:
+def cached_by_file(most: int) -> Callable[[Callable[Concatenate[str, P], T]], Callable[Concatenate[str, P], T]]:
     """Decorates a function of a file: for the last ``most`` it is called again only where the file has changed, by its
     size and the time of its change. Its arguments are hashable; what it returns is not to be changed.
 
@@ -162,12 +162,12 @@ def remembered(most: int) -> Callable[[Callable[Concatenate[str, P], T]], Callab
             return function(path, *args, **kwargs)
 
         @wraps(function)
-        def asked(path: str, *args: P.args, **kwargs: P.kwargs) -> T:
+        def current(path: str, *args: P.args, **kwargs: P.kwargs) -> T:
             with reading(path):
                 about = os.stat(path)
             return known(path, about.st_size, about.st_mtime_ns, *args, **kwargs)  # type: ignore[arg-type]
 
-        return asked
+        return current
 
     return decorated
 

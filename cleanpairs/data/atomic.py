@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
-from cleanpairs.core.regular import said_of, writing
+from cleanpairs.core.regular import error_text, writing
 from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.data.locks import make_parents
 
@@ -72,7 +72,7 @@ def _refuse(
     except FileNotFoundError:
         return
     except OSError as error:  # a folder above it is a file, or is closed to us
-        raise OutputError(f"{target} cannot be written: {said_of(error)}") from error
+        raise OutputError(f"{target} cannot be written: {error_text(error)}") from error
     if stat.S_ISLNK(mode):
         raise OutputExistsError(f"{target} is a symbolic link; name the file itself")
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
@@ -172,7 +172,7 @@ class _Output:
         self.staged = self.folder / self.target.name
 
     def unwritable(self, error: OSError) -> OutputError:
-        return OutputError(f"{self.target} cannot be written: {said_of(error)}")
+        return OutputError(f"{self.target} cannot be written: {error_text(error)}")
 
     def begin(self) -> None:
         self._lock = os.open(self.folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)

@@ -20,7 +20,7 @@ from cleanpairs.data.parquet_io import (
 )
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Asked, Rows, TableReader
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
 __all__ = ["ParquetReader"]
 
@@ -38,10 +38,10 @@ class ParquetReader(TableReader):
             return bool(parquet_files(path)) and not any(path.glob("*_ims.npy"))  # beside those lies their truth
         return path.is_file() or any(c in data for c in "*?[")
 
-    def open(self, data: str, asked: Asked) -> Source:
+    def open(self, data: str, request: ReadRequest) -> Source:
         """Where the data is, what its columns are; nothing but schemas and hashes is read."""
         paths = expand(data)
-        return self.described(data, paths, common_schema(paths), sum(count_rows(paths)), asked)
+        return self.described(data, paths, common_schema(paths), sum(count_rows(paths)), request)
 
     def schema(self, source: Source) -> pa.Schema:
         """The one that the files share."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import check_regular, read_json, reading, remembered
+from cleanpairs.core.regular import cached_by_file, check_regular, read_json, reading
 from cleanpairs.data.formats.in_place import location, open_remote
 from cleanpairs.data.images import encoded_bytes, image_cells, rows_by_file
 from cleanpairs.data.views import plain_batch, plain_schema
@@ -151,7 +151,7 @@ def count_rows(paths: Sequence[str]) -> list[int]:
     return [_count(path) for path in paths]
 
 
-@remembered(4096)
+@cached_by_file(4096)
 def _count(path: str) -> int:
     with open_parquet(path) as file:
         return int(file.metadata.num_rows)

@@ -26,7 +26,7 @@ from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Asked, Rows, TableReader
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
 __all__ = ["PrecompReader", "lines_of", "splits_of"]
 
@@ -71,23 +71,25 @@ class PrecompReader(TableReader):
         """Whether ``data`` is a directory with at least one split."""
         return Path(data).is_dir() and bool(splits_of(Path(data)))
 
-    def open(self, data: str, asked: Asked) -> Source:
+    def open(self, data: str, request: ReadRequest) -> Source:
         """The files of one split (``train`` where none is named)."""
-        named = [c for c in (asked.columns.get("image"), asked.columns.get("key"), asked.image_root) if c is not None]
+        named = [
+            c for c in (request.columns.get("image"), request.columns.get("key"), request.image_root) if c is not None
+        ]
         if named:
             raise DataError(f"{data} is in the research layout, without columns or an image root: {named[0]!r}")
         folder = Path(data).absolute()
         known = splits_of(folder)
-        name = asked.split or ("train" if "train" in known else known[0])
+        name = request.split or ("train" if "train" in known else known[0])
         if name not in known:
             raise DataError(f"{data} has no split {name!r} (splits: {', '.join(known)})")
-        paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, asked.columns.get("text")))]
+        paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, request.columns.get("text")))]
         truth = folder / f"{name}_truth.parquet"
         if truth.exists():
             paths.append(str(truth))
         images, captions = _regions(paths[0]), lines_of(paths[1])
         schema = _schema(images, _per_image(len(images), len(captions), paths) > 1)
-        return self.described(data, paths, schema, len(images), replace(asked, columns={}))
+        return self.described(data, paths, schema, len(images), replace(request, columns={}))
 
     def schema(self, source: Source) -> pa.Schema:
         """``key``, ``caption`` (or a list ``captions``) and ``image_features``."""

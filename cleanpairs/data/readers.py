@@ -21,7 +21,7 @@ from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import Source, cache_folder
-from cleanpairs.data.table_reader import Asked
+from cleanpairs.data.table_reader import ReadRequest
 
 __all__ = ["fitting", "iter_tables", "load_pairs", "load_source", "open_source", "sniff"]
 
@@ -144,7 +144,7 @@ def _opened(data: str | Path, **options: Any) -> Source:
     chosen = READERS.load(kind)()
     if given.split is not None and not chosen.splits:
         raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
-    source: Source = chosen.open(path, Asked(given.split, columns, root, given.limit))
+    source: Source = chosen.open(path, ReadRequest(given.split, columns, root, given.limit))
     if text_vectors is not None and "text_features" not in source.columns:
         raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source

@@ -22,7 +22,7 @@ from cleanpairs.data.source import Source, cache_dir, cache_folder, fingerprint_
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
 from cleanpairs.ops.columns import is_list
 
-__all__ = ["Asked", "Rows", "TableReader", "load_rows"]
+__all__ = ["ReadRequest", "Rows", "TableReader", "load_rows"]
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
 BATCH = 512
@@ -39,7 +39,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadRequest:
     """What is to be read of an input: a split, columns by role (None: to be found), where images lie, how many rows."""
 
     split: str | None
@@ -51,7 +51,7 @@ class Asked:
 class TableReader(ABC):
     """A reader whose input is a table: it says what the columns are and gives the rows, in order.
 
-    A subclass has ``kind``, ``recognises(data)``, ``open(data, asked)`` as
+    A subclass has ``kind``, ``recognises(data)``, ``open(data, request)`` as
     :class:`cleanpairs.data.parquet.ParquetReader` has them, and the methods below.
     """
 
@@ -173,19 +173,19 @@ class TableReader(ABC):
         paths: Sequence[str],
         schema: pa.Schema,
         n_rows: int,
-        asked: Asked,
+        request: ReadRequest,
         options: Mapping[str, str] | None = None,
     ) -> Source:
         """The source of a table that is known: its columns found, its files hashed."""
-        found = find_columns(schema, asked.columns, data)
+        found = find_columns(schema, request.columns, data)
         check_truth(schema, data)
         source = Source(
             kind=self.kind,
             paths=tuple(paths),
             columns=found,
             fingerprint="",
-            n_rows=n_rows if asked.limit is None else min(asked.limit, n_rows),
-            image_root=None if asked.image_root is None else str(Path(asked.image_root).absolute()),
+            n_rows=n_rows if request.limit is None else min(request.limit, n_rows),
+            image_root=None if request.image_root is None else str(Path(request.image_root).absolute()),
             explicit_lists="text" in found and is_list(schema.field(found["text"]).type),
             options=dict(options or {}),
         )

@@ -32,7 +32,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.parameters import check_flag, check_number, check_whole
+from cleanpairs.core.parameters import number, whole
 from cleanpairs.correspondence.agreement import Agreement, neighbours_agreement, nothing_known, similarity_to_neighbours
 from cleanpairs.correspondence.calibration import DRAWS, Calibration, calibrate, noise_rate, positions
 from cleanpairs.correspondence.density_minimum import DensityMinimum
@@ -209,7 +209,7 @@ class _Weighing:
                 order += ranks(self.observed)
             elif self.neighbour_similarity:
                 neighbour_similarity, untrained = WEIGHTS[self.similarity]
-                order += neighbour_similarity * self.similar(view) + untrained * ranks(self.asked_again(view))
+                order += neighbour_similarity * self.similar(view) + untrained * ranks(self.agreement_again(view))
             if last and self.similarity:
                 order = self.best([ranks(self.observed), *(order + c * ranks(self.observed) for c in BESIDE)])
             self.w = self.calibrated(order, last).astype(np.float32)
@@ -263,7 +263,7 @@ class _Weighing:
         groups = d.image_group[self.rows], d.text_group[self.texts]
         return similarity_to_neighbours(image, text, *groups, trusted, seed=view.seed(8))
 
-    def asked_again(self, view: EpochContext) -> np.ndarray:
+    def agreement_again(self, view: EpochContext) -> np.ndarray:
         """The frozen spaces' evidence (K,); neighbours' agreement with the weights that the networks have taught."""
         if self.similarity or not len(self.null):
             return self.observed
@@ -271,10 +271,11 @@ class _Weighing:
         trusted = self.calibrated(ranks(self.scores), last=False)
         trusted[self.planted] = self.as_given[self.planted]
         null = np.stack([self.planted, self.caption[self.planted]])
+        # The spaces are made again: kept through the training they are 3 KB a pair.
         again = agreement_of(view.data, self.seed, null, trusted)
-        asked = again.observed[self.rows]
-        asked[self.planted] = again.planted
-        return asked
+        observed = again.observed[self.rows]
+        observed[self.planted] = again.planted
+        return observed
 
     def joint(self, view: EpochContext, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (n, 2 d) float32 of rows of the images and the captions: those of all networks side by side."""
@@ -371,22 +372,12 @@ class Auto(PairCleaner):
 
     text_encoder: str | Path | None = "auto"
     epochs: int = 12
-    label_epochs: int = 5
-    repaired: float = 0.5
-    networks: int = 2
-    planted: float = 0.1
+    label_epochs: int = whole(5, 2)
+    repaired: float = number(0.5, least=0, most=1)
+    networks: int = whole(2, 1, most=2)
+    planted: float = number(0.1, least=0, most=0.25)
     untrained_evidence: bool = True
     neighbour_similarity: bool = True
-
-    def _validate(self) -> None:
-        super()._validate()
-        check_whole("auto", "label_epochs", self.label_epochs, 2)
-        check_number("auto", "repaired", self.repaired, least=0, most=1)
-        check_whole("auto", "networks", self.networks, 1)
-        check_number("auto", "networks", self.networks, most=2)
-        check_number("auto", "planted", self.planted, least=0, most=0.25)
-        check_flag("auto", "untrained_evidence", self.untrained_evidence)
-        check_flag("auto", "neighbour_similarity", self.neighbour_similarity)
 
     def _procedure(self, data: TrainingData) -> _Weighing:
         self._trained = _Weighing(data, self)

@@ -83,7 +83,7 @@ def write_report(
     plan: PlanLike | None = None,
     truth: np.ndarray | None = None,
     overwrite: bool = False,
-    **told: Any,
+    **about: Any,
 ) -> Path:
     """Write one self-contained HTML page about what happened to every pair.
 
@@ -110,7 +110,7 @@ def write_report(
         True where a pair is known to be wrong.
     overwrite : bool
         Replace an existing file.
-    **told
+    **about
         Of :class:`ReportFacts`, by their names.
 
     Raises
@@ -122,7 +122,7 @@ def write_report(
     OutputExistsError
         The file exists, and ``overwrite`` was not asked for.
     """
-    facts = ReportFacts(**told)
+    facts = ReportFacts(**about)
     outcome = outcome_of(scores, threshold, plan, truth)
     if pairs is not None and len(pairs) != len(outcome):
         raise DataError(f"the scores are about {len(outcome)} pairs, and the data holds {len(pairs)}")

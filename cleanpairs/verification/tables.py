@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.commands.run import SCORES_SCHEMA
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import read_json, reading, said_of
+from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.verification.findings import Findings
 
@@ -43,7 +43,7 @@ def _read_pages(path: Path, file: pq.ParquetFile, findings: Findings) -> int:
                     batch.validate(full=True)
                     row += len(batch)
             except (pa.ArrowException, OSError) as error:
-                findings.wrong(path, f"damaged after row {row} of it: {said_of(error)}", place)
+                findings.wrong(path, f"damaged after row {row} of it: {error_text(error)}", place)
                 continue
             if row != expected:
                 findings.wrong(path, f"has {row:,} rows, and its row group {expected:,}", place)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular, reading, remembered
+from cleanpairs.core.regular import cached_by_file, open_regular, reading
 from cleanpairs.data.views import plain_batch, plain_schema
 
 __all__ = ["arrow_schema", "count_arrow_rows", "iter_arrow"]
@@ -72,7 +72,7 @@ def arrow_schema(paths: Sequence[str]) -> pa.Schema:
     return first
 
 
-@remembered(4096)
+@cached_by_file(4096)
 def count_arrow_rows(path: str) -> int:
     """Rows of a file; its batches are mapped, not read."""
     with _opened(path) as (_, batches), _named(path):

@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular, read_json, reading, remembered
+from cleanpairs.core.regular import cached_by_file, open_regular, read_json, reading
 from cleanpairs.data.formats.folder import find_root
 from cleanpairs.data.formats.stored import IMAGE_TYPE, read_files, record_batch, with_images
 from cleanpairs.data.images import ImageSource, StoredImages
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
-from cleanpairs.data.table_reader import Asked, Rows, TableReader
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
 __all__ = ["CaptionJsonReader"]
 
@@ -52,15 +52,15 @@ class CaptionJsonReader(TableReader):
         with open_regular(path) as file:
             return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
 
-    def open(self, data: str, asked: Asked) -> Source:
+    def open(self, data: str, request: ReadRequest) -> Source:
         """The images of one split (``train`` where none is named), or all where the file has no splits."""
         path = str(Path(data).absolute())
-        name = _split(path, asked.split)
+        name = _split(path, request.split)
         entries = _entries(path, name)
         options = {} if name is None else {"split": name}
-        source = self.described(path, [path], _SCHEMA, len(entries), asked, options)
+        source = self.described(path, [path], _SCHEMA, len(entries), request, options)
         first = [e.path for e in entries[:LOOK_AT] if e.path]
-        root = str(find_root(first, Path(path), asked.image_root, also=_usual_roots(Path(path))))
+        root = str(find_root(first, Path(path), request.image_root, also=_usual_roots(Path(path))))
         source = replace(source, image_root=root)
         return replace(source, fingerprint=fingerprint_files(source.paths, settings_text(source)))
 
@@ -122,7 +122,7 @@ def _entries(path: str, split: str | None) -> list[_Entry]:
     return everything if split is None else [e for e in everything if e.split in split.split("+")]
 
 
-@remembered(2)
+@cached_by_file(2)
 def _all_entries(path: str) -> list[_Entry]:
     with reading(path, "read as JSON", ValueError):
         content = read_json(path)

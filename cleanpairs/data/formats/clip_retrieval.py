@@ -21,7 +21,7 @@ from cleanpairs.data.npy import read_npy
 from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Asked, Rows
+from cleanpairs.data.table_reader import ReadRequest, Rows
 from cleanpairs.ops.scratch import release
 
 __all__ = ["ClipRetrievalReader", "by_number", "vectors_in"]
@@ -41,7 +41,7 @@ class ClipRetrievalReader(ParquetReader):
         """Whether ``data`` is a directory with ``img_emb/*.npy``."""
         return any((Path(data) / "img_emb").glob("*.npy"))
 
-    def open(self, data: str, asked: Asked) -> Source:
+    def open(self, data: str, request: ReadRequest) -> Source:
         """The parts of the folder, which must fit each other."""
         folder = Path(data).absolute()
         images, notes = _parts(folder, "img_emb", ".npy"), _parts(folder, "metadata", ".parquet")
@@ -51,7 +51,7 @@ class ClipRetrievalReader(ParquetReader):
         if texts:
             _check(texts, [len(vectors_in(p)) for p in texts], notes, rows)
         schema = self._schema(images, texts, notes)
-        source = self.described(data, [*images, *texts, *notes], schema, sum(rows), asked)
+        source = self.described(data, [*images, *texts, *notes], schema, sum(rows), request)
         if source.explicit_lists and texts:
             raise DataError(f"{data} has one text vector a row; column {source.columns['text']!r} holds lists")
         return source

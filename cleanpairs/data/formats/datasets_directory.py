@@ -21,7 +21,7 @@ from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, ite
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Asked, Rows, TableReader
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
 __all__ = ["DatasetsReader"]
 
@@ -43,18 +43,18 @@ class DatasetsReader(TableReader):
             return True
         return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
-    def open(self, data: str, asked: Asked) -> Source:
+    def open(self, data: str, request: ReadRequest) -> Source:
         """The Arrow files of one split (``train`` where none is named)."""
         if data.startswith(HUB):
-            paths, root = _fetched(data, asked.split)
-            asked = replace(asked, image_root=asked.image_root or root)
+            paths, root = _fetched(data, request.split)
+            request = replace(request, image_root=request.image_root or root)
         elif Path(data).is_dir():
-            paths = _files(Path(data).absolute(), asked.split)
+            paths = _files(Path(data).absolute(), request.split)
         else:
-            if asked.split is not None:
+            if request.split is not None:
                 raise DataError(f"{data} has no splits: it is one Arrow file")
             paths = expand_files(data, ".arrow")
-        return self.described(data, paths, _schema(paths), sum(_counts(paths)), asked)
+        return self.described(data, paths, _schema(paths), sum(_counts(paths)), request)
 
     def schema(self, source: Source) -> pa.Schema:
         """The one that the files share."""

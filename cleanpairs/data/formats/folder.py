@@ -24,7 +24,7 @@ from cleanpairs.data.formats.records import IMAGES, Record, undecodable
 from cleanpairs.data.formats.stored import IMAGE_TYPE, record_batch, with_images
 from cleanpairs.data.images import ImageSource, StoredImages, encoded_bytes, resolve_path
 from cleanpairs.data.source import Source, cache_folder, fingerprint_files, fingerprint_of, settings_text
-from cleanpairs.data.table_reader import Asked, Rows, TableReader
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
 __all__ = ["FolderReader", "annotation_files", "find_root"]
 
@@ -79,23 +79,23 @@ class FolderReader(TableReader):
             return (found == 1 or (not found and any(captioned_images(path)))) and not any(path.glob("[!.]*.parquet"))
         return path.is_file() and (path.suffix in ENDINGS or path.name in FIRST or _is_list(path))
 
-    def open(self, data: str, asked: Asked) -> Source:
+    def open(self, data: str, request: ReadRequest) -> Source:
         """The file, its columns, and the folder of the images."""
-        path, encoding, original = Path(data).absolute(), asked.columns.get("encoding"), None
+        path, encoding, original = Path(data).absolute(), request.columns.get("encoding"), None
         if path.is_dir() and not annotation_files(path):
             texts = tuple(str(image.with_suffix(".txt")) for image in captioned_images(path))
             original = Source(self.kind, texts, {}, "", len(texts), None, False)
             original = replace(original, fingerprint=fingerprint_of(original))
-            asked = replace(asked, image_root=asked.image_root or str(path))
+            request = replace(request, image_root=request.image_root or str(path))
             path, encoding = _listed(path, encoding), None
         path = annotation_files(path)[0] if path.is_dir() else path
         schema, n_rows = table_of(str(path), encoding)
         options = {} if encoding is None else {"encoding": encoding}
-        source = self.described(str(path), [str(path)], schema, n_rows, asked, options)
+        source = self.described(str(path), [str(path)], schema, n_rows, request, options)
         name = source.columns.get("image")
         if name is not None and pa.types.is_string(schema.field(name).type):
             first = [_path(r, name) for r in islice(iter_records(str(path), encoding), LOOK_AT)]
-            root = find_root([p for p in first if p], path, asked.image_root)
+            root = find_root([p for p in first if p], path, request.image_root)
             source = replace(source, image_root=str(root))
             source = replace(source, fingerprint=fingerprint_files(source.paths, settings_text(source)))
         return replace(source, original=original)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import remembered
+from cleanpairs.core.regular import cached_by_file
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.records import Record, csv_header, iter_csv, iter_json
 
@@ -26,7 +26,7 @@ def iter_records(path: str, encoding: str | None = None) -> Iterator[Record]:
     return iter_json(path) if path.endswith(JSON_ENDINGS) else iter_csv(path, encoding)
 
 
-@remembered(64)
+@cached_by_file(64)
 def table_of(path: str, encoding: str | None = None) -> tuple[pa.Schema, int]:
     """The schema of a file of records, and how many they are; it is read through for that, once.
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular, reading, remembered
+from cleanpairs.core.regular import cached_by_file, open_regular, reading
 
 __all__ = ["Member", "Sample", "read_index"]
 
@@ -48,7 +48,7 @@ def read_index(path: str) -> list[Sample]:
         raise DataError(f"{path} cannot be read as a tar{packed or f': {error}'}") from error
 
 
-@remembered(256)
+@cached_by_file(256)
 def _index(path: str) -> list[Sample]:
     found: dict[str, dict[str, Member]] = {}
     with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:

@@ -18,7 +18,7 @@ from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.parquet_io import count_rows
 from cleanpairs.data.precomp import lines_of
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Asked
+from cleanpairs.data.table_reader import ReadRequest
 from cleanpairs.data.writing import cached_table
 
 __all__ = ["VectorFilesReader"]
@@ -34,9 +34,9 @@ class VectorFilesReader(ClipRetrievalReader):
         """Whether ``data`` is a ``.npy`` file, or names some by a glob or braces."""
         return not Path(data).is_dir() and all(name.endswith(".npy") for name in expand_braces(data))
 
-    def open(self, data: str, asked: Asked) -> Source:
+    def open(self, data: str, request: ReadRequest) -> Source:
         """The files, which must hold equally many rows."""
-        columns = dict(asked.columns)
+        columns = dict(request.columns)
         texts, captions = columns.pop("text_features", None), columns.pop("captions", None)
         sides = [_files(data), [] if texts is None else _files(texts)]
         n = sum(len(vectors_in(p)) for p in sides[0])
@@ -48,7 +48,7 @@ class VectorFilesReader(ClipRetrievalReader):
             raise DataError(f"row i of each belongs together, and their numbers of rows differ: {found}")
         counts = ",".join(str(len(part)) for part in (*sides, notes))
         schema, paths = self._schema(sides[0], sides[1], notes), [*sides[0], *sides[1], *notes]
-        return self.described(data, paths, schema, n, replace(asked, columns=columns), {"files": counts})
+        return self.described(data, paths, schema, n, replace(request, columns=columns), {"files": counts})
 
     def _files(self, source: Source) -> tuple[list[str], list[str], list[str]]:
         """The files with vectors of images, with vectors of captions, and with rows."""

@@ -27,7 +27,7 @@ from cleanpairs.data.formats.tar_index import Member, Sample, read_index
 from cleanpairs.data.images import ImageSource, StoredImages
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import Asked, Rows, TableReader
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 from cleanpairs.data.text import NOT_UTF8
 from cleanpairs.ops.columns import taken
 
@@ -51,16 +51,16 @@ class WebDatasetReader(TableReader):
         path = Path(data)
         return any(path.glob("[!.]*.tar")) if path.is_dir() else data.endswith(TAR)
 
-    def open(self, data: str, asked: Asked) -> Source:
+    def open(self, data: str, request: ReadRequest) -> Source:
         """The tars, their sidecars, their columns; of the tars only headers are read."""
-        if asked.image_root is not None:
+        if request.image_root is not None:
             raise DataError(f"{data} has no image root: the images are in the tars")
         tars = expand_files(data, ".tar")
         sidecars = [p for p in map(_sidecar, tars) if p is not None]
-        fields = [] if sidecars else _json_fields(tars, asked.columns.get("text"))
+        fields = [] if sidecars else _json_fields(tars, request.columns.get("text"))
         options = {"json": json.dumps(fields)} if fields else {}
         n_rows = sum(len(read_index(tar)) for tar in tars)
-        return self.described(data, [*tars, *sidecars], _schema(sidecars, fields), n_rows, asked, options)
+        return self.described(data, [*tars, *sidecars], _schema(sidecars, fields), n_rows, request, options)
 
     def schema(self, source: Source) -> pa.Schema:
         """``key``, ``image`` (bytes), ``caption``, and the columns of the sidecars or of the .json."""
