@@ -15,8 +15,6 @@ from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.plain import plain
 
-__all__ = ["LADDER", "AuditResult", "evaluate_audit"]
-
 LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ECE_BINS = 5  # of a sample: with more of them, chance is most of what is measured
 CHANCE_DRAWS = 200

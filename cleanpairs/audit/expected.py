@@ -21,8 +21,6 @@ from cleanpairs.audit.evaluation import LADDER, threshold_table
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration
 
-__all__ = ["ExpectedQuality", "expected_quality"]
-
 
 @dataclass(frozen=True)
 class ExpectedQuality:

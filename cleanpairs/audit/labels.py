@@ -18,8 +18,6 @@ from cleanpairs.core.regular import read_bytes, reading
 from cleanpairs.data.display import visible
 from cleanpairs.repair.editing import same_key
 
-__all__ = ["KEY_LENGTH", "read_labels"]
-
 MATCHED = {"1", "1.0", "1,0", "yes", "true", "y", "t", "matched", "match", "✓"}
 MISMATCHED = {"0", "0.0", "0,0", "no", "false", "n", "f", "mismatched", "mismatch", "✗"}
 LEFT_OUT = {"", "?", "unsure", "-"}

@@ -24,8 +24,6 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import ConfigError, DataError
 
-__all__ = ["AuditSample", "draw_sample", "stratum_of"]
-
 LEAST_LABELS = 4  # of every stratum, where n allows it
 FLAGGED_SHARE = 0.4  # of the sample at least, where there are so many flagged pairs: precision rests on them
 SOFTNESS = 0.1  # of the anticipated fall of the share of wrong pairs around the threshold

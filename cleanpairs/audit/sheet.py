@@ -26,8 +26,6 @@ from cleanpairs.data.guard import AUDIT_FILES, refuse_foreign, refuse_labels
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.editing import write_csv
 
-__all__ = ["CSV_NAME", "PAGE_NAME", "AuditForms", "labels_table", "write_forms"]
-
 CSV_NAME, PAGE_NAME, IMAGES = "labels.csv", "label.html", "images"
 THUMBNAIL = 360  # longest side, pixels
 

@@ -28,8 +28,6 @@ from cleanpairs.data.noise import Noise, NoiseKind, inject_noise, load_noise_fil
 from cleanpairs.data.noise_kinds import category_codes
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["Bench", "BenchProgress", "BenchResult", "run_bench"]
-
 
 @dataclass(frozen=True)
 class Bench:

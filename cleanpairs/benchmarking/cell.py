@@ -21,8 +21,6 @@ from cleanpairs.data.noise import Noise, apply_noise
 from cleanpairs.repair.plan import wrong_in_output
 from cleanpairs.scoring.evaluate import detection
 
-__all__ = ["repair_quality", "run_cell"]
-
 
 def run_cell(
     settings: MethodSettings,

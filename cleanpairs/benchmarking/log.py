@@ -11,8 +11,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
 from cleanpairs.core.regular import open_regular, read_bytes, reading
 
-__all__ = ["BenchLog"]
-
 
 class BenchLog:
     """``bench.jsonl`` of a directory; rows are dicts of plain values.

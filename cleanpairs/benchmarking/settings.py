@@ -13,8 +13,6 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.recipe import Recipe, find_recipes, load_recipe
 from cleanpairs.core.registry import METHODS, nearest
 
-__all__ = ["MethodSettings", "choose_methods", "method_settings"]
-
 _ALIASES = {"seed": "random_state"}
 _NOT_THE_FIGURES = ("random_state", "device")  # what makes no other cell of the table
 

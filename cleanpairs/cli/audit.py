@@ -14,8 +14,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 from cleanpairs.core.plain import plain
 
-__all__ = ["audit"]
-
 HELP = """Draw pairs of RUN (or runs/latest) for a person to label; with --labels, judge RUN by the labels.
 
 \b

@@ -13,8 +13,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import progress_option
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["bench"]
-
 
 class _Lines:
     """A line a cell on standard error, and a bar for the one that runs."""

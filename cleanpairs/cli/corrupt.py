@@ -11,8 +11,6 @@ from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["corrupt"]
-
 _KINDS = ("within", "shift", "collapse", "partial")
 
 

@@ -11,8 +11,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["demo"]
-
 
 @click.command(cls=PathsCommand, short_help="See it work on the clip art that ships with the package.")
 @click.option("--out", type=Writes(), default="demo", show_default=True, metavar="DIR", help="Where everything goes.")

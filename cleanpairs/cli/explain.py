@@ -16,9 +16,6 @@ from cleanpairs.cli.terminal import echo, safe
 if TYPE_CHECKING:
     from cleanpairs.explain import Explainer, Explanation, Neighbours
 
-__all__ = ["explain", "neighbours", "worst"]
-
-
 NAMED = click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1)
 
 

@@ -12,8 +12,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options, repair_settings
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["export"]
-
 WRITTEN = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 

@@ -16,8 +16,6 @@ from cleanpairs.cli.terminal import cut, echo, plural, safe
 if TYPE_CHECKING:
     from cleanpairs.data.inspection import Inspection, Reason
 
-__all__ = ["inspect"]
-
 FILES = 3  # that are named
 REASONS = 10  # kinds of reasons that are shown
 ROLES = {

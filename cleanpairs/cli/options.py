@@ -11,11 +11,6 @@ import click
 
 from cleanpairs.core.registry import ENGINES, READERS
 
-__all__ = [
-    "RUN", "array_files", "column_options", "engine_options", "existing_run", "pick_columns", "together",
-    "trust_option",
-]  # fmt: skip
-
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 

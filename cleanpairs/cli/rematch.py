@@ -13,8 +13,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.repair_options import chosen_threshold, repair_options, repair_settings
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["rematch"]
-
 
 @click.command(cls=PathsCommand, short_help="Plan the repairs, to be reviewed before they are made.")
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())

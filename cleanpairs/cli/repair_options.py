@@ -9,8 +9,6 @@ import click
 
 from cleanpairs.cli.options import together
 
-__all__ = ["REPAIR_NAMES", "chosen_threshold", "repair_options", "repair_settings"]
-
 REPAIR_NAMES = (
     "repairs", "strategy", "donors", "max_reuse", "min_repair_score", "min_confidence", "candidates",
 )  # fmt: skip

@@ -14,8 +14,6 @@ from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["report"]
-
 
 @click.command(cls=PathsCommand, short_help="Write one HTML page about a run.")
 @RUN

@@ -14,8 +14,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["review"]
-
 FOLDER, LOG, PROPOSED = "review", "decisions.jsonl", "proposed.parquet"
 
 

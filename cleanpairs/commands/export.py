@@ -21,8 +21,6 @@ from cleanpairs.export.writing import ExportSettings, export_file, undivided
 from cleanpairs.repair.plan import RepairPlan, refuse_edited
 from cleanpairs.repair.settings import RepairSettings
 
-__all__ = ["card_facts", "export_plan", "export_run", "push_run"]
-
 
 def card_facts(run: Run, license: str | None = None) -> CardFacts:
     """What the dataset card of an export tells of the run."""

@@ -37,8 +37,6 @@ from cleanpairs.trainer import EpochRecord
 
 ISSUES_LISTED = 200  # of each kind, in issues.csv
 
-__all__ = ["FitProgress", "FitResult", "fit_run"]
-
 
 @dataclass(frozen=True)
 class FitResult:

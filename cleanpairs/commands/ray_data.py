@@ -31,8 +31,6 @@ from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.ops.columns import is_list
 
-__all__ = ["COLUMNS", "ScorePairs"]
-
 COLUMNS = ("correspondence", "is_mismatch", "reason")
 ROWS = 4096  # that are scored at once
 

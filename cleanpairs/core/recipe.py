@@ -32,12 +32,6 @@ from cleanpairs.core.recipe_yaml import dump_yaml, parse_yaml, read_yaml
 from cleanpairs.core.registry import METHODS, REMOVED, nearest
 from cleanpairs.core.regular import read_text
 
-__all__ = [
-    "HEADER_KEYS", "DataOptions", "OutputOptions", "Recipe", "find_recipes", "load_recipe", "recipe_header",
-    "recipe_text",
-    "section_of",
-]  # fmt: skip
-
 HEADER_KEYS = ("command", "hardware", "minutes", "expected", "date")  # comments that every shipped recipe opens with
 DEFAULT_METHOD = "auto"
 _ALIASES = {"seed": "random_state"}  # the command line's name -> the constructor's

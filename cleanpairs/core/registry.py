@@ -10,20 +10,6 @@ from typing import Any
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = [
-    "BACKBONES",
-    "ENGINES",
-    "IMAGE_ENCODERS",
-    "METHODS",
-    "READERS",
-    "REMOVED",
-    "RENAMED",
-    "Entry",
-    "Registry",
-    "nearest",
-]
-
-
 # Settings that have another name since version 0.1: models that were saved before are read all the same.
 RENAMED = {
     "horizon": "label_epochs", "label_group": "eval_group_size", "witness": "untrained_evidence",

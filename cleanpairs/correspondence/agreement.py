@@ -32,8 +32,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Agreement", "neighbours_agreement", "nothing_known", "posterior", "similarity_to_neighbours", "wrong_share"]
-
 TAU = 0.15  # of the kernel; .1 asks fewer neighbours and finds less where many are wrong (docs/log.md)
 NEAR, NEAREST = 0.07, 0.05  # of the kernels in a joint space
 ROUNDS = 3

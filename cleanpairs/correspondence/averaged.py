@@ -10,8 +10,6 @@ import numpy as np
 
 from cleanpairs.core.resumable import Resumable
 
-__all__ = ["Averaged", "Trusting"]
-
 
 class Averaged(Resumable):
     """Mean over the epochs ``start`` to ``label_epochs`` (from 1, both included) of N figures in [0, 1].

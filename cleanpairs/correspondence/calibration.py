@@ -34,8 +34,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DRAWS", "UNDETERMINED", "Calibration", "Estimate", "calibrate", "noise_rate", "positions"]
-
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
 START = np.array([0.0, 1.0, 1.0])

@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import DataError
 
-__all__ = ["DensityMinimum", "find_density_minimum"]
-
 BINS = 100
 # Bins: smoothing of the density that finds the minimum, and of the one that finds the crossing.
 WIDE, NARROW = 4.0, 1.5

@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Evidence", "bag_of_tokens", "by_image", "evidence", "image_vectors", "mean_of", "standardised"]
-
 CAPTIONS = 8  # of an image, at most
 BLOCK = 1000  # images that are compared with each other
 BLOCKS = 8

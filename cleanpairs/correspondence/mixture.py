@@ -31,8 +31,6 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import ConfigError, DataError
 
-__all__ = ["GuardedSplit", "Split", "beta_split", "gaussian_split", "guarded_split"]
-
 BINS = 4096
 CENTRES = (np.arange(BINS) + 0.5) / BINS
 POWERS = np.stack([np.ones(BINS), CENTRES, CENTRES**2], axis=1)  # (BINS, 3)

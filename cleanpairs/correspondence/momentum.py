@@ -29,8 +29,6 @@ import numpy as np
 
 from cleanpairs.core.resumable import Resumable
 
-__all__ = ["MomentumCorrection"]
-
 LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016), nor of 16 (0.06)
 
 

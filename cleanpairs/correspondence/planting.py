@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["plant"]
-
 FEW, MANY = 100, 2000  # pairs
 MOST = 0.25  # share
 LEAST = 30  # fewer show nothing

@@ -29,8 +29,6 @@ import numpy as np
 from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.ops.matching import unit_rows
 
-__all__ = ["RepairEvidence"]
-
 FOLDS = 3
 TAUS = 0.15, 0.05
 PRESENT = 0.9  # share of the mismatched images whose caption is among the mismatched captions

@@ -19,8 +19,6 @@ from cleanpairs.core.errors import CleanpairsError
 from cleanpairs.core.regular import open_regular, read_json
 from cleanpairs.data.atomic import write_whole
 
-__all__ = ["LARGE", "digest_of"]
-
 LARGE = 64 * 2**20  # bytes: smaller files are hashed sooner than it is worth to remember them
 SETTLED = 2.0  # seconds
 

@@ -21,8 +21,6 @@ from cleanpairs.data.images import ImageSource
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import cache_dir
 
-__all__ = ["Signatures", "flat_images", "group_near_duplicates", "image_signatures", "near_duplicate_groups"]
-
 MAX_BITS = 6  # of 63 that may differ
 MAX_COLOUR = 0.08  # distance of two grids of colours, as a share of the contrast in the lesser one
 SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pixels of a side that are enough

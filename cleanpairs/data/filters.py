@@ -22,8 +22,6 @@ from cleanpairs.core.registry import nearest
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["FILTERS", "MOST", "PREFIX", "Filter", "chosen_filters", "filter_reasons", "filtered", "other_scripts"]
-
 PREFIX = "filter "
 MOST = 0.5  # of the pairs: where more have it, it is no reason
 REPEATED_SHARE = 0.01  # of all images, beside the number that is set

@@ -18,19 +18,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import whole
 from cleanpairs.core.regular import read_bytes, reading
 
-__all__ = [
-    "FeatureImages",
-    "ImageSource",
-    "StoredImages",
-    "encoded_bytes",
-    "encoded_list",
-    "image_cells",
-    "image_header",
-    "read_image",
-    "resolve_path",
-    "vector_groups",
-]
-
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 

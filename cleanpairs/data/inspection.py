@@ -17,8 +17,6 @@ from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
 
-__all__ = ["QUANTILES", "Column", "Decoded", "FilterCount", "Inspection", "Reason", "Row", "inspect_pairs", "size_of"]
-
 SAMPLE = 1000  # images that are decoded, unless all of them are asked for
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _AT_ONCE = 64

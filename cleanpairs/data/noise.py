@@ -35,8 +35,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
 from cleanpairs.data.writing import ParquetSink
 
-__all__ = ["Noise", "NoiseKind", "apply_noise", "corrupt", "inject_noise", "load_noise_file", "noise_of"]
-
 TRUTH = ("true_mismatch", "true_key")
 
 

@@ -27,8 +27,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
 from cleanpairs.data.text import normalise_text
 
-__all__ = ["KINDS", "NoiseKind", "category_codes", "choose_collapsed", "choose_shifted", "choose_within", "mix_words"]
-
 KINDS = {"uniform": None, "within": None, "shift": 1.0, "collapse": 1.0, "partial": 0.5}  # name -> usual amount
 RUN = 100  # images in a run of shifted ones, about
 TRIES = 20  # captions looked at for one that has words enough to give

@@ -16,8 +16,6 @@ from cleanpairs.data.npy import read_npy
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
 
-__all__ = ["Pairs"]
-
 
 @dataclass(frozen=True, eq=False)
 class Pairs:

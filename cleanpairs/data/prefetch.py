@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from cleanpairs.core.limits import memory_is_capped
 
-__all__ = ["read_ahead"]
-
 T = TypeVar("T")
 
 

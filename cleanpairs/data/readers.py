@@ -23,8 +23,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import Source, cache_folder
 from cleanpairs.data.table_reader import ReadRequest
 
-__all__ = ["fitting", "iter_tables", "load_pairs", "load_source", "open_source", "sniff"]
-
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
 
 

@@ -18,8 +18,6 @@ from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.core.regular import reading
 from cleanpairs.data.digests import digest_of
 
-__all__ = ["Source", "cache_dir", "cache_folder", "fingerprint_files", "fingerprint_of"]
-
 
 @dataclass(frozen=True)
 class Source:

@@ -26,8 +26,6 @@ from cleanpairs.data.atomic import ScratchDirectory, staged_file
 from cleanpairs.data.source import cache_folder
 from cleanpairs.ops.columns import as_schema, is_list
 
-__all__ = ["ParquetSink", "Sink", "cached_table", "cached_tables", "with_image_feature"]
-
 GROUP_BYTES = 64 * 2**20
 GROUP_ROWS = 65_536
 

@@ -23,8 +23,6 @@ from cleanpairs.encoders.model_files import (
     load_transform,
 )
 
-__all__ = ["Captioner"]
-
 MODELS = {  # model_type of config.json -> class of transformers
     "vision-encoder-decoder": "VisionEncoderDecoderModel",
     "blip": "BlipForConditionalGeneration",

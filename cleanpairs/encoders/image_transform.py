@@ -19,8 +19,6 @@ from cleanpairs.encoders.rgb import to_rgb
 if TYPE_CHECKING:  # the processes that decode images import this module, and need no torch
     from torch import Tensor
 
-__all__ = ["ImageTransform", "pixels_of"]
-
 _CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 _HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 _CUT = {"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}

@@ -15,8 +15,6 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import in_batches
 
-__all__ = ["IMAGENET", "ModuleEncoder", "module_fingerprint"]
-
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

@@ -34,8 +34,6 @@ from cleanpairs.encoders.model_files import (
 )
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
 
-__all__ = ["PretrainedCLIP"]
-
 MODELS = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # model_type of config.json -> class of transformers
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -7,8 +7,6 @@ from PIL import Image
 
 from cleanpairs.core.errors import DataError
 
-__all__ = ["to_rgb"]
-
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """The image in RGB, laid on white where it is transparent."""

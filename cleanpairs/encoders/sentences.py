@@ -33,8 +33,6 @@ from cleanpairs.encoders.model_files import (
 )
 from cleanpairs.encoders.pretrained import MODELS
 
-__all__ = ["SHIPPED", "SentenceEncoder", "shipped"]
-
 POOLING, LIMITS = "1_Pooling/config.json", "sentence_bert_config.json"
 ROWS = 16  # captions of one length that go through together, always so many: a vector does not depend on its company
 

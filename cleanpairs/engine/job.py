@@ -23,8 +23,6 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Engine, Finished, Work
 
-__all__ = ["ATTEMPTS", "MANIFEST", "Progress", "claim_folder", "release_folder", "remove_job", "run_partitions"]
-
 MANIFEST = "manifest.jsonl"
 LOCK = ".job-lock"
 ATTEMPTS = ".attempts"  # behind the name of a partition: an engine's note of how often it was begun

@@ -16,8 +16,6 @@ from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Finished, Work, Worker, carry_out, share_of_threads
 
-__all__ = ["LocalEngine"]
-
 DEATHS = 3  # of the pool in a row, without a partition finished in between
 
 

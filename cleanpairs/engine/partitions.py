@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ROWS", "Partition", "plan_partitions"]
-
 ROWS = 65_536  # of a partition, about: minutes of work for a slow model, seconds for a fast one
 
 

@@ -24,8 +24,6 @@ from cleanpairs.engine.work import Engine, Work
 from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
 
-__all__ = ["EngineSearch", "QueryWork"]
-
 INDEX = "lists.faiss"
 
 

@@ -15,8 +15,6 @@ from cleanpairs.engine.job import ATTEMPTS
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Finished, Work, Worker, cores, limited
 
-__all__ = ["RayEngine"]
-
 MOST = 4  # attempts at a partition whose actors die
 
 

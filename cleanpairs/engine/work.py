@@ -14,8 +14,6 @@ from cleanpairs.core.registry import ENGINES
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.partitions import Partition
 
-__all__ = ["Do", "Engine", "Finished", "Work", "Worker", "carry_out", "cores", "make_engine", "share_of_threads"]
-
 Do = Callable[[Partition, Path], dict[str, Any]]
 """``do(partition, path)`` writes the partition's output to ``path`` and returns facts about it, as JSON has them."""
 

@@ -11,8 +11,6 @@ from typing import Any, Self
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import nearest
 
-__all__ = ["Estimator"]
-
 
 class Estimator:
     """Parameters by the names of the constructor, which only stores."""

@@ -41,8 +41,6 @@ from cleanpairs.trainer import (
 )
 from cleanpairs.trainer.checkpoints import Checkpoint
 
-__all__ = ["PairCleaner"]
-
 
 class Trained:
     """What ``fit`` finds beside :class:`cleanpairs.estimators.scorer.Fitted`.

@@ -10,8 +10,6 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.dataset_objects import as_dataset
 
-__all__ = ["SklearnConventions"]
-
 
 class SklearnConventions:
     """A mixin for scorers: n pairs go in as :func:`cleanpairs.load_pairs` takes them.

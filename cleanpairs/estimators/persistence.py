@@ -32,8 +32,6 @@ from cleanpairs.scoring import Bank, Embeddings
 if TYPE_CHECKING:  # it stands above: a method is found by its registered name
     from cleanpairs.estimators.scorer import PairScorer
 
-__all__ = ["FORMAT", "Saved", "Stored", "load_calibration", "load_estimator", "plain", "save_estimator", "versions"]
-
 FORMAT = 1
 _SIDES = ("images", "texts")  # of the bank
 _STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_size_", "tau_", "fingerprint_")

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from cleanpairs.export import Pushed
     from cleanpairs.repair.recaption import CaptionWriter
 
-__all__ = ["Embedded", "PairScorer"]
-
 
 @dataclass(frozen=True)
 class Embedded:

@@ -20,15 +20,6 @@ from cleanpairs.estimators.encoders import AUTO, WORDS, takes_sentences
 if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner
 
-__all__ = [
-    "EncoderSettings",
-    "FitSettings",
-    "ModelSettings",
-    "RunSettings",
-    "ScoringSettings",
-    "check_encoders",
-]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EncoderSettings(Estimator):

@@ -16,8 +16,6 @@ from cleanpairs.explain.issues import ranked_issues, worst_pairs
 from cleanpairs.explain.words import NEIGHBOURS, WordSupport
 from cleanpairs.ops.search import prepare
 
-__all__ = ["NOTHING", "Explainer", "Explanation", "Neighbour", "Neighbours", "agreed_words"]
-
 SHOWN = 3
 BANK = 50_000  # trusted pairs that are searched
 RATES = 10_000  # of their images, which the words' rates are learned from

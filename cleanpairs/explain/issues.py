@@ -10,8 +10,6 @@ import pyarrow as pa
 from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["ISSUES", "ranked_issues", "worst_pairs"]
-
 ISSUES = (
     "mismatched", "near-duplicate images, different captions", "one caption, many images", "uninformative",
     "another script",

@@ -19,8 +19,6 @@ from itertools import pairwise
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
-__all__ = ["NEIGHBOURS", "WordSupport"]
-
 NEIGHBOURS = 50
 NAMED = 0.05  # of the words of trusted pairs
 SHRINK = 2.0  # captions with a word that are as if they had p_w among their neighbours

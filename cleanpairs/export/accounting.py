@@ -17,14 +17,6 @@ from cleanpairs.data.guard import refuse_foreign
 from cleanpairs.export.files import CARD, manifest_of
 from cleanpairs.repair.actions import COUNTED
 
-__all__ = [
-    "count_actions",
-    "extra_column",
-    "output_paths",
-    "refuse_changed_input",
-    "refuse_foreign_directory",
-]
-
 # What the formats that are directories put into them.
 OURS = re.compile(rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.json|state\.json|{re.escape(CARD)}")
 

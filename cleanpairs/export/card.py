@@ -11,8 +11,6 @@ from typing import Any
 from cleanpairs.core.registry import METHODS
 from cleanpairs.repair.plan import RepairPlan
 
-__all__ = ["CardFacts", "dataset_card", "filled"]
-
 SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
 LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**12, "1B<n<10B"))
 

@@ -26,8 +26,6 @@ from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import as_schema, one_array
 
-__all__ = ["DatasetsFormat", "iter_stored", "stored_files", "with_structs"]
-
 SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
 STATE = "state.json"
 

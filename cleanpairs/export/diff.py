@@ -20,8 +20,6 @@ from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import ACTIONS
 from cleanpairs.repair.editing import write_csv
 
-__all__ = ["CHANGES", "Change", "ExportDiff", "diff_export", "iter_changes", "write_changes"]
-
 CHANGES = tuple(action for action in ACTIONS if action != "keep")
 _LINES = 8192  # of the ledger in memory at once: they are captions and numbers
 

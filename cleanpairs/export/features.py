@@ -9,8 +9,6 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data.writing import with_image_feature
 
-__all__ = ["card_features", "features_of"]
-
 
 def features_of(schema: pa.Schema) -> Any:
     """The :class:`datasets.Features` of a schema, those noted in its metadata first.

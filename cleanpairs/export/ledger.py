@@ -27,8 +27,6 @@ from cleanpairs.export.layout import Decided, Layout, OutBatch
 from cleanpairs.ops.columns import taken
 from cleanpairs.repair.actions import NEW_CAPTION, WRITTEN, acted
 
-__all__ = ["LEDGER_SCHEMA", "REVERSIBLE", "Ledger", "LedgerNote", "input_schema"]
-
 LEDGER_SCHEMA = pa.schema(
     [
         ("pair_id", pa.int64()),

@@ -13,8 +13,6 @@ from cleanpairs.data.writing import with_image_feature
 from cleanpairs.export.features import card_features
 from cleanpairs.export.formats import OutTable, Sink
 
-__all__ = ["ParquetFormat"]
-
 
 class ParquetFormat:
     """See :class:`cleanpairs.data.ParquetSink`."""

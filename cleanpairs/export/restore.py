@@ -23,8 +23,6 @@ from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
 from cleanpairs.export.opening import Exported, open_export
 from cleanpairs.ops.columns import filtered, taken
 
-__all__ = ["RestoreSummary", "restore_export"]
-
 
 @dataclass(frozen=True)
 class RestoreSummary:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ExportSummary"]
-
 
 @dataclass(frozen=True)
 class ExportSummary:

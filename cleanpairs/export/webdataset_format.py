@@ -27,8 +27,6 @@ from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import as_schema, fresh_names
 
-__all__ = ["SHARD_ROWS", "WebDatasetFormat", "image_suffix", "json_lines", "sample_key"]
-
 SHARD_ROWS = 10_000  # as img2dataset has it
 KEY = "key"
 MAX_KEY = 80  # characters: with a suffix it fits the 100 of a plain tar header

@@ -42,8 +42,6 @@ from cleanpairs.export.partitions import ExportWork, Written
 from cleanpairs.export.summary import ExportSummary
 from cleanpairs.repair.plan import RepairPlan
 
-__all__ = ["PARTS", "ExportSettings", "export_file", "export_pairs", "undivided"]
-
 PARTITION = 65_536  # rows of a partition, about
 PARTS = ".parts"  # behind the output's name: the folder of its parts
 TRUTH = ("true_mismatch", "true_key")  # follow the repairs by who else has which caption: that takes all pairs at once

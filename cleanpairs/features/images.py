@@ -22,8 +22,6 @@ from cleanpairs.features.rows import Chunk, Rows, compute_rows, digest
 if TYPE_CHECKING:  # it brings torch
     from cleanpairs.encoders.image_transform import ImageTransform
 
-__all__ = ["ImageEncoder", "ImageMatrix", "encoded_matrix", "image_matrix", "pixel_matrix", "resolve_image_encoder"]
-
 Progress = Callable[[int, int], None]
 Encode = Callable[[list[np.ndarray]], np.ndarray]  # of prepared images
 DEFAULT_SIZE = {"cnn": 64, "efficientnet_lite0": 224}

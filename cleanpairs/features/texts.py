@@ -17,8 +17,6 @@ from cleanpairs.data import Pairs, cache_dir
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.features.rows import Chunk, compute_rows, digest
 
-__all__ = ["FrozenTexts", "PrecomputedTexts", "TextEncoder", "TokenNumbers", "WordsAndSentences"]
-
 Progress = Callable[[int, int], None]
 CHUNK = 1024  # captions that are encoded in one call: where a killed run goes on
 

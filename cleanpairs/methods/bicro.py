@@ -26,8 +26,6 @@ from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.ops.search import top_k
 from cleanpairs.trainer import EpochContext
 
-__all__ = ["BiCro", "consistency"]
-
 MAX_ANCHORS = 8192
 
 

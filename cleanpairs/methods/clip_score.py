@@ -55,8 +55,6 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
-__all__ = ["ClipScore"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClipScore(PairScorer):

@@ -31,8 +31,6 @@ from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.trainer import Correspondence, SingleNetwork, TrainingData, TrainingStage
 
-__all__ = ["CRCL"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CRCL(PairCleaner):

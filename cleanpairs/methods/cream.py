@@ -44,8 +44,6 @@ from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.ops.matching import log_probabilities
 from cleanpairs.trainer import EpochContext
 
-__all__ = ["CREAM", "spread_cross_entropy"]
-
 CLEAN, HARD, NOISY = 0, 1, 2
 MOSTLY_CLEAN = 0.85
 TINY = 1e-6

@@ -39,8 +39,6 @@ from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scale
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingStage
 
-__all__ = ["GSC", "geometric_loss", "structure_consistency"]
-
 
 def structure_consistency(V: Tensor, U: Tensor, y: Tensor) -> Tensor:
     """c (B,): cosine of the rows of V and U (B, B), whose columns weigh by y (B,); without gradient."""

@@ -38,8 +38,6 @@ from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-__all__ = ["IN2R", "GraphRefiner"]
-
 WITHIN_MARGIN = 0.3
 DROPOUT = 0.1
 

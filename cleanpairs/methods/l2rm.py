@@ -38,9 +38,6 @@ from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-__all__ = ["L2RM", "CostNet"]
-
-
 MOST_COSTS = 1 << 24  # entries of a transport problem of the whole mismatched part; beyond, the nearest are taken
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from cleanpairs.ops.matching import places
 
-__all__ = ["FeatureMemory", "Remembered"]
-
 
 @dataclass(frozen=True)
 class Remembered:

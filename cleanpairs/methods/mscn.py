@@ -39,8 +39,6 @@ from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.scoring import as_input
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, step_seed
 
-__all__ = ["MSCN", "CorrectionNet", "meta_gradient_weights"]
-
 
 class CorrectionNet(nn.Module):
     """Similarity vectors (n, E + 1) to weights (n,) in (0, 1)."""

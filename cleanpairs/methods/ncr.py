@@ -27,8 +27,6 @@ from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.objectives.triplet import prediction
 from cleanpairs.trainer import EpochContext
 
-__all__ = ["NCR"]
-
 
 class _Rectifying(Splitting):
     def judge(self, view: EpochContext) -> np.ndarray:

@@ -37,8 +37,6 @@ from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.ops.search import top_k
 from cleanpairs.trainer import EpochContext
 
-__all__ = ["NPC", "negative_weight"]
-
 TINY = 1e-8
 
 

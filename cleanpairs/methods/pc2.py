@@ -42,8 +42,6 @@ from cleanpairs.repair.searches import pseudo_captioning
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-__all__ = ["PC2", "PseudoClassifier"]
-
 
 class PseudoClassifier(nn.Module):
     """Cosine of a unit vector (B, E) with K learned directions, over a temperature: logits (B, K)."""

@@ -20,14 +20,6 @@ from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import Background
 from cleanpairs.ops.search import TopK
 
-__all__ = [
-    "Precomputed",
-    "PrecomputedScorer",
-    "image_matrix_of",
-    "no_donors",
-    "precomputed_cosines",
-]
-
 NO_VECTOR = "its caption's vector is zero or not finite"
 
 

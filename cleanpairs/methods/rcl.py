@@ -18,8 +18,6 @@ from cleanpairs.methods.splitting import PAPERS
 from cleanpairs.objectives.complementary import ComplementaryLoss
 from cleanpairs.trainer import SingleNetwork, TrainingData
 
-__all__ = ["RCL"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RCL(PairCleaner):

@@ -42,8 +42,6 @@ from cleanpairs.repair.searches import half_replacing
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-__all__ = ["REPAIR", "correspondence_of_ranks"]
-
 
 def correspondence_of_ranks(c: np.ndarray, low: float, high: float) -> np.ndarray:
     """Eq. 9: rank correlations (n,) between ``low`` and ``high`` to soft correspondences (n,) float32 in [0, 1]."""

@@ -34,9 +34,6 @@ from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, TrainingStage, TrainingStrategy
 
-__all__ = ["PAPERS", "Splitting", "SplittingCleaner", "WarmupCleaner"]
-
-
 UNSPLIT = 0.45  # losses that do not split give clean probabilities from 1 down to 1 - UNSPLIT: all are clean
 
 # What the presets of the papers on SGRAF's backbones share.

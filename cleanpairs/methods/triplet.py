@@ -12,8 +12,6 @@ from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.trainer import SingleNetwork, TrainingData
 
-__all__ = ["Triplet"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Triplet(PairCleaner):

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["ActiveComplementaryLoss"]
-
 
 @dataclass(frozen=True)
 class ActiveComplementaryLoss:

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from cleanpairs.ops.matching import log_probabilities
 
-__all__ = ["ComplementaryLoss"]
-
 
 def _log_complement(log_p: Tensor) -> Tensor:
     """log(1 - p) of log p <= 0, finite at p = 1 in value and gradient."""

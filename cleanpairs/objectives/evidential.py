@@ -20,8 +20,6 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = ["EvidentialLoss", "evidence"]
-
 SMALLEST_TAU = 0.0125
 
 

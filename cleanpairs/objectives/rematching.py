@@ -14,8 +14,6 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = ["RematchingLoss"]
-
 BOUND = 1e-10  # plan values are clipped at it before they are normalised
 
 

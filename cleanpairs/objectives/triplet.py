@@ -18,8 +18,6 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = ["TripletLoss", "pair_loss_mean", "prediction", "soft_margin"]
-
 
 def soft_margin(labels: Tensor, margin: float = 0.2, curve: float = 10.0) -> Tensor:
     """alpha (m^y - 1) / (m - 1): labels (B,) in [0, 1] to margins (B,) in [0, ``margin``]."""

@@ -28,8 +28,6 @@ import numpy as np
 
 from cleanpairs.ops.scratch import MEMORY, Scratch, release
 
-__all__ = ["FLAT_UP_TO", "LEAST_RECALL", "Prepared", "SearchNote", "TopK", "prepare", "recall_at", "top_k"]
-
 FLAT_UP_TO = 100_000  # bank rows
 FLAT_PRODUCTS = 2 * 10**9  # of queries and rows: of 512 numbers, some 25 seconds of one core
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample

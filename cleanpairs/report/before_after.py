@@ -23,8 +23,6 @@ from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.outcome import PlanLike
 
-__all__ = ["before_after_figure"]
-
 _WIDTH, _PICTURE, _LINE, _PADDING = 2.6, 1.5, 0.19, 0.12  # of one card, in inches
 _RED, _GREEN, _FAINT, _RULE = "#9b3a28", "#0f6b4f", "#666d76", "#dfe3e8"
 _LONGEST = 90  # characters of a caption

@@ -16,13 +16,6 @@ from sklearn.metrics import precision_recall_curve
 
 from cleanpairs.report.plots import COLOURS, plot_scores, plot_training, series
 
-__all__ = [
-    "comparison_figure",
-    "histogram_figure",
-    "learning_figure",
-    "precision_recall_figure",
-]
-
 _STYLE: Any = {
     "axes.edgecolor": "#9aa0a8",
     "axes.labelcolor": "#30343a",

@@ -12,8 +12,6 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.repair.actions import REPAIRED
 
-__all__ = ["KINDS", "Outcome", "PlanLike", "ScoresLike", "outcome_of"]
-
 # Kind of outcome -> the actions of a plan (or of scores alone: "flagged") that it sums up.
 KINDS: dict[str, tuple[str, ...]] = {
     "kept": ("keep",),

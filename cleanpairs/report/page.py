@@ -31,8 +31,6 @@ from cleanpairs.report.story import flattened, story
 from cleanpairs.report.summary import count_rows, detection_tiles, number, reason_rows, share
 from cleanpairs.report.verdict import verdict
 
-__all__ = ["MAX_BYTES", "ReportFacts", "write_report"]
-
 MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
 SHEET_SIZES = (240, 160, 96)  # longest side of the audit's pictures, pixels: the first that fits
 MAX_QUARANTINED = 50  # rows of their table

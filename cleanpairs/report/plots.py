@@ -21,8 +21,6 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["CHOICES", "COLOURS", "choose_pairs", "plot_pairs", "plot_scores", "plot_training"]
-
 COLOURS = {  # told apart by colour-blind readers too
     "kept": "#2f6fb0",
     "repaired": "#1b9e77",

@@ -17,8 +17,6 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.outcome import Outcome
 
-__all__ = ["SliceRow", "SliceTable", "caption_lengths", "slice_tables"]
-
 TOP = 20  # values shown; the rest is summed up
 MANY = 20  # distinct numbers; more are put into ranges
 RANGES = 6

@@ -10,8 +10,6 @@ import numpy as np
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.report.outcome import Outcome, PlanLike
 
-__all__ = ["flattened", "story"]
-
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as ``{"input.rows": 5}``; lists as text; empty ones left out."""

@@ -14,8 +14,6 @@ from cleanpairs.repair.actions import REPAIRED, acted
 from cleanpairs.repair.plan import wrong_in_output
 from cleanpairs.report.outcome import Outcome, PlanLike
 
-__all__ = ["Verdict", "verdict"]
-
 STAGES = ("as it came", "kept", "kept and repaired")
 UNDETERMINED = "undetermined"
 

@@ -20,8 +20,6 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.correspondence.calibration import UNDETERMINED, Estimate
 
-__all__ = ["Matched"]
-
 EDGE = 0.002  # no score is surer
 PRIOR = (0.5, 0.2, 0.7)  # deviations of a, b and c where the score is a probability
 WIDE = (2.0, 1.0, 1.0)

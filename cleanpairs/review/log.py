@@ -20,8 +20,6 @@ from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.core.regular import writing
 from cleanpairs.repair.actions import WRITTEN
 
-__all__ = ["CHOICES", "Decision", "DecisionLog"]
-
 CHOICES = (*WRITTEN, "drop")
 
 

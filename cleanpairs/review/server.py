@@ -30,8 +30,6 @@ from cleanpairs.audit.fragment import thumbnail
 from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputError
 from cleanpairs.review.session import Review
 
-__all__ = ["listen", "make_app", "serve"]
-
 POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -26,8 +26,6 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.review.estimate import Matched
 from cleanpairs.review.log import CHOICES, Decision, DecisionLog
 
-__all__ = ["EVERY", "SHOWN", "SORTED", "Review"]
-
 EVERY = 25  # decisions after which it estimates anew, and asks in another order
 AT_RANDOM = 10  # one in so many is asked at random
 DONORS, LENDERS = 5, 50_000  # of those that are flagged, and then of the others

@@ -18,8 +18,6 @@ from cleanpairs.ops.matching import places
 from cleanpairs.ops.scratch import release
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
-__all__ = ["Bank", "PairJudge", "trusted_rows"]
-
 PairJudge = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
 """``judge(image_of, text_of, similarity)`` -> (e,) float32 in [0, 1]: the matching probability of e pairs by the rows
 of their images and texts, and by their similarity where it is known already."""

@@ -15,8 +15,6 @@ from torch import Tensor
 from cleanpairs.encoders.base import DualEncoder, Local, State
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
 
-__all__ = ["Embeddings", "Encoded", "as_input", "embed_images", "embed_texts", "matrix"]
-
 
 @dataclass(frozen=True)
 class Embeddings:

@@ -16,8 +16,6 @@ import torch
 
 from cleanpairs.core.errors import DataError
 
-__all__ = ["Detection", "Recall", "detection", "recall", "recall_folds", "recall_of_similarity"]
-
 KS = (1, 5, 10)
 MISS = np.iinfo(np.int64).max  # rank of what is no hit at any K
 ROUNDING = 1e-6  # of the similarity of two unit vectors in float32; a matrix product and a sum differ by less

@@ -15,8 +15,6 @@ from torch import Tensor
 from cleanpairs.ops.matching import duplicate_mask
 from cleanpairs.scoring.embeddings import Encoded
 
-__all__ = ["in_groups"]
-
 
 @torch.inference_mode()
 def in_groups(

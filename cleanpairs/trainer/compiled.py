@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Compiled"]
-
 
 class Compiled:
     """Calls ``module`` compiled; where the compiler fails, which it does at the first call, as it is from then on.

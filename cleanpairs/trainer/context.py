@@ -20,8 +20,6 @@ from cleanpairs.trainer.inputs import Inputs, Prefetch
 from cleanpairs.trainer.staged import Staged
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
 
-__all__ = ["BatchOutput", "EpochContext", "Network", "random_batches"]
-
 
 class Network(nn.Module):
     """A dual encoder and what else a method learns beside it (``head``, which stays with the training)."""

@@ -19,8 +19,6 @@ from cleanpairs.trainer.guards import halves
 from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
 
-__all__ = ["MAX_NON_FINITE", "Steps"]
-
 MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is refused
 MAX_NAMED = 256  # pairs of a batch that a message names
 READ_EVERY = 25  # steps on a GPU

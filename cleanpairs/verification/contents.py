@@ -32,8 +32,6 @@ from cleanpairs.ops.columns import fresh_names, is_list
 from cleanpairs.repair.actions import REMATCHED, WRITTEN
 from cleanpairs.verification.findings import Findings
 
-__all__ = ["compare_contents", "noted_source"]
-
 Codes = Callable[[pa.Array], np.ndarray]
 
 _ROWS = 2048

@@ -21,8 +21,6 @@ from cleanpairs.verification.contents import compare_contents, noted_source
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_schema, counts_by, read_pages
 
-__all__ = ["verify_export"]
-
 
 def verify_export(out: Path, findings: Findings, data: str | Path | None = None) -> None:
     """Check the export whose cleaned data is ``out``, by the manifest beside it, and by its input ``data``."""

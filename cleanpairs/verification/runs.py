@@ -15,8 +15,6 @@ from cleanpairs.export.files import sha256_of
 from cleanpairs.verification.findings import Findings
 from cleanpairs.verification.tables import check_json, check_scores, read_pages
 
-__all__ = ["verify_model", "verify_run"]
-
 _RUNS_CODE = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".ckpt")  # loading one of these may run code
 
 

@@ -16,8 +16,6 @@ from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.verification.findings import Findings
 
-__all__ = ["check_json", "check_schema", "check_scores", "read_pages"]
-
 _ROWS = 64  # of a column at once: a page of a compression bomb is not held whole, and images may be large
 
 

@@ -23,8 +23,6 @@ from cleanpairs.data.images import ImageSource, StoredImages
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
-__all__ = ["CaptionJsonReader"]
-
 _SCHEMA = pa.schema([("key", pa.string()), ("image", IMAGE_TYPE), ("captions", pa.list_(pa.string()))])
 LOOK_AT = 100
 
