@@ -62,14 +62,8 @@ class _Logistic:
 class Calibration:
     """The map chosen, and how it fares on labels that it has not seen.
 
-    Attributes
-    ----------
-    kind : "isotonic" or "logistic"
-    probability : Calibrator
-    left_out : (k,) float64
-        Of each labelled pair, by the map fitted to the others.
-    log_loss : dict
-        Kind -> weighted log loss of those, nats.
+    - ``left_out`` (k,) float64: of each labelled pair, by the map fitted to the others
+    - ``log_loss``: kind -> weighted log loss of those, nats
     """
 
     kind: str

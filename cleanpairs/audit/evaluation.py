@@ -24,30 +24,19 @@ CHANCE_DRAWS = 200
 class AuditResult:
     """Figures of an audit.
 
-    Attributes
-    ----------
-    drawn, labelled : int
-        Pairs of the sample, and those with a label.
-    mismatched : int
-        Labels that say so.
-    noise_rate : Estimate
-        Share of mismatched pairs among all that have a score.
-    at_threshold : ThresholdEstimate
-        At the run's threshold.
-    ladder : tuple of ThresholdEstimate
-        At others.
-    auroc, ap : float
-        Of low correspondence as a sign of a mismatched pair, weighted; NaN where the labels are all alike.
-    calibration : "isotonic" or "logistic"
-    log_loss : dict
-        Kind -> weighted log loss of labels that were left out, nats.
-    ece_before, ece_after, ece_chance : float
-        Expected calibration error of the correspondence taken for a probability; of the calibrated probability, each
-        label left out in its turn; and what the latter would be by chance if it were calibrated perfectly.
-    even_odds : float or None
-        Correspondence at which the calibrated probability passes 1/2; None where it never does.
-    probability : (N,) float32
-        Calibrated probability of being matched, NaN where quarantined.
+    - ``drawn``, ``labelled``: pairs of the sample, and those with a label
+    - ``mismatched``: labels that say so
+    - ``noise_rate``: share of mismatched pairs among all that have a score
+    - ``at_threshold``: at the run's threshold
+    - ``ladder``: at others
+    - ``auroc``, ``ap``: of low correspondence as a sign of a mismatched pair, weighted; NaN where the labels are all
+      alike
+    - ``log_loss``: kind -> weighted log loss of labels that were left out, nats
+    - ``ece_before``, ``ece_after``, ``ece_chance``: expected calibration error of the correspondence taken for a
+      probability; of the calibrated probability, each label left out in its turn; and what the latter would be by
+      chance if it were calibrated perfectly
+    - ``even_odds``: correspondence at which the calibrated probability passes 1/2; None where it never does
+    - ``probability`` (N,) float32: calibrated probability of being matched, NaN where quarantined
     """
 
     drawn: int

@@ -35,18 +35,13 @@ DIGITS = 4  # of an edge: what a CSV shows is what is used
 class AuditSample:
     """n pairs of N, drawn by strata of the correspondence.
 
-    Attributes
-    ----------
-    pair_id : (n,) int64
-    stratum : (n,) int64
-        Row of ``edges``: stratum h holds ``edges[h] <= correspondence < edges[h + 1]``, the last one 1.0 too.
-    edges : (H + 1,) float64
-        Increasing, from 0 to 1.
-    weight : (n,) float64
-        How many pairs of its stratum each one stands for.
-    correspondence : (n,) float64
-    matched : (n,) float64
-        A person's label: 1 matched, 0 mismatched, NaN not labelled.
+    - ``pair_id`` (n,) int64
+    - ``stratum`` (n,) int64: row of ``edges``: stratum h holds ``edges[h] <= correspondence < edges[h + 1]``, the last
+      one 1.0 too
+    - ``edges`` (H + 1,) float64: increasing, from 0 to 1
+    - ``weight`` (n,) float64: how many pairs of its stratum each one stands for
+    - ``correspondence`` (n,) float64
+    - ``matched`` (n,) float64: a person's label: 1 matched, 0 mismatched, NaN not labelled
     """
 
     pair_id: np.ndarray

@@ -59,10 +59,7 @@ def chosen_filters(drop: str) -> dict[str, float]:
     """Name -> setting of the filters that ``drop`` asks for: names, perhaps with ``=NUMBER``, with commas between them;
     ``all`` of them; those that are always there are added, unless ``none`` is among the names.
 
-    Raises
-    ------
-    ConfigError
-        There is no such filter, or it has no such setting.
+    Raises ConfigError: there is no such filter, or it has no such setting.
     """
     chosen = {name: f.setting or 0.0 for name, f in FILTERS.items() if f.always}
     for part in (p.strip() for p in drop.split(",") if p.strip()):

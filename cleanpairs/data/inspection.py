@@ -124,21 +124,13 @@ class Inspection:
 def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: str | None = None) -> Inspection:
     """Look at an input.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        Of :func:`cleanpairs.data.load_pairs`.
-    rows : int
-        Pairs to show.
-    decode : {"all", "sample", "none"}
-        Images to decode: all, 1,000 spread evenly, or none.
-    filters : str, optional
-        Filters to count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are looked at.
+    - ``pairs``: of :func:`cleanpairs.data.load_pairs`
+    - ``rows``: pairs to show
+    - ``decode`` {"all", "sample", "none"}: images to decode: all, 1,000 spread evenly, or none
+    - ``filters``: filters to count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are
+      looked at
 
-    Raises
-    ------
-    DataError
-        The input cannot be read again.
+    Raises DataError: the input cannot be read again.
     """
     source = pairs.source
     schema = next(iter(iter_tables(source, 1))).schema if source.kind != "memory" else []

@@ -36,19 +36,13 @@ TRIES = 20  # captions looked at for one that has words enough to give
 class NoiseKind:
     """How pairs are mismatched; see the module.
 
-    Parameters
-    ----------
-    name : {"uniform", "within", "shift", "collapse", "partial"}
-    column : str, optional
-        Of the input, for ``within``: pairs of the same value trade captions.
-    amount : float, optional
-        Images that ``shift`` is off by (1), captions that ``collapse`` leaves (1), share of the words that ``partial``
-        replaces (0.5).
+    - ``name`` {"uniform", "within", "shift", "collapse", "partial"}
+    - ``column``: of the input, for ``within``: pairs of the same value trade captions
+    - ``amount``: images that ``shift`` is off by (1), captions that ``collapse`` leaves (1), share of the words that
+      ``partial`` replaces (0.5)
 
-    Raises
-    ------
-    ConfigError
-        A kind that does not exist, or that lacks its column, has one that it does not know, or an amount out of range.
+    Raises ConfigError: a kind that does not exist, or that lacks its column, has one that it does not know, or an
+    amount out of range.
     """
 
     name: str = "uniform"

@@ -34,10 +34,7 @@ def fitting(data: str) -> Iterator[str]:
 def sniff(data: str) -> str:
     """Name of the first reader that recognises ``data``.
 
-    Raises
-    ------
-    DataError
-        None does.
+    Raises DataError: None does.
     """
     if not data.strip():
         raise DataError("the data has no name: give a path")
@@ -276,15 +273,9 @@ def iter_tables(
 ) -> Iterator[pa.RecordBatch]:
     """The input's own rows, in order, in batches; at least one, empty where there are no rows.
 
-    Parameters
-    ----------
-    columns : sequence of str, optional
-        Only these; all by default.
+    - ``columns`` sequence of str: only these; all by default
 
-    Raises
-    ------
-    DataError
-        The input cannot be read any more, or the pairs were only ever in memory.
+    Raises DataError: the input cannot be read any more, or the pairs were only ever in memory.
     """
     if source.kind == "memory":
         raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")

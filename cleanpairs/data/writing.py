@@ -152,26 +152,16 @@ class Sink(ABC):
 class ParquetSink(Sink):
     """Writes one Parquet file, batch by batch; used inside :func:`cleanpairs.data.atomic.staged_file`.
 
-    Parameters
-    ----------
-    path : path
-    schema : pa.Schema
-    image_feature : bool
-        Note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it is given.
-    note : str, optional
-        A key in the metadata of the file, not of its schema: gone when another program writes it again.
+    - ``image_feature``: note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it
+      is given
+    - ``note``: a key in the metadata of the file, not of its schema: gone when another program writes it again
 
     Attributes
     ----------
-    rows : int
-        Written so far.
-    sha256 : str
-        Of the file, after it is closed.
+    - ``rows``: written so far
+    - ``sha256``: of the file, after it is closed
 
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
+    Raises OutputError: the file cannot be written.
     """
 
     def __init__(

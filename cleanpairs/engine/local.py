@@ -25,10 +25,7 @@ class LocalEngine:
     Processes are started anew, not forked: threads of PyTorch and Arrow do not survive a fork. When one dies (the
     kernel kills who takes too much memory), the others are stopped with it, and a new pool does what is left.
 
-    Raises
-    ------
-    ConfigError
-        An address is given: there is no cluster here.
+    Raises ConfigError: an address is given: there is no cluster here.
     """
 
     def __init__(self, *, workers: int = 1, address: str | None = None) -> None:

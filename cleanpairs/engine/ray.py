@@ -25,10 +25,7 @@ class RayEngine:
     that dies, or whose machine does, is started again, and does its partition again. The GPUs of the cluster are shared
     among the actors.
 
-    Raises
-    ------
-    ConfigError
-        Ray Data is not installed.
+    Raises ConfigError: Ray Data is not installed.
     """
 
     remote = True  # work is always sent to other processes

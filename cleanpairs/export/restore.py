@@ -28,18 +28,11 @@ from cleanpairs.ops.columns import filtered, taken
 class RestoreSummary:
     """``rows == unchanged + undone + returned``.
 
-    Attributes
-    ----------
-    path : Path
-        The file written.
-    rows, columns : int
-        Of that file.
-    unchanged : int
-        Rows that the export had left as they were.
-    undone : int
-        Rows that it had repaired, or taken captions from.
-    returned : int
-        Rows that it had dropped or quarantined.
+    - ``path``: the file written
+    - ``rows``, ``columns``: of that file
+    - ``unchanged``: rows that the export had left as they were
+    - ``undone``: rows that it had repaired, or taken captions from
+    - ``returned``: rows that it had dropped or quarantined
     """
 
     path: Path

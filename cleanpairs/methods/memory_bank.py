@@ -26,12 +26,8 @@ class Remembered:
 class FeatureMemory:
     """At most ``size`` feature pairs; the oldest make room.
 
-    Parameters
-    ----------
-    size : int
-        Feature pairs.
-    device : torch.device or str
-        Where the vectors lie.
+    - ``size``: feature pairs
+    - ``device``: where the vectors lie
     """
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:

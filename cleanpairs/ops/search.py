@@ -71,14 +71,9 @@ class SearchNote:
 class TopK:
     """The ``k`` nearest bank rows of every query, best first.
 
-    Attributes
-    ----------
-    scores : (n, k) float32
-        Inner products, falling along a row; ``-inf`` where the bank has fewer than ``k`` rows.
-    indices : (n, k) int64
-        Bank rows; ``-1`` where there is none.
-    note : SearchNote or None
-        How they were found; None where they were not searched for here.
+    - ``scores`` (n, k) float32: inner products, falling along a row; ``-inf`` where the bank has fewer than ``k`` rows
+    - ``indices`` (n, k) int64: bank rows; ``-1`` where there is none
+    - ``note``: how they were found; None where they were not searched for here
     """
 
     scores: np.ndarray

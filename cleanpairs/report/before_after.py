@@ -39,23 +39,14 @@ def before_after_figure(
 ) -> Path:
     """Write a PNG of repaired pairs: image, caption before (struck through), caption after, scores.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        N pairs with pictures.
-    plan : RepairPlan
-        Of these pairs.
-    out : path
-        The PNG file.
-    pair_ids : sequence of int, optional
-        Which repairs (action ``rematch_text``) to show; by default the ``count`` surest whose pictures differ.
+    - ``pairs``: N pairs with pictures
+    - ``plan``: of these pairs
+    - ``out``: the PNG file
+    - ``pair_ids`` sequence of int: which repairs (action ``rematch_text``) to show; by default the ``count`` surest
+      whose pictures differ
 
-    Raises
-    ------
-    DataError
-        The data has no pictures, a picture cannot be read, or the plan gives no pair another caption.
-    ConfigError
-        A pair in ``pair_ids`` gets no other caption.
+    Raises DataError: the data has no pictures, a picture cannot be read, or the plan gives no pair another caption;
+    ConfigError: a pair in ``pair_ids`` gets no other caption.
     """
     table = plan.table.sort_by("pair_id")
     if table.num_rows != len(pairs):

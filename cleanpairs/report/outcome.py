@@ -90,10 +90,7 @@ def outcome_of(
 ) -> Outcome:
     """Bring scores, plan and truth together.
 
-    Raises
-    ------
-    DataError
-        They are not about the same pairs.
+    Raises DataError: they are not about the same pairs.
     """
     correspondence, reasons = _scores(scores)
     n = len(correspondence)

@@ -55,10 +55,7 @@ def compare_scores(
 
     The pairs that disagree most are those whose ranks by the two scores are furthest apart, ``count`` each way.
 
-    Raises
-    ------
-    DataError
-        A score is about another number of pairs.
+    Raises DataError: a score is about another number of pairs.
     """
     out = []
     for name, values in given.items():

@@ -50,12 +50,8 @@ def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list
     Text, numbers, dates and booleans can be sliced by. Of many different numbers there are ranges that hold about as
     many rows each.
 
-    Raises
-    ------
-    ConfigError
-        The input has no such column, or it holds lists, structs or bytes.
-    DataError
-        The pairs were only ever in memory, so there are no columns.
+    Raises ConfigError: the input has no such column, or it holds lists, structs or bytes; DataError: the pairs were
+    only ever in memory, so there are no columns.
     """
     if not columns:
         return []

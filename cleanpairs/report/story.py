@@ -30,12 +30,8 @@ def story(
 ) -> list[tuple[str, str]]:
     """(Heading, sentence) of what is known; nothing is said of the rest.
 
-    Parameters
-    ----------
-    info : mapping
-        run.json: ``method``, ``input``, ``result``, ``seed``, ``device``, ``precision``.
-    settings : mapping
-        Name -> value of the estimator's parameters, out of the run's recipe.
+    - ``info``: run.json: ``method``, ``input``, ``result``, ``seed``, ``device``, ``precision``
+    - ``settings``: name -> value of the estimator's parameters, out of the run's recipe
     """
     told = [
         ("Data", _data(info.get("input") or {})),

@@ -32,12 +32,8 @@ def verdict(
 ) -> Verdict | None:  # fmt: skip
     """What is estimated, and what is known where the truth is; None of no pairs.
 
-    Parameters
-    ----------
-    result : mapping
-        run.json's: ``noise_rate`` in [0, 1] or None, ``noise_rate_interval``.
-    calibration : Calibration, optional
-        Of the scores; without it the share among the kept pairs is undetermined.
+    - ``result``: run.json's: ``noise_rate`` in [0, 1] or None, ``noise_rate_interval``
+    - ``calibration``: of the scores; without it the share among the kept pairs is undetermined
     """
     kept, repaired = (int((outcome.kind == kind).sum()) for kind in ("kept", "repaired"))
     if not len(outcome):

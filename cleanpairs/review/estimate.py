@@ -31,15 +31,9 @@ BINS = 256
 class Matched:
     """P(matched) of N pairs after some labels.
 
-    Parameters
-    ----------
-    correspondence : (N,) float
-        NaN where quarantined.
-    threshold : float
-    probability : bool
-        Whether the correspondence is calibrated.
-    labels : (k,) int64, (k,) bool
-        Pairs that were asked about, and whether they are matched.
+    - ``correspondence`` (N,) float: NaN where quarantined
+    - ``probability``: whether the correspondence is calibrated
+    - ``labels`` (k,) int64, (k,) bool: pairs that were asked about, and whether they are matched
     """
 
     def __init__(

@@ -46,21 +46,11 @@ class Decision:
 class DecisionLog:
     """The file, and what holds by it now; whatever others append is read when :meth:`refresh` is called.
 
-    Parameters
-    ----------
-    path : path
-        Made where it is not there yet.
-    fingerprint : str
-        Of the data.
-    pairs : int
-        N.
+    - ``path``: made where it is not there yet
+    - ``fingerprint``: of the data
+    - ``pairs``: N
 
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    DataError
-        It is no log of decisions, or one about other data.
+    Raises OutputError: it cannot be written; DataError: it is no log of decisions, or one about other data.
     """
 
     def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:

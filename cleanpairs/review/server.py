@@ -54,17 +54,10 @@ Work = Callable[[Request, Body], Any]
 def make_app(review: Review, folder: str | Path, *, token: str, port: int, title: str = "Review") -> Starlette:
     """The application.
 
-    Parameters
-    ----------
-    review : Review
-    folder : path
-        Where the plan and the labels are written.
-    token : str
-        First part of every path.
-    port : int
-        That it is reached at, on 127.0.0.1.
-    title : str
-        Of the page.
+    - ``folder``: where the plan and the labels are written
+    - ``token``: first part of every path
+    - ``port``: that it is reached at, on 127.0.0.1
+    - ``title``: of the page
     """
     pages, door = _Pages(review, folder, title), _Door(token, port)
     work = {
@@ -247,10 +240,7 @@ class _Pages:
 def listen() -> socket.socket:
     """A socket on 127.0.0.1, at a port that is free.
 
-    Raises
-    ------
-    OutputError
-        There is none.
+    Raises OutputError: there is none.
     """
     try:
         return socket.create_server(("127.0.0.1", 0))
@@ -263,16 +253,10 @@ def serve(
 ) -> None:
     """Answer until the process is interrupted; ``ready(address)`` is called when it does.
 
-    Parameters
-    ----------
-    review : Review
-    folder : path
-        Where the plan and the labels are written.
-    ready : callable
-    title : str
-        Of the page.
-    at : socket, optional
-        See :func:`listen`.
+    - ``folder``: where the plan and the labels are written
+    - ``ready`` callable
+    - ``title``: of the page
+    - ``at``: see :func:`listen`
     """
     import uvicorn
 

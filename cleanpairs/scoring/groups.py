@@ -31,18 +31,11 @@ def in_groups(
 ) -> np.ndarray:
     """Mean over random groups of ``figure(S, excluded)`` -> (B,), for N pairs: (N,) float32.
 
-    Parameters
-    ----------
-    figure : callable
-        Of a group's similarities S (B, B) and the mask (B, B) bool, or None, of what is no negative.
-    encoded : Encoded
-        The images, and the N captions.
-    image_index : (N,) int64
-        Image of each caption.
-    image_group, text_group : (N,) int64
-        Equal numbers are the same image, the same text.
-    group_size, rounds : int
-        Pairs in a group, and in how many random partitions a pair takes part.
+    - ``figure`` callable: of a group's similarities S (B, B) and the mask (B, B) bool, or None, of what is no negative
+    - ``encoded``: the images, and the N captions
+    - ``image_index`` (N,) int64: image of each caption
+    - ``image_group``, ``text_group`` (N,) int64: equal numbers are the same image, the same text
+    - ``group_size``, ``rounds``: pairs in a group, and in how many random partitions a pair takes part
     """
     n = len(image_index)
     total = np.zeros(n, dtype=np.float64)

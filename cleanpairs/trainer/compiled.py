@@ -11,10 +11,7 @@ from torch import nn
 class Compiled:
     """Calls ``module`` compiled; where the compiler fails, which it does at the first call, as it is from then on.
 
-    Attributes
-    ----------
-    failed : str or None
-        What the compiler said.
+    - ``failed``: what the compiler said
     """
 
     def __init__(self, module: nn.Module, backend: str = "inductor") -> None:
