@@ -100,26 +100,14 @@ def evaluate_audit(
 ) -> AuditResult:
     """Judge a run by the labels of an audit.
 
-    Parameters
-    ----------
-    sample : AuditSample
-        With labels; see :func:`cleanpairs.audit.read_labels`.
-    correspondence : (N,) float in [0, 1]
-        Of all pairs, NaN where quarantined: those that the sample was drawn from.
-    threshold : float in [0, 1]
-        The run's.
-    thresholds : floats in [0, 1]
-        Of the ladder.
-    calibration : "auto", "isotonic" or "logistic"
-    seed : int
-        Of the draws behind the intervals.
+    - ``sample``: with labels; see :func:`cleanpairs.audit.read_labels`
+    - ``correspondence`` (N,) float in [0, 1]: of all pairs, NaN where quarantined: those that the sample was drawn from
+    - ``threshold`` float in [0, 1]: the run's
+    - ``thresholds`` floats in [0, 1]: of the ladder
+    - ``calibration`` {"auto", "isotonic", "logistic"}
+    - ``seed``: of the draws behind the intervals
 
-    Raises
-    ------
-    ConfigError
-        A threshold or ``calibration`` is not allowed.
-    DataError
-        No label, or a sample of other pairs.
+    Raises ConfigError: a threshold or ``calibration`` is not allowed; DataError: no label, or a sample of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     bad = [t for t in (threshold, *thresholds) if not 0 <= t <= 1]

@@ -39,20 +39,13 @@ def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayL
     ``key``, ``stratum`` and ``matched`` are not needed. What each row stands for is computed anew, out of the strata
     and ``correspondence``.
 
-    Parameters
-    ----------
-    path : path
-        ``matched`` holds 1, yes, y, true or matched; 0, no, n, false or mismatched; nothing (not labelled); ? or
-        unsure (left out).
-    keys : N str
-        Of all pairs of the run, in pair_id order.
-    correspondence : (N,) float
-        Likewise; NaN where quarantined.
+    - ``path``: ``matched`` holds 1, yes, y, true or matched; 0, no, n, false or mismatched; nothing (not labelled); ?
+      or unsure (left out)
+    - ``keys``: of all pairs of the run, in pair_id order
+    - ``correspondence`` (N,) float: likewise; NaN where quarantined
 
-    Raises
-    ------
-    DataError
-        Not readable, a value that is none of its column's (with line and column), or labels of other pairs.
+    Raises DataError: not readable, a value that is none of its column's (with line and column), or labels of other
+    pairs.
     """
     path, y = Path(path), np.asarray(correspondence, dtype=np.float64).ravel()
     ids: list[int] = []

@@ -74,25 +74,14 @@ def draw_sample(
 ) -> AuditSample:
     """Draw n pairs for a person to label, in an order that tells nothing about their scores.
 
-    Parameters
-    ----------
-    correspondence : (N,) float in [0, 1]
-        NaN (quarantined) pairs are never drawn.
-    n : int
-        At least 1. All pairs are drawn when there are no more than n.
-    threshold : float in [0, 1]
-        Pairs below it are flagged; it becomes an edge.
-    strata : int, or increasing edges
-        How many: two fifths of them quantiles of what is flagged, the others quantiles of what is kept, closer near the
-        threshold. Fewer where n or the scores give less. Or the inner edges themselves.
-    seed : int
+    - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are never drawn
+    - ``n``: at least 1. All pairs are drawn when there are no more than n
+    - ``threshold`` float in [0, 1]: pairs below it are flagged; it becomes an edge
+    - ``strata``: how many: two fifths of them quantiles of what is flagged, the others quantiles of what is kept,
+      closer near the threshold. Fewer where n or the scores give less. Or the inner edges themselves
 
-    Raises
-    ------
-    ConfigError
-        n, threshold or strata are out of range.
-    DataError
-        No pair has a score, or one is outside [0, 1].
+    Raises ConfigError: n, threshold or strata are out of range; DataError: no pair has a score, or one is outside [0,
+    1].
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     usable = np.flatnonzero(np.isfinite(y))

@@ -94,13 +94,8 @@ def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) ->
 
     Nothing by a filter that finds more than half of the pairs.
 
-    Parameters
-    ----------
-    pairs : Pairs
-    drop : str
-        See :func:`chosen_filters`.
-    pictures : bool
-        Whether pictures may be decoded, as ``blank`` asks for.
+    - ``drop``: see :func:`chosen_filters`
+    - ``pictures``: whether pictures may be decoded, as ``blank`` asks for
     """
     reasons: dict[int, str] = {}
     for name, setting in chosen_filters(drop).items():

@@ -156,8 +156,8 @@ class ParquetSink(Sink):
       is given
     - ``note``: a key in the metadata of the file, not of its schema: gone when another program writes it again
 
-    Attributes
-    ----------
+    It has:
+
     - ``rows``: written so far
     - ``sha256``: of the file, after it is closed
 

@@ -133,8 +133,8 @@ class EfficientNetLite0(nn.Module):
     - ``precision``: of the network. In bfloat16 a processor that is made for it takes half the time; the features agree
       with those in float32 by a cosine of .9993 on average (64 photographs; the least .996)
 
-    Attributes
-    ----------
+    It has:
+
     - ``name``: ``"efficientnet_lite0"``
     - ``regions``, ``dim``: shape of one image's features: a grid of 3 x 3, and 1280
     - ``weights_sha256``: SHA-256 of the file of weights; part of the key of cached features

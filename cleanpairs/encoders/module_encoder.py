@@ -32,8 +32,8 @@ class ModuleEncoder:
     - ``module``: used in evaluation mode, without gradient; its mode is put back afterwards
     - ``transform`` callable: a list of B RGB images of Pillow to a tensor (B, 3, H, W); :func:`IMAGENET` when None
 
-    Attributes
-    ----------
+    It has:
+
     - ``name``: the module's class
     - ``fingerprint``: SHA-256 over its class, its weights and its transform
     - ``shape``: of what it makes of one image: (D,) or (R, D)

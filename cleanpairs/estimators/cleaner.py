@@ -130,14 +130,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         Parameters beside those of :meth:`PairScorer.fit`, whose errors it raises, and RefusedError for a training that
         diverges:
 
-        Parameters
-        ----------
-        val : like ``pairs``, optional
-            The epoch of the last stage with the best rSum on these clean pairs is kept.
-        run_dir : path, optional
-            Where to keep checkpoints, so that an interrupted fit can go on with ``resume=True``.
-        on_epoch, on_step : callable, optional
-            See :class:`cleanpairs.trainer.Trainer`.
+        - ``val``: the epoch of the last stage with the best rSum on these clean pairs is kept
+        - ``run_dir``: where to keep checkpoints, so that an interrupted fit can go on with ``resume=True``
+        - ``on_epoch``, ``on_step`` callable: see :class:`cleanpairs.trainer.Trainer`
         """
         self.validate()
         with distributed.process_group(self.resolved_device()):
@@ -335,10 +330,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def encode_images(self, images: Any) -> np.ndarray:
         """Unit vectors (m, d) float32 of images.
 
-        Parameters
-        ----------
-        images : Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, D), (m, R, D) of vectors, or
-            (m, 3, H, W) uint8 pixels
+        ``images``: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, D), (m, R, D) of vectors, or
+        (m, 3, H, W) uint8 pixels.
         """
         self._fitted()
         if isinstance(images, np.ndarray):

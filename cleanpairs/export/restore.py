@@ -60,31 +60,14 @@ def restore_export(
     too), not byte by byte: compression and row groups are our own. Rows beyond a ``limit`` with which the input was
     read were never exported and do not come back.
 
-    Parameters
-    ----------
-    out : path
-        The cleaned Parquet file, or `datasets` directory; its manifest is beside it.
-    to : path
-        Parquet to write.
-    ledger : path, optional
-        Where the ledger is now; where the manifest says when None.
-    overwrite : bool
-        Replace ``to`` if it exists.
+    - ``out``: the cleaned Parquet file, or `datasets` directory; its manifest is beside it
+    - ``to``: Parquet to write
+    - ``ledger``: where the ledger is now; where the manifest says when None
+    - ``overwrite``: replace ``to`` if it exists
 
-    Returns
-    -------
-    RestoreSummary
-
-    Raises
-    ------
-    ConfigError
-        The export is neither Parquet nor a `datasets` directory.
-    DataError
-        A file is missing, is not as it was exported (SHA-256), or cannot be read. Nothing is written then.
-    OutputExistsError
-        ``to`` exists and ``overwrite`` is not given, or is a file of the export.
-    OutputError
-        ``to`` cannot be written.
+    Raises ConfigError: the export is neither Parquet nor a `datasets` directory; DataError: a file is missing, is not
+    as it was exported (SHA-256), or cannot be read. Nothing is written then; OutputExistsError: ``to`` exists and
+    ``overwrite`` is not given, or is a file of the export; OutputError: ``to`` cannot be written.
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:

@@ -89,46 +89,27 @@ def export_pairs(
 ) -> ExportSummary:
     """Write the kept and repaired pairs.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        As they were read from the input, which must not have changed since.
-    plan : RepairPlan
-        For these pairs.
-    out : path
-        In the order of the input. All columns of the input, and: ``correspondence`` float32 (before the
-        repair), ``action`` (keep, rematch_text, rematch_image, recaption), ``original_caption`` (null where the caption
-        is the original one), ``source_key`` (whose caption or image it is; null where its own, or written for it),
-        ``repair_score`` float32; for a plan of plausible repairs ``sample_weight`` float32, for training: 1 for a kept
-        pair, ``confidence`` for a repaired one, which is null where undetermined.
-        A new caption stands in the text column, and its vector, where the input brings those of captions, in theirs
-        (null for a written caption); a new image in the image and the feature column. Given similarities are null where
-        either is new, and ``true_mismatch`` and ``true_key`` follow the repair; the row's key and other columns stay. A
-        row with a list of captions stays one row: wrong captions are taken out or replaced, and given similarities that
-        are lists along the captions with them; the added columns are such lists; a row without captions left is
-        dropped. Images of such rows cannot be replaced: those pairs are dropped. Beside it comes
-        ``<out>.manifest.json``: rows, bytes and SHA-256 of every file, the counts, the input's fingerprint, versions.
-    extra_columns : mapping of str to (N,) array, optional
-        More columns, one value a pair.
-    **settings
-        Of :class:`ExportSettings`, by their names.
+    - ``pairs``: as they were read from the input, which must not have changed since
+    - ``plan``: for these pairs
+    - ``out``: in the order of the input. All columns of the input, and: ``correspondence`` float32 (before the repair),
+      ``action`` (keep, rematch_text, rematch_image, recaption), ``original_caption`` (null where the caption is the
+      original one), ``source_key`` (whose caption or image it is; null where its own, or written for it),
+      ``repair_score`` float32; for a plan of plausible repairs ``sample_weight`` float32, for training: 1 for a kept
+      pair, ``confidence`` for a repaired one, which is null where undetermined. A new caption stands in the text
+      column, and its vector, where the input brings those of captions, in theirs (null for a written caption); a new
+      image in the image and the feature column. Given similarities are null where either is new, and ``true_mismatch``
+      and ``true_key`` follow the repair; the row's key and other columns stay. A row with a list of captions stays one
+      row: wrong captions are taken out or replaced, and given similarities that are lists along the captions with them;
+      the added columns are such lists; a row without captions left is dropped. Images of such rows cannot be replaced:
+      those pairs are dropped. Beside it comes ``<out>.manifest.json``: rows, bytes and SHA-256 of every file, the
+      counts, the input's fingerprint, versions
+    - ``extra_columns`` mapping of str to (N,) array: more columns, one value a pair
+    - ``**settings``: of :class:`ExportSettings`, by their names
 
-    Returns
-    -------
-    ExportSummary
-
-    Raises
-    ------
-    ConfigError
-        Two outputs with one name, an extra column that is not (N,), or a format that cannot hold this input.
-    DataError
-        The plan is not for this data, or the input has changed since it was read.
-    OutputExistsError
-        An output exists and ``overwrite`` is not given, or is the input.
-    OutputError
-        An output cannot be written.
-    CleanpairsError
-        The counts do not add up. Nothing is published then.
+    Raises ConfigError: two outputs with one name, an extra column that is not (N,), or a format that cannot hold this
+    input; DataError: the plan is not for this data, or the input has changed since it was read; OutputExistsError: an
+    output exists and ``overwrite`` is not given, or is the input; OutputError: an output cannot be written;
+    CleanpairsError: the counts do not add up. Nothing is published then.
     """
     export = _Export(pairs.source, out, ExportSettings(**settings))
     extra = pa.table({k: extra_column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})

@@ -83,16 +83,10 @@ def image_matrix(
 ) -> ImageMatrix:
     """All images of ``pairs`` as one matrix.
 
-    Parameters
-    ----------
-    encoder : str
-        ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``.
-    image_size : int, optional
-        Side in pixels of the square that the encoder sees; the encoder's default when not given.
-    progress : callable, optional
-        Called as ``progress(done, total)`` after each batch.
-    cache : bool
-        Keep the result of a frozen encoder in the cache directory, and look there first.
+    - ``encoder``: ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``
+    - ``image_size``: side in pixels of the square that the encoder sees; the encoder's default when not given
+    - ``progress`` callable: called as ``progress(done, total)`` after each batch
+    - ``cache``: keep the result of a frozen encoder in the cache directory, and look there first
     """
     name = resolve_image_encoder(encoder, pairs.images.kind)
     if name == "features":

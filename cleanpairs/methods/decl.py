@@ -59,12 +59,8 @@ class DECL(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    Parameters
-    ----------
-    evidence_tau : float
-        Temperature of the evidence.
-    kl_weight : float
-        Weight of the divergence of wrong answers' evidence from none.
+    - ``evidence_tau``: temperature of the evidence
+    - ``kl_weight``: weight of the divergence of wrong answers' evidence from none
     """
 
     method_name: ClassVar[str] = "decl"

@@ -125,16 +125,10 @@ class GSC(WarmupCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
-    Parameters
-    ----------
-    networks : {1, 2}
-        Two networks, each trained with the other's labels, are GSC+.
-    gamma : float
-        Weight of the loss within the modalities.
-    beta : float in [0, 1]
-        Weight of an epoch's figures in the labels.
-    label_pass : {"eval", "batch"}
-        Where the labels' figures come from.
+    - ``networks`` {1, 2}: two networks, each trained with the other's labels, are GSC+
+    - ``gamma``: weight of the loss within the modalities
+    - ``beta`` float in [0, 1]: weight of an epoch's figures in the labels
+    - ``label_pass`` {"eval", "batch"}: where the labels' figures come from
     """
 
     method_name: ClassVar[str] = "gsc"

@@ -25,12 +25,9 @@ class RCL(PairCleaner):
 
     Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
 
-    Parameters
-    ----------
-    kind : {"log", "tan", "gce", "exp"}
-        Form of the complementary loss.
-    start, label_epochs : int
-        First and last epoch whose probabilities enter the soft correspondence (``label_epochs=None``: all to the end).
+    - ``kind`` {"log", "tan", "gce", "exp"}: form of the complementary loss
+    - ``start``, ``label_epochs``: first and last epoch whose probabilities enter the soft correspondence
+      (``label_epochs=None``: all to the end)
     """
 
     method_name: ClassVar[str] = "rcl"

@@ -23,11 +23,7 @@ class Triplet(PairCleaner):
     Source: Faghri et al., VSE++, BMVC 2018. Parameters beside those of
     :class:`cleanpairs.estimators.PairCleaner`:
 
-    Parameters
-    ----------
-    margin : float
-    warmup : int
-        Epochs with the mean of the negatives.
+    - ``warmup``: epochs with the mean of the negatives
     """
 
     method_name: ClassVar[str] = "triplet"

@@ -89,36 +89,20 @@ def write_report(
     and pictures that it carries itself. It can be read without the script, which sorts, filters and labels. The same
     arguments give the same bytes.
 
-    Parameters
-    ----------
-    out : path
-        The HTML file; written beside and renamed.
-    title : str
-        Of the page.
-    scores : Table or object with ``correspondence`` (N,)
-        The scores table; low = bad, null or NaN where quarantined. Other columns of floats are scores to compare with,
-        as ``pairs.precomputed_scores`` is.
-    threshold : float
-        In [0, 1]; pairs below it are flagged.
-    pairs : Pairs, optional
-        The N pairs; without them no picture and no caption is shown.
-    plan : RepairPlan, optional
-        Without it, pairs below the threshold are shown as flagged, and nothing as repaired or dropped.
-    truth : (N,) bool, optional
-        True where a pair is known to be wrong.
-    overwrite : bool
-        Replace an existing file.
-    **about
-        Of :class:`ReportFacts`, by their names.
+    - ``out``: the HTML file; written beside and renamed
+    - ``title``: of the page
+    - ``scores`` Table or object with ``correspondence`` (N,): the scores table; low = bad, null or NaN where
+      quarantined. Other columns of floats are scores to compare with, as ``pairs.precomputed_scores`` is
+    - ``threshold``: in [0, 1]; pairs below it are flagged
+    - ``pairs``: the N pairs; without them no picture and no caption is shown
+    - ``plan``: without it, pairs below the threshold are shown as flagged, and nothing as repaired or dropped
+    - ``truth`` (N,) bool: True where a pair is known to be wrong
+    - ``overwrite``: replace an existing file
+    - ``**about``: of :class:`ReportFacts`, by their names
 
-    Raises
-    ------
-    ConfigError
-        The input has no such column to slice by.
-    DataError
-        Scores, pairs, plan, truth and audit are not about the same pairs; slices or an audit without pairs.
-    OutputExistsError
-        The file exists, and ``overwrite`` was not asked for.
+    Raises ConfigError: the input has no such column to slice by; DataError: scores, pairs, plan, truth and audit are
+    not about the same pairs; slices or an audit without pairs; OutputExistsError: the file exists, and ``overwrite``
+    was not asked for.
     """
     facts = ReportFacts(**about)
     outcome = outcome_of(scores, threshold, plan, truth)

@@ -165,19 +165,11 @@ def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarra
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
     """Detection of mismatched pairs by low correspondence.
 
-    Parameters
-    ----------
-    correspondence : (N,) float in [0, 1]
-        NaN (quarantined) pairs are left out.
-    mismatched : (N,) bool
-        The truth.
-    threshold : float
-        Pairs below it are flagged.
+    - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are left out
+    - ``mismatched`` (N,) bool: the truth
+    - ``threshold``: pairs below it are flagged
 
-    Returns
-    -------
-    Detection
-        AUROC and AP are NaN when all pairs are alike in truth.
+    Returns Detection: AUROC and AP are NaN when all pairs are alike in truth.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
