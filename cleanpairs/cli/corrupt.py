@@ -17,7 +17,7 @@ _KINDS = ("within", "shift", "collapse", "partial")
 @click.command(cls=PathsCommand, short_help="Wrong some pairs on purpose, and write the truth beside them.")
 @click.argument("data", type=click.Path())
 @click.option("--noise", type=float, metavar="RATE", help="Share of pairs to wrong, 0 to 1.")
-@click.option("--per", type=click.Choice(["caption", "image"]), default="caption", show_default=True)
+@click.option("--per", type=click.Choice(["caption", "image"]), default="caption")
 @click.option("--within", metavar="COLUMN", help="Captions are swapped among the pairs of one value of COLUMN.")
 @click.option(
     "--shift",
@@ -43,7 +43,7 @@ _KINDS = ("within", "shift", "collapse", "partial")
     metavar="[SHARE]",
     help="A share of their words is replaced by words of another caption.  [SHARE: 0.5]",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0)
 @click.option("--noise-file", metavar="NPY", help="A permutation over captions, in place of --noise.")
 @click.option(
     "--out", type=Writes(), required=True, metavar="PATH", help="Parquet file, or a directory in the research layout."

@@ -64,15 +64,9 @@ column_options = together(
 
 engine_options = together(
     click.option(
-        "--engine",
-        type=click.Choice(ENGINES.names()),
-        default="local",
-        show_default=True,
-        help="Where tasks run: this machine or Ray.",
+        "--engine", type=click.Choice(ENGINES.names()), default="local", help="Where tasks run: this machine or Ray."
     ),
-    click.option(
-        "--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that work at once."
-    ),
+    click.option("--workers", type=click.IntRange(1), default=1, help="Processes that work at once."),
     click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster; a Ray is started here if not given."),
 )
 """``--engine --workers --ray-address``."""

@@ -24,13 +24,7 @@ from cleanpairs.cli.terminal import echo
     help="The plan to write: Parquet, or CSV where it ends in .csv.",
 )
 @repair_options
-@click.option(
-    "--targets",
-    type=click.Choice(["both", "text", "image"]),
-    default="both",
-    show_default=True,
-    help="What may be replaced.",
-)
+@click.option("--targets", type=click.Choice(["both", "text", "image"]), default="both", help="What may be replaced.")
 @click.option(
     "--recaption",
     metavar="MODEL",
@@ -43,7 +37,6 @@ from cleanpairs.cli.terminal import echo
     "--spill",
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
-    show_default=True,
     help="Keep vectors and candidates in files beside --out instead of memory; auto: from 250,000 rows on.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace --out.")

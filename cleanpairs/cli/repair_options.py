@@ -27,7 +27,6 @@ repair_options = together(
         "--repairs",
         type=click.Choice(["probable", "plausible", "none"]),
         default="probable",
-        show_default=True,
         help="probable: those likelier right than wrong, where that can be judged; plausible: what fits best, "
         "right or near; none: drop all below the threshold.",
     ),
@@ -35,28 +34,20 @@ repair_options = together(
         "--strategy",
         type=click.Choice(["ot", "nearest", "half-replace", "pseudo-caption", "method"]),
         default="ot",
-        show_default=True,
         help="ot: all mismatched pairs jointly, by partial transport; nearest: the best score; half-replace: "
         "from trusted pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; "
         "method: the method's own.",
     ),
-    click.option("--donors", type=click.Choice(["both", "mismatched", "trusted"]), default="both", show_default=True),
-    click.option("--max-reuse", type=int, default=1, show_default=True, help="Rows that one donor may serve."),
-    click.option("--min-repair-score", type=float, default=0.5, show_default=True, help="A repair below it is a drop."),
+    click.option("--donors", type=click.Choice(["both", "mismatched", "trusted"]), default="both"),
+    click.option("--max-reuse", type=int, default=1, help="Rows that one donor may serve."),
+    click.option("--min-repair-score", type=float, default=0.5, help="A repair below it is a drop."),
     click.option(
         "--min-confidence",
         type=float,
         default=0.5,
-        show_default=True,
         help="Of --repairs probable: one that is right with a lower probability is a drop.",
     ),
-    click.option(
-        "--candidates",
-        type=int,
-        default=32,
-        show_default=True,
-        help="Nearest captions or images considered for each pair.",
-    ),
+    click.option("--candidates", type=int, default=32, help="Nearest captions or images considered for each pair."),
 )
 """Which pairs are kept, and how the others are repaired."""
 

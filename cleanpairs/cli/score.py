@@ -25,7 +25,6 @@ WORTH_A_WARNING = 0.2  # share of the words
     "--max-unknown",
     type=click.FloatRange(0, 1),
     default=0.5,
-    show_default=True,
     metavar="SHARE",
     help="More words of DATA that the model does not know end it.",
 )

@@ -29,7 +29,7 @@ from typing import Any, get_type_hints
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.papers import PAPERS, header_of, made_recipes, settings_of
 from cleanpairs.core.recipe_yaml import dump_yaml, parse_yaml, read_yaml
-from cleanpairs.core.registry import METHODS, REMOVED, nearest
+from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.core.regular import read_text
 
 HEADER_KEYS = ("command", "hardware", "minutes", "expected", "date")  # comments that every shipped recipe opens with
@@ -122,8 +122,6 @@ class Recipe:
             seen: set[str] = set()
             for setting in settings:
                 if _is_method_name(setting):
-                    continue
-                if recipe is not None and origin == layers[0][0] and schema.of_before(setting):
                     continue
                 target, key = schema.place(setting, origin)
                 if recipe is not None and origin == layers[0][0] and key in seen:
@@ -306,11 +304,6 @@ class _Schema:
         raise ConfigError(
             f"{origin}: unknown key {where!r}{nearest(setting.key, names)} (known for {of}: {', '.join(names)})"
         )
-
-    def of_before(self, setting: _Setting) -> bool:
-        """Whether it changes nothing: runs of before named all settings of trainings, and some that are gone."""
-        former = setting.key in REMOVED and setting.value == REMOVED[setting.key]
-        return former or self.trains_nothing(setting)
 
     def trains_nothing(self, setting: _Setting) -> bool:
         """Whether the method lacks a setting that the default one has, as it has no training."""

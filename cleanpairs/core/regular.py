@@ -23,12 +23,7 @@ AnyPath = str | os.PathLike[str]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_KINDS = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
 
 class _NotRegularError(DataError, OSError):

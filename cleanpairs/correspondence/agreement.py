@@ -143,10 +143,7 @@ class _Question:
         observed, null = np.zeros(len(rows)), np.zeros(pairs.shape[1])
         weight, heard, place = right.astype(np.float32), np.zeros(n, bool), np.zeros(n, np.int64)
         heard[asked], place[rows] = True, np.arange(len(rows))
-        for x, t, group in (
-            (self.images, self.texts, self.image_group),
-            (self.texts, self.images, self.text_group),
-        ):
+        for x, t, group in ((self.images, self.texts, self.image_group), (self.texts, self.images, self.text_group)):
             (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (self.tau,))
             all_say = _Mean(t, np.where(heard, weight, np.float32(0)))
             of = said / np.maximum(mass, LEAST)[:, None] - all_say.without(rows)

@@ -165,12 +165,7 @@ class ParquetSink(Sink):
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        schema: pa.Schema,
-        *,
-        image_feature: bool = True,
-        note: str | None = None,
+        self, path: str | os.PathLike[str], schema: pa.Schema, *, image_feature: bool = True, note: str | None = None
     ) -> None:
         self.path, self.schema = Path(path), with_image_feature(schema) if image_feature else schema
         self.rows = 0

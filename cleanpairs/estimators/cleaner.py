@@ -31,14 +31,7 @@ from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_enc
 from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
-from cleanpairs.trainer import (
-    EpochRecord,
-    Trainer,
-    TrainingData,
-    TrainingSettings,
-    TrainingStage,
-    TrainingStrategy,
-)
+from cleanpairs.trainer import EpochRecord, Trainer, TrainingData, TrainingSettings, TrainingStage, TrainingStrategy
 from cleanpairs.trainer.checkpoints import Checkpoint
 
 

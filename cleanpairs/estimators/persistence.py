@@ -21,7 +21,7 @@ import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, DataError
 from cleanpairs.core.hub import without_hub
 from cleanpairs.core.parameters import is_share
-from cleanpairs.core.registry import METHODS, REMOVED, RENAMED
+from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import check_regular, read_object
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.atomic import staged_directory
@@ -136,14 +136,13 @@ class Saved:
         return read_object(self.path / name, "model of cleanpairs")
 
     def parameters(self, method: type) -> dict[str, Any]:
-        """The constructor's. A GPU that it was trained on need not be here; settings of trainings were once stored with
-        methods that have no training.
-        """
-        known, trained = (inspect.signature(each).parameters for each in (method, METHODS.load("infonce")))
-        found = {
-            RENAMED.get(k, k): tuple(v) if isinstance(v, list) else v for k, v in self.config["parameters"].items()
-        }
-        found = {k: v for k, v in found.items() if k in known or k not in {*trained, *REMOVED}}
+        """The constructor's. A GPU that it was trained on need not be here. DataError: it has other settings now."""
+        found = {k: tuple(v) if isinstance(v, list) else v for k, v in self.config["parameters"].items()}
+        if unknown := sorted(found.keys() - inspect.signature(method).parameters.keys()):
+            raise DataError(
+                f"{self.file} was written by cleanpairs {self.config.get('cleanpairs')}, whose {method.__name__} has "
+                f"settings that the one of {cleanpairs.__version__} has not: {', '.join(unknown)}; fit again"
+            )
         return found | ({"device": "auto"} if found.get("device") == "cuda" else {})
 
     def state(self) -> dict[str, Any]:

@@ -69,12 +69,7 @@ def push_export(
 
 
 def push_model(
-    folder: str | Path,
-    repo: str,
-    *,
-    about: CardFacts,
-    private: bool = True,
-    endpoint: str | None = None,
+    folder: str | Path, repo: str, *, about: CardFacts, private: bool = True, endpoint: str | None = None
 ) -> Pushed:
     """Upload a model directory (``save_pretrained``) with a model card.
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.data import ParquetSink, staged_file
-from cleanpairs.data.parquet_io import common_schema, iter_batches
+from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.export.datasets_format import iter_stored
 from cleanpairs.export.files import BATCH_ROWS
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
@@ -78,12 +78,6 @@ def restore_export(
         )
     export.check_ledger()
     note = LedgerNote.read(export.ledger)
-    if "original_columns" not in common_schema([str(export.ledger)]).names:
-        raise ConfigError(
-            f"{export.out} was exported by an earlier version, whose ledger keeps nothing of an input in the format "
-            f"{note.kind!r} but its captions (original_caption in {export.ledger}): export again; the input is still "
-            "where it was"
-        )
     export.check_out()
     rows = _Rows.read(export.ledger, note.rows)
     count = 0

@@ -31,14 +31,7 @@ SHARD_ROWS = 10_000  # as img2dataset has it
 KEY = "key"
 MAX_KEY = 80  # characters: with a suffix it fits the 100 of a plain tar header
 
-_MAGIC = {
-    b"\xff\xd8\xff": "jpg",
-    b"\x89PNG": "png",
-    b"GIF8": "gif",
-    b"BM": "bmp",
-    b"II*\x00": "tif",
-    b"MM\x00*": "tif",
-}
+_MAGIC = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp", b"II*\x00": "tif", b"MM\x00*": "tif"}
 
 
 class WebDatasetFormat:

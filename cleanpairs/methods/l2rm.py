@@ -152,7 +152,7 @@ class L2RM(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    - ``mass``: share rho of a mismatched batch that is transported
+    - ``mass`` float in (0, 1]: share rho of a mismatched batch that is transported
     - ``transport_reg``: entropic regularisation lambda of the transport
     - ``transport_tau``: temperature of the rematching loss
     - ``cost`` {"learned", "cosine"}: cost net, or the plain 1 - S
@@ -163,7 +163,7 @@ class L2RM(SplittingCleaner):
       :class:`cleanpairs.objectives.rematching.RematchingLoss`
     - ``by_mass``: rows and columns of the plan weigh by the mass that they carried
     - ``rematch_weight``: weight of the rematching loss; 0.5 is the paper's, which halves the two divergences
-    - ``rematch_mass``: share of the mismatched pairs that ``rematch`` transports
+    - ``rematch_mass`` float in (0, 1]: share of the mismatched pairs that ``rematch`` transports
     - ``search`` {"batch", "corpus"}: whether a mismatched image meets the captions of a random batch, or those that
       suit it
     """

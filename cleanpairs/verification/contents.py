@@ -327,8 +327,6 @@ class _Contents:
 
     def _check_originals(self, name: str, plain: np.ndarray, wanted: np.ndarray | None) -> None:
         """Of each row the ledger's original value, or the cleaned data has the same."""
-        if "original_row" not in common_schema([str(self.ledger)]).names:  # of an earlier version
-            return
         found, noted = [], []
         of = _text_codes if name == self.source.columns["text"] else codes
         for _, batch in iter_batches([str(self.ledger)], ["original_columns", "original_row"], 512):

@@ -73,11 +73,7 @@ class CaptionJsonReader(TableReader):
 
         listed = _entries(path, source.options.get("split"))[: source.n_rows]
         for entries, images, faults in with_images(listed, _path, root if "image" in wanted else None, batch_rows):
-            values = {
-                "key": [e.key for e in entries],
-                "image": images,
-                "captions": [list(e.captions) for e in entries],
-            }
+            values = {"key": [e.key for e in entries], "image": images, "captions": [list(e.captions) for e in entries]}
             yield Rows(path, record_batch(_SCHEMA, values, columns), faults)
 
     def encoded(self, source: Source) -> ImageSource:
