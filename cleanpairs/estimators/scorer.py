@@ -23,8 +23,8 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.encoders.tokenizer import TokenTable
+from cleanpairs.estimators.base import SklearnConventions
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.conventions import SklearnConventions
 from cleanpairs.estimators.cut import Cut, cut_at
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.plotting import Plots

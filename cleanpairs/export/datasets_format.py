@@ -21,7 +21,7 @@ from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.arrow_io import count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.stored import IMAGE_TYPE
 from cleanpairs.data.writing import with_image_feature
-from cleanpairs.export.features import card_features, features_of
+from cleanpairs.export.card import card_features, features_of
 from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import as_schema, one_array

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cleanpairs.data import digests
-from cleanpairs.data.digests import digest_of
+from cleanpairs.data.source import digest_of
 
 
 def _old(path: Path, seconds: float = 10.0) -> None:
