@@ -51,8 +51,6 @@ def write_forms(
     ``= + - @``, a tab or an apostrophe gets an apostrophe, so that no spreadsheet takes it for a formula.
 
     - ``folder``: made; published whole
-    - ``pairs``: the N pairs that it was drawn from
-    - ``title``: of the page
     - ``overwrite``: replace an audit that lies there; never one with labels given by hand
 
     Raises OutputExistsError: the directory exists; or, with ``overwrite``, holds files that are none of an audit's;

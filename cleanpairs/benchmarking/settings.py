@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.recipe import Recipe, find_recipes, load_recipe
+from cleanpairs.core.recipe import Recipe, find_recipes
 from cleanpairs.core.registry import METHODS, nearest
 
 _ALIASES = {"seed": "random_state"}
@@ -119,7 +119,7 @@ def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
     """Method -> its recipe."""
     shipped = find_recipes()
     if Path(recipe).is_file() or recipe in shipped:
-        method = load_recipe(recipe).method
+        method = Recipe.resolve(recipe).method
         if method not in methods:
             raise ConfigError(f"the recipe {recipe} is of {method}, which does not take part: {', '.join(methods)}")
         return {method: recipe}

@@ -7,10 +7,18 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, trust_option
+from cleanpairs.cli.options import (
+    chosen_threshold,
+    column_options,
+    engine_options,
+    existing_run,
+    pick_columns,
+    repair_options,
+    repair_settings,
+    trust_option,
+)
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.repair_options import chosen_threshold, repair_options, repair_settings
 from cleanpairs.cli.terminal import echo
 
 

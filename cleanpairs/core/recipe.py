@@ -156,11 +156,6 @@ def section_of(method: type, key: str) -> str:
     return "method"
 
 
-def load_recipe(name_or_path: str | Path) -> Recipe:
-    """The settings of one recipe: a file, or a shipped one by its name. See :meth:`Recipe.resolve`."""
-    return Recipe.resolve(name_or_path)
-
-
 def find_recipes() -> dict[str, Path]:
     """Name -> file of the shipped recipes, sorted: of the source tree, or of the installed package.
 

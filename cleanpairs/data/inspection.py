@@ -124,7 +124,6 @@ class Inspection:
 def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: str | None = None) -> Inspection:
     """Look at an input.
 
-    - ``pairs``: of :func:`cleanpairs.data.load_pairs`
     - ``rows``: pairs to show
     - ``decode`` {"all", "sample", "none"}: images to decode: all, 1,000 spread evenly, or none
     - ``filters``: filters to count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are

@@ -63,7 +63,6 @@ def restore_export(
     - ``out``: the cleaned Parquet file, or `datasets` directory; its manifest is beside it
     - ``to``: Parquet to write
     - ``ledger``: where the ledger is now; where the manifest says when None
-    - ``overwrite``: replace ``to`` if it exists
 
     Raises ConfigError: the export is neither Parquet nor a `datasets` directory; DataError: a file is missing, is not
     as it was exported (SHA-256), or cannot be read. Nothing is written then; OutputExistsError: ``to`` exists and

@@ -90,7 +90,6 @@ def export_pairs(
     """Write the kept and repaired pairs.
 
     - ``pairs``: as they were read from the input, which must not have changed since
-    - ``plan``: for these pairs
     - ``out``: in the order of the input. All columns of the input, and: ``correspondence`` float32 (before the repair),
       ``action`` (keep, rematch_text, rematch_image, recaption), ``original_caption`` (null where the caption is the
       original one), ``source_key`` (whose caption or image it is; null where its own, or written for it),

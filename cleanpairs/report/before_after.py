@@ -40,7 +40,6 @@ def before_after_figure(
     """Write a PNG of repaired pairs: image, caption before (struck through), caption after, scores.
 
     - ``pairs``: N pairs with pictures
-    - ``plan``: of these pairs
     - ``out``: the PNG file
     - ``pair_ids`` sequence of int: which repairs (action ``rematch_text``) to show; by default the ``count`` surest
       whose pictures differ

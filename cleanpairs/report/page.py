@@ -90,14 +90,12 @@ def write_report(
     arguments give the same bytes.
 
     - ``out``: the HTML file; written beside and renamed
-    - ``title``: of the page
     - ``scores`` Table or object with ``correspondence`` (N,): the scores table; low = bad, null or NaN where
       quarantined. Other columns of floats are scores to compare with, as ``pairs.precomputed_scores`` is
     - ``threshold``: in [0, 1]; pairs below it are flagged
     - ``pairs``: the N pairs; without them no picture and no caption is shown
     - ``plan``: without it, pairs below the threshold are shown as flagged, and nothing as repaired or dropped
     - ``truth`` (N,) bool: True where a pair is known to be wrong
-    - ``overwrite``: replace an existing file
     - ``**about``: of :class:`ReportFacts`, by their names
 
     Raises ConfigError: the input has no such column to slice by; DataError: scores, pairs, plan, truth and audit are

@@ -139,7 +139,6 @@ def plot_pairs(
 ) -> np.ndarray:
     """Pictures with their captions and scores.
 
-    - ``pairs``: N pairs
     - ``correspondence`` (N,) float: of them; NaN where quarantined
     - ``threshold`` float in [0, 1]: pairs below it are marked as flagged
     - ``which`` {"worst", "borderline", "best", "random"}, or pair_ids

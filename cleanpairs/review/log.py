@@ -46,7 +46,6 @@ class Decision:
 class DecisionLog:
     """The file, and what holds by it now; whatever others append is read when :meth:`refresh` is called.
 
-    - ``path``: made where it is not there yet
     - ``fingerprint``: of the data
     - ``pairs``: N
 

@@ -57,7 +57,6 @@ def make_app(review: Review, folder: str | Path, *, token: str, port: int, title
     - ``folder``: where the plan and the labels are written
     - ``token``: first part of every path
     - ``port``: that it is reached at, on 127.0.0.1
-    - ``title``: of the page
     """
     pages, door = _Pages(review, folder, title), _Door(token, port)
     work = {
@@ -255,7 +254,6 @@ def serve(
 
     - ``folder``: where the plan and the labels are written
     - ``ready`` callable
-    - ``title``: of the page
     - ``at``: see :func:`listen`
     """
     import uvicorn
