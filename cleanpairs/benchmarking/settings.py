@@ -135,6 +135,6 @@ def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
 
 def _missing(method: str, params: Mapping[str, Any]) -> str | None:
     """What the method's entry says that it needs (parameter -> what that is), as far as it is not set."""
-    needs: Any = getattr(METHODS.entry(method), "needs", None) or {}
+    needs: Any = METHODS.entry(method).needs
     missing = [str(what) for parameter, what in dict(needs).items() if params.get(parameter) is None]
     return " and ".join(missing) or None

@@ -51,17 +51,7 @@ _KINDS = ("within", "shift", "collapse", "partial")
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option
-def corrupt(
-    data: str,
-    noise: float | None,
-    per: str,
-    seed: int,
-    noise_file: str | None,
-    out: str,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, as_json: bool, **options: Any) -> None:
     """Permute the captions of a random share of DATA's pairs, or wrong them as real corpora are.
 
     The truth goes into the columns `true_mismatch` and `true_key`, which `fit` never looks at.
@@ -81,13 +71,11 @@ def corrupt(
     result = corrupt_data(
         data,
         noise,
-        per=per,
-        seed=seed,
         kind=kind,
         out=out,
         noise_file=noise_file,
-        overwrite=overwrite,
         **pick_columns(options),
+        **{name: options[name] for name in ("per", "seed", "overwrite")},
     )
     wrong = int(result.mismatched.sum())
     n = len(result.mismatched)

@@ -30,17 +30,7 @@ WORTH_A_WARNING = 0.2  # share of the words
 )
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option
-def score(
-    paths: tuple[str, ...],
-    out: str,
-    engine: str,
-    workers: int,
-    ray_address: str | None,
-    max_unknown: float,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
@@ -56,12 +46,9 @@ def score(
         run.path / "model",
         data,
         out,
-        overwrite=overwrite,
         columns=pick_columns(options),
-        engine=engine,
-        workers=workers,
-        address=ray_address,
-        max_unknown=max_unknown,
+        address=options["ray_address"],
+        **{name: options[name] for name in ("overwrite", "engine", "workers", "max_unknown")},
     )
     if (result.unknown_words or 0) > WORTH_A_WARNING:
         echo(

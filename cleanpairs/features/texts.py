@@ -140,7 +140,6 @@ class PrecomputedTexts:
 
 def precomputed_text_vectors(pairs: Pairs) -> np.ndarray:
     """(N, D) vectors of the captions. Raises DataError: there are none."""
-    vectors: np.ndarray | None = getattr(pairs, "text_vectors", None)
-    if vectors is None:
+    if pairs.text_vectors is None:
         raise DataError("text_encoder='features' needs vectors of the captions, and the data has none")
-    return vectors
+    return pairs.text_vectors

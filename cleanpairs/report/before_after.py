@@ -21,7 +21,7 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.report.outcome import PlanLike
+from cleanpairs.repair.plan import RepairPlan
 
 _WIDTH, _PICTURE, _LINE, _PADDING = 2.6, 1.5, 0.19, 0.12  # of one card, in inches
 _RED, _GREEN, _FAINT, _RULE = "#9b3a28", "#0f6b4f", "#666d76", "#dfe3e8"
@@ -30,7 +30,7 @@ _LONGEST = 90  # characters of a caption
 
 def before_after_figure(
     pairs: Pairs,
-    plan: PlanLike,
+    plan: RepairPlan,
     out: str | Path,
     *,
     pair_ids: Sequence[int] | None = None,

@@ -19,11 +19,12 @@ from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.report.clusters import clusters
 from cleanpairs.report.figures import histogram_figure, learning_figure, precision_recall_figure
 from cleanpairs.report.gallery import galleries
 from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
-from cleanpairs.report.outcome import Outcome, PlanLike, ScoresLike, outcome_of
+from cleanpairs.report.outcome import Outcome, ScoresLike, outcome_of
 from cleanpairs.report.pictures import Pictures
 from cleanpairs.report.precomputed import compare_scores, precomputed_scores
 from cleanpairs.report.slices import caption_lengths, slice_tables
@@ -78,7 +79,7 @@ def write_report(
     scores: pa.Table | ScoresLike,
     threshold: float,
     pairs: Pairs | None = None,
-    plan: PlanLike | None = None,
+    plan: RepairPlan | None = None,
     truth: np.ndarray | None = None,
     overwrite: bool = False,
     **about: Any,
@@ -126,7 +127,7 @@ def write_report(
     return out
 
 
-def _fixed(facts: ReportFacts, outcome: Outcome, pairs: Pairs | None, plan: PlanLike | None) -> dict[str, Any]:
+def _fixed(facts: ReportFacts, outcome: Outcome, pairs: Pairs | None, plan: RepairPlan | None) -> dict[str, Any]:
     """What does not depend on how many pairs are shown."""
     info, settings = facts.info or {}, facts.settings or {}
     return {
