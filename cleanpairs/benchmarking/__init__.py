@@ -6,17 +6,6 @@ from cleanpairs.benchmarking.log import BenchLog
 from cleanpairs.benchmarking.table import COLUMNS, Column, Summary, summarise, to_csv, to_markdown, to_text
 
 __all__ = [
-    "COLUMNS",
-    "Bench",
-    "BenchLog",
-    "BenchProgress",
-    "BenchResult",
-    "Column",
-    "Summary",
-    "run_bench",
-    "run_cell",
-    "summarise",
-    "to_csv",
-    "to_markdown",
-    "to_text",
-]
+    "COLUMNS", "Bench", "BenchLog", "BenchProgress", "BenchResult", "Column", "Summary", "run_bench", "run_cell",
+    "summarise", "to_csv", "to_markdown", "to_text",
+]  # fmt: skip

@@ -9,15 +9,6 @@ from cleanpairs.export.restore import RestoreSummary, restore_export
 from cleanpairs.export.writing import export_pairs
 
 __all__ = [
-    "CardFacts",
-    "Change",
-    "ExportDiff",
-    "ExportSummary",
-    "Pushed",
-    "RestoreSummary",
-    "diff_export",
-    "export_pairs",
-    "iter_changes",
-    "push_export",
-    "restore_export",
-]
+    "CardFacts", "Change", "ExportDiff", "ExportSummary", "Pushed", "RestoreSummary", "diff_export", "export_pairs",
+    "iter_changes", "push_export", "restore_export",
+]  # fmt: skip

@@ -8,13 +8,5 @@ from cleanpairs.scoring.bank import Bank, trusted_rows
 from cleanpairs.scoring.embeddings import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups, matrix
 
 __all__ = [
-    "Bank",
-    "Embeddings",
-    "Encoded",
-    "as_input",
-    "embed_images",
-    "embed_texts",
-    "in_groups",
-    "matrix",
-    "trusted_rows",
-]
+    "Bank", "Embeddings", "Encoded", "as_input", "embed_images", "embed_texts", "in_groups", "matrix", "trusted_rows",
+]  # fmt: skip
