@@ -329,6 +329,11 @@ class RepairPlan:
         path = Path(path)
         if path.suffix == ".csv":
             table = read_csv(path, PLAN_SCHEMA)
+            if not _beside(path).exists():
+                raise DataError(
+                    f"{path} is no repair plan without {_beside(path).name}, which was written beside the plan that was "
+                    "edited: save the edited plan under that one's name, or copy its .csv.json to this name"
+                )
             try:
                 return cls(followed(table), **_note_of(path))
             except (OSError, ValueError, TypeError) as error:
@@ -340,7 +345,10 @@ class RepairPlan:
         table = read_table(path)
         metadata = table.schema.metadata or {}
         if METADATA_KEY not in metadata:
-            raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}")
+            raise DataError(
+                f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}, which pandas does not "
+                "write; to edit a plan, have it written as CSV: cleanpairs rematch --out plan.csv"
+            )
         try:
             return cls(followed(table), **json.loads(metadata[METADATA_KEY]))
         except (TypeError, ValueError, RecursionError) as error:
@@ -461,7 +469,12 @@ def _checked(table: pa.Table) -> pa.Table:
         raise DataError(f"a column of the repair plan has the wrong type: {error}") from error
     ids = table["pair_id"].to_numpy()
     if not np.array_equal(ids, np.arange(len(ids))):
-        raise DataError("the repair plan must have one row per pair, in order of pair_id from 0, without a gap")
+        odd = int(np.argmax(ids != np.arange(len(ids))))
+        found = f"has no row of pair {odd}" if ids[odd] > odd else f"has pair {ids[odd]} in row {odd}"
+        raise DataError(
+            f"the repair plan {found}: it has one row for each pair, in order of pair_id from 0; leave a pair out by "
+            "the action 'drop', not by taking its row away"
+        )
     donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
     quarantined = np.append(acted(table, ["quarantine"]), False)
     check_decisions(table, len(table), quarantined[np.where((donor >= 0) & (donor < len(ids)), donor, -1)])
