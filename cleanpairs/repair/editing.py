@@ -99,7 +99,7 @@ class DonorRows:
 
 
 def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
-    """``caption``, ``donor_key``, ``donor_use``, ``reason`` and the scores as they follow from ``action`` and ``donor_pair_id``.
+    """``caption``, ``donor_key``, ``donor_use``, ``reason`` and the scores, by ``action`` and ``donor_pair_id``.
 
     A donor that was changed is known by its key, which still is the old one's: the scores that were computed for the
     old one are null then. Tables that are no plan are left for :class:`cleanpairs.repair.plan.RepairPlan` to refuse.
@@ -108,7 +108,8 @@ def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
     others that lend something to them hold. ``donor_use``, which depends on all rows, is left as it is then.
     Raises DataError: a caption was edited while action and donor say whose it is.
     """
-    needed = ("action", "donor_pair_id", "donor_key", "key", "caption", "original_caption", "donor_use", "reason", *JUDGED)
+    kept = ("key", "original_caption")
+    needed = ("action", "donor_pair_id", "donor_key", "caption", "donor_use", "reason", *kept, *JUDGED)
     if any(name not in table.column_names for name in needed):
         return table
     n = len(table)

@@ -331,8 +331,8 @@ class RepairPlan:
             table = read_csv(path, PLAN_SCHEMA)
             if not _beside(path).exists():
                 raise DataError(
-                    f"{path} is no repair plan without {_beside(path).name}, which was written beside the plan that was "
-                    "edited: save the edited plan under that one's name, or copy its .csv.json to this name"
+                    f"{path} is no repair plan without {_beside(path).name}, which was written beside the plan that "
+                    "was edited: save the edited plan under that one's name, or copy its .csv.json to this name"
                 )
             try:
                 return cls(followed(table), **_note_of(path))
@@ -346,8 +346,8 @@ class RepairPlan:
         metadata = table.schema.metadata or {}
         if METADATA_KEY not in metadata:
             raise DataError(
-                f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}, which pandas does not "
-                "write; to edit a plan, have it written as CSV: cleanpairs rematch --out plan.csv"
+                f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}, which pandas "
+                "does not write; to edit a plan, have it written as CSV: cleanpairs rematch --out plan.csv"
             )
         try:
             return cls(followed(table), **json.loads(metadata[METADATA_KEY]))

@@ -173,7 +173,7 @@ def test_rows_that_were_sorted_are_put_back_and_those_left_out_are_named(tmp_pat
     rows.sort_values("correspondence", ascending=False).to_csv(path, index=False)
     assert RepairPlan.load(path).table["key"].to_pylist() == [f"k{i}" for i in range(8)]
     rows.drop(index=3).to_csv(path, index=False)
-    with pytest.raises(DataError, match="no row of pair 3: .* action 'drop'"):
+    with pytest.raises(DataError, match=r"no row of pair 3: .* action 'drop'"):
         RepairPlan.load(path)
 
 
