@@ -84,7 +84,7 @@ class PlanSummary:
     """Counts of a plan; ``str`` of it is a small table.
 
     ``kept + rematched_text + rematched_image + recaptioned + dropped + quarantined == pairs``. ``mean_repair_score``
-    and ``mean_margin`` are NaN without a repair; ``reasons`` counts why pairs were dropped.
+    is NaN without a repair, ``mean_confidence`` also where it is undetermined; ``reasons`` counts why pairs were dropped.
     """
 
     pairs: int
@@ -97,7 +97,7 @@ class PlanSummary:
     threshold: float
     min_repair_score: float
     mean_repair_score: float
-    mean_margin: float
+    mean_confidence: float
     reasons: Mapping[str, int]
 
     @property
@@ -121,8 +121,9 @@ class PlanSummary:
             line("  quarantined", self.quarantined),
         ]
         if self.repaired:
-            margin = "" if np.isnan(self.mean_margin) else f", over the runner-up {self.mean_margin:.3f}"
-            lines.append(f"mean repair score {self.mean_repair_score:.3f}{margin}")
+            known = not np.isnan(self.mean_confidence)
+            expected = f"{self.mean_confidence:.0%} of the repairs are expected to be right".replace("%", " %")
+            lines.append(expected if known else "undetermined how many of the repairs are right")
         return "\n".join(lines)
 
 
@@ -363,7 +364,7 @@ class _Counts:
     def __init__(self) -> None:
         self.actions: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
-        self.sums = {name: [0.0, 0] for name in ("repair_score", "margin")}
+        self.sums = {name: [0.0, 0] for name in ("repair_score", "confidence")}
 
     def add(self, table: pa.Table) -> None:
         self.actions += counted(table["action"])
