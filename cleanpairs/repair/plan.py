@@ -84,7 +84,7 @@ class PlanSummary:
     """Counts of a plan; ``str`` of it is a small table.
 
     ``kept + rematched_text + rematched_image + recaptioned + dropped + quarantined == pairs``. ``mean_repair_score``
-    is NaN without a repair, ``mean_confidence`` also where it is undetermined; ``reasons`` counts why pairs were dropped.
+    is NaN without a repair, ``mean_confidence`` also where undetermined; ``reasons`` counts why pairs were dropped.
     """
 
     pairs: int
