@@ -15,10 +15,11 @@ from cleanpairs.ops.columns import is_list
 
 _VECTORS = ("features", "emb", "embs", "embedding", "embeddings", "vector", "vectors")
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
-    "text": ("caption", "text", "title", "captions", "texts", "sentence", "sentences", "description", "comment"),
+    "text": ("caption", "text", "title", "captions", "texts", "sentence", "sentences", "description", "comment",
+             "alt_text", "alttext", "alt"),
     "image": (
         "image", "image_path", "filepath", "file_name", "jpg", "jpeg", "png", "webp", "img",
-        "filename", "image_name", "image_file", "img_path", "file", "path",
+        "filename", "image_name", "image_file", "img_path", "file", "path", "photo", "picture",
     ),
     "key": ("key", "__key__", "uid", "id", "image_id"),
     "features": ("image_features", "features", *(f"{side}_{end}" for side in ("image", "img") for end in _VECTORS)),

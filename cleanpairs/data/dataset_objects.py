@@ -32,6 +32,11 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
         return data[name]
     if isinstance(data, datasets.Dataset | datasets.IterableDataset):
         return data
+    if isinstance(data, list) and (odd := [row for row in data if not isinstance(row, Mapping)]):
+        raise DataError(
+            "a list is one of a list of dicts, one for each pair, {'image': ..., 'caption': ...}, not of "
+            f"{type(odd[0]).__name__}; two lists go as {{'image': images, 'caption': captions}}, files as a glob"
+        )
     try:
         return datasets.Dataset.from_dict(dict(data)) if isinstance(data, Mapping) else datasets.Dataset.from_list(data)
     except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
@@ -50,7 +55,9 @@ def _tables(dataset: Any) -> Iterator[pa.Table]:
     """Its rows, with the images in them where they are files here."""
     from datasets.table import embed_table_storage
 
-    features = dataset.features or dataset._resolve_features().features
+    features = dataset.features
+    if features is None:  # of a stream
+        features = dataset._resolve_features().features
     schema = features.arrow_schema
     for batch in dataset.with_format("arrow").iter(BATCH):
         table = batch.cast(schema)

@@ -6,17 +6,20 @@ import codecs
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import READERS
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.pairs import Pairs
@@ -169,7 +172,8 @@ def load_pairs(
 ) -> Pairs:
     """Read image-caption pairs.
 
-    - ``data``: whatever one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories,
+    - ``data``: a path, a glob, a directory; a Dataset, DatasetDict, IterableDataset, DataFrame, Table, dict, list of dicts;
+      Pairs: whatever one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories,
       WebDataset tars, image files with a CSV, TSV or JSON Lines, embedding folders of clip-retrieval, COCO's captions,
       the research layout; or ``hf://owner/name`` for a dataset on the hub. What is no path is written to the cache
       directory first, in batches, so that it can be read again like any input
@@ -182,8 +186,8 @@ def load_pairs(
     - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given; where ``data``
       is ``.npy`` files of image vectors, those of the captions
     - ``captions``: beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
-    - ``image_root``: image paths are relative to it (else to the folder of the file that names them) and may not leave
-      it
+    - ``image_root``: image paths are relative to it (else to the folder of the file that names them; of what is no path,
+      to the working directory) and may not leave it
     - ``limit``: only the first rows
     - ``allow_urls``: fetch ``data`` where it is a URL (s3, gs, https and what else fsspec knows) into the cache
       directory. Images that the data itself names by URLs are never fetched
@@ -194,9 +198,10 @@ def load_pairs(
     """
     if isinstance(data, Pairs):
         return data
-    if not isinstance(data, str | Path):
+    if in_memory := not isinstance(data, str | Path):
         data, split = _written(data, split), None
-    source = open_source(
+    opened = partial(
+        open_source,
         data,
         reader=reader,
         encoding=encoding,
@@ -206,10 +211,14 @@ def load_pairs(
         key_column=key_column,
         text_vectors=text_vectors,
         captions=captions,
-        image_root=image_root,
         limit=limit,
         allow_urls=allow_urls,
     )
+    source = opened(image_root=image_root)
+    if in_memory and image_root is None and (name := source.columns.get("image")):
+        kind = pq.read_schema(data).field(name).type
+        if not pa.types.is_nested(kind) and not is_bytes(kind):  # paths
+            source = opened(image_root=Path.cwd())
     return load_source(source)
 
 
@@ -227,7 +236,11 @@ def _written(data: Any, split: str | None) -> Path:
     if (dataset := as_dataset(data, split)) is not None:
         return dataset_file(dataset)
     if hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):
+        if len(data.columns) and not len(data):
+            raise DataError("the DataFrame holds no row")
         try:
+            if any(hasattr(cell, "getexif") for name in data.columns for cell in data[name].head(1)):  # PIL images
+                return dataset_file(as_dataset({name: list(data[name]) for name in data.columns}))
             data = pa.Table.from_pandas(_regions_as_lists(data), preserve_index=False)
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise DataError(f"the DataFrame cannot be taken as a table: {error}") from error

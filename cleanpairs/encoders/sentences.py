@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -161,30 +162,32 @@ def _fast_tokens(file: Path, limit: int) -> tuple[Callable[[list[str]], list[lis
     tokenizer.no_padding()
     tokenizer.enable_truncation(limit)
     pad = tokenizer.token_to_id("[PAD]") or 0
-    return lambda texts: [e.ids or [pad] for e in tokenizer.encode_batch(texts)], tokenizer.get_vocab_size()
+    return partial(_numbers, tokenizer, pad), tokenizer.get_vocab_size()
+
+
+def _numbers(tokenizer: Any, pad: int, texts: list[str]) -> list[list[int]]:  # none of inside a function: it is pickled
+    return [e.ids or [pad] for e in tokenizer.encode_batch(texts)]
 
 
 def _slow_tokens(tokenizer: Any, limit: int) -> tuple[Callable[[list[str]], list[list[int]]], int]:
     """As :func:`_fast_tokens`, by a tokenizer of transformers."""
     pad = tokenizer.pad_token_id or 0
 
-    def tokens(texts: list[str]) -> list[list[int]]:
-        return (
-            [row or [pad] for row in tokenizer(texts, truncation=True, max_length=limit)["input_ids"]] if texts else []
-        )
+    return partial(_slow_numbers, tokenizer, pad, limit), len(tokenizer)
 
-    return tokens, len(tokenizer)
+
+def _slow_numbers(tokenizer: Any, pad: int, limit: int, texts: list[str]) -> list[list[int]]:
+    return [row or [pad] for row in tokenizer(texts, truncation=True, max_length=limit)["input_ids"]] if texts else []
 
 
 def _states_of(model: Any) -> Callable[[Tensor], Tensor]:
     """The last layer's states by a network of transformers."""
-    model.eval().requires_grad_(False)
+    return partial(_last_states, model.eval().requires_grad_(False))
 
-    def states(ids: Tensor) -> Tensor:
-        hidden: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-        return hidden
 
-    return states
+def _last_states(model: Any, ids: Tensor) -> Tensor:
+    hidden: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    return hidden
 
 
 def _pooling(folder: Path) -> str:

@@ -7,8 +7,8 @@ with the rate p_w. The evidence that w belongs to the image is the log likelihoo
     L = n log(q_w / p_w) - K (q_w - p_w),
 
 about 0 for words that say nothing about an image, or that are too rare to tell. A word is *unsupported* where L is
-below what one word in twenty of the trusted pairs has; *expected* are the words with the largest L that the caption
-lacks.
+below what one word in twenty of the trusted pairs has; *expected* are the words with the largest L, of ln 20 at least,
+that the caption lacks: those of any sentence, as "in" and "with", stay below.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ NEIGHBOURS = 50
 NAMED = 0.05  # of the words of trusted pairs
 SHRINK = 2.0  # captions with a word that are as if they had p_w among their neighbours
 LEAST_SHARE = 0.2  # of the neighbours that agree on an expected word
+LEAST_RATIO = 20.0  # of both rates, for an expected word
 MOST_WORDS = 4
 WORD = r"(?u)\b\w\w+\b"
 _ROWS = 4096  # captions at once
@@ -92,7 +93,7 @@ class WordSupport:
             found, k = self._found(near[some])
             row, word = found.tocoo().coords
             value = k[row] * (found.data * self._gain[word] - self._cost[word])
-            new = (found.data >= LEAST_SHARE) & (value > 0) & (_entries(has, row, word) == 0)
+            new = (found.data >= LEAST_SHARE) & (value > np.log(LEAST_RATIO)) & (_entries(has, row, word) == 0)
             support = self._support(has, found, k)
             doubted = support.data < self._least
             at, words = support.tocoo().coords

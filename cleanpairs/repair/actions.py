@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.ops.columns import one_array
 
-__all__ = ["ACTIONS", "COUNTED", "NEW_CAPTION", "REMATCHED", "REPAIRED", "WRITTEN", "acted"]
+__all__ = ["ACTIONS", "COUNTED", "KINDS", "NEW_CAPTION", "REASONS", "REMATCHED", "REPAIRED", "WRITTEN", "acted"]
 
 ACTIONS = ("keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine")
 COUNTED = {  # the name of their count -> the action
@@ -25,6 +25,20 @@ REMATCHED = ("rematch_text", "rematch_image")  # with a part of another pair
 NEW_CAPTION = ("rematch_text", "recaption")
 REPAIRED = (*REMATCHED, "recaption")
 WRITTEN = ("keep", *REPAIRED)  # to the cleaned data
+
+# Why a mismatched pair is dropped, by number; number 3 is for one that has good candidates, all of them taken.
+REASONS = (
+    "no candidate",
+    "no candidate reaches the lowest repair score",
+    "no candidate beats the present partner",
+    "its candidates serve better repairs",
+    "no candidate is likelier right than the least confidence",
+    "its repair would make the kept pairs dirtier",
+    "undetermined: no repair can be judged here (--repairs plausible makes those that fit best)",
+    "no repairs were asked for",
+)
+# What lends its part to a repair, by number.
+KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair", "mismatched caption")
 
 
 def acted(table: pa.Table, actions: Sequence[str]) -> np.ndarray:

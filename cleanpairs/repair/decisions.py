@@ -21,19 +21,8 @@ from cleanpairs.repair.edge_pairs import BUCKET, EdgeScorer, Paired, bucket_boun
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.repair.transport_plan import transport_shares
 
-__all__ = ["REASONS", "Chance", "Repairs", "decide_repairs"]
+__all__ = ["Chance", "Repairs", "decide_repairs"]
 
-# Why a mismatched pair is dropped, by number; the last is for one that has good candidates, all of them taken.
-REASONS = (
-    "no candidate",
-    "no candidate reaches the lowest repair score",
-    "no candidate beats the present partner",
-    "its candidates serve better repairs",
-    "no candidate is likelier right than the least confidence",
-    "its repair would make the kept pairs dirtier",
-    "undetermined: no repair can be judged here (--repairs plausible makes those that fit best)",
-    "no repairs were asked for",
-)
 _UNSURE, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7
 DIRTIER = 0.02  # by which the expected share of mismatched pairs may rise above that of the kept ones
 _ROWS = 1 << 14  # vectors that are read at once
@@ -58,7 +47,7 @@ class Repairs:
 
     ``donor`` (R,) int64 pair, -1 where dropped; ``is_image``, ``trusted`` (R,) bool: the image is replaced, the donor
     is a trusted pair; ``score``, ``margin``, ``confidence`` (R,) float32, NaN where there is none; ``reason`` (R,)
-    uint8 into :data:`REASONS`, of those that are dropped.
+    uint8 into :data:`cleanpairs.repair.actions.REASONS`, of those that are dropped.
     """
 
     donor: np.ndarray

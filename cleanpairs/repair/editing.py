@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular
 from cleanpairs.ops.columns import one_array
-from cleanpairs.repair.actions import acted
+from cleanpairs.repair.actions import KINDS, REASONS, acted
 
 __all__ = ["DonorRows", "donor_use", "followed", "read_csv", "same_key", "write_csv"]
 
@@ -25,6 +25,7 @@ __all__ = ["DonorRows", "donor_use", "followed", "read_csv", "same_key", "write_
 FORMULA = r"^[=+\-@\t\r']"
 JUDGED = ("repair_score", "margin", "confidence")  # belong to one donor
 DIGITS_KEPT = 1e-5  # relative; a spreadsheet shows 1.23457E+16 for 12345678901234567, and saves what it shows
+BY_HAND = "by hand"
 BOM = b"\xef\xbb\xbf"  # without it spreadsheets take UTF-8 for something else
 
 
@@ -70,7 +71,7 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     for i, name in enumerate(table.column_names):
         if pa.types.is_string(table.schema.field(name).type):
             table = table.set_column(i, name, pc.replace_substring_regex(table[name], "^'", ""))
-    return table
+    return table.sort_by("pair_id") if "pair_id" in table.column_names else table
 
 
 def same_key(told: str | None, key: str, rel_tol: float = DIGITS_KEPT) -> bool:
@@ -98,7 +99,7 @@ class DonorRows:
 
 
 def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
-    """``caption``, ``donor_key``, ``donor_use`` and the scores as they follow from ``action`` and ``donor_pair_id``.
+    """``caption``, ``donor_key``, ``donor_use``, ``reason`` and the scores, by ``action`` and ``donor_pair_id``.
 
     A donor that was changed is known by its key, which still is the old one's: the scores that were computed for the
     old one are null then. Tables that are no plan are left for :class:`cleanpairs.repair.plan.RepairPlan` to refuse.
@@ -107,7 +108,8 @@ def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
     others that lend something to them hold. ``donor_use``, which depends on all rows, is left as it is then.
     Raises DataError: a caption was edited while action and donor say whose it is.
     """
-    needed = ("action", "donor_pair_id", "donor_key", "key", "caption", "original_caption", "donor_use", *JUDGED)
+    kept = ("key", "original_caption")
+    needed = ("action", "donor_pair_id", "donor_key", "caption", "donor_use", "reason", *kept, *JUDGED)
     if any(name not in table.column_names for name in needed):
         return table
     n = len(table)
@@ -149,12 +151,22 @@ def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
         "donor_pair_id": pa.array(donor, mask=~repaired),
         "donor_key": own_key,
         **{name: pc.if_else(judged, table[name], None) for name in JUDGED},
+        "reason": _reason(table, repaired & same),
     }
     if donors is None:
         new["donor_use"] = pa.array(donor_use(donor, takes_text, takes_image), mask=~repaired)
     for name, column in new.items():
         table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+def _reason(table: pa.Table, lent: np.ndarray) -> pa.Array:
+    """``reason`` of the plan's rows without what was said of another action or, but for rows ``lent`` (n,), donor."""
+    reason, dropped = one_array(table["reason"].cast(pa.string())), acted(table, ["drop"])
+    of_drop, of_donor = (pc.is_in(reason, pa.array(said, pa.string())) for said in (REASONS, KINDS))
+    stale = (_true(of_drop) & ~dropped) | (_true(of_donor) & ~lent)
+    reason = pc.if_else(pa.array(stale), pa.scalar(None, pa.string()), reason)
+    return pc.if_else(pa.array(dropped), pc.fill_null(reason, BY_HAND), reason)
 
 
 def _true(values: pa.Array) -> np.ndarray:

@@ -84,7 +84,7 @@ class PlanSummary:
     """Counts of a plan; ``str`` of it is a small table.
 
     ``kept + rematched_text + rematched_image + recaptioned + dropped + quarantined == pairs``. ``mean_repair_score``
-    and ``mean_margin`` are NaN without a repair; ``reasons`` counts why pairs were dropped.
+    is NaN without a repair, ``mean_confidence`` also where undetermined; ``reasons`` counts why pairs were dropped.
     """
 
     pairs: int
@@ -97,7 +97,7 @@ class PlanSummary:
     threshold: float
     min_repair_score: float
     mean_repair_score: float
-    mean_margin: float
+    mean_confidence: float
     reasons: Mapping[str, int]
 
     @property
@@ -121,8 +121,9 @@ class PlanSummary:
             line("  quarantined", self.quarantined),
         ]
         if self.repaired:
-            margin = "" if np.isnan(self.mean_margin) else f", over the runner-up {self.mean_margin:.3f}"
-            lines.append(f"mean repair score {self.mean_repair_score:.3f}{margin}")
+            known = not np.isnan(self.mean_confidence)
+            expected = f"{self.mean_confidence:.0%} of the repairs are expected to be right".replace("%", " %")
+            lines.append(expected if known else "undetermined how many of the repairs are right")
         return "\n".join(lines)
 
 
@@ -329,6 +330,11 @@ class RepairPlan:
         path = Path(path)
         if path.suffix == ".csv":
             table = read_csv(path, PLAN_SCHEMA)
+            if not _beside(path).exists():
+                raise DataError(
+                    f"{path} is no repair plan without {_beside(path).name}, which was written beside the plan that "
+                    "was edited: save the edited plan under that one's name, or copy its .csv.json to this name"
+                )
             try:
                 return cls(followed(table), **_note_of(path))
             except (OSError, ValueError, TypeError) as error:
@@ -340,7 +346,10 @@ class RepairPlan:
         table = read_table(path)
         metadata = table.schema.metadata or {}
         if METADATA_KEY not in metadata:
-            raise DataError(f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}")
+            raise DataError(
+                f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}, which pandas "
+                "does not write; to edit a plan, have it written as CSV: cleanpairs rematch --out plan.csv"
+            )
         try:
             return cls(followed(table), **json.loads(metadata[METADATA_KEY]))
         except (TypeError, ValueError, RecursionError) as error:
@@ -355,7 +364,7 @@ class _Counts:
     def __init__(self) -> None:
         self.actions: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
-        self.sums = {name: [0.0, 0] for name in ("repair_score", "margin")}
+        self.sums = {name: [0.0, 0] for name in ("repair_score", "confidence")}
 
     def add(self, table: pa.Table) -> None:
         self.actions += counted(table["action"])
@@ -461,7 +470,12 @@ def _checked(table: pa.Table) -> pa.Table:
         raise DataError(f"a column of the repair plan has the wrong type: {error}") from error
     ids = table["pair_id"].to_numpy()
     if not np.array_equal(ids, np.arange(len(ids))):
-        raise DataError("the repair plan must have one row per pair, in order of pair_id from 0, without a gap")
+        odd = int(np.argmax(ids != np.arange(len(ids))))
+        found = f"has no row of pair {odd}" if ids[odd] > odd else f"has pair {ids[odd]} in row {odd}"
+        raise DataError(
+            f"the repair plan {found}: it has one row for each pair, in order of pair_id from 0; leave a pair out by "
+            "the action 'drop', not by taking its row away"
+        )
     donor = np.array(table["donor_pair_id"].fill_null(-1), np.int64)
     quarantined = np.append(acted(table, ["quarantine"]), False)
     check_decisions(table, len(table), quarantined[np.where((donor >= 0) & (donor < len(ids)), donor, -1)])

@@ -43,9 +43,9 @@ from cleanpairs.correspondence.repair_evidence import MOST_REPAIRED, RepairEvide
 from cleanpairs.ops.columns import one_array, taken
 from cleanpairs.ops.scratch import MEMORY, Scratch
 from cleanpairs.ops.search import TopK
-from cleanpairs.repair.actions import ACTIONS
+from cleanpairs.repair.actions import ACTIONS, KINDS, REASONS
 from cleanpairs.repair.candidates import Corpus, DonorSearch, NeighbourSearch, Side
-from cleanpairs.repair.decisions import REASONS, Chance, Repairs, decide_repairs
+from cleanpairs.repair.decisions import Chance, Repairs, decide_repairs
 from cleanpairs.repair.edge_pairs import EdgeScorer
 from cleanpairs.repair.editing import donor_use
 from cleanpairs.repair.gather import TEXTS, Gathered
@@ -59,7 +59,6 @@ JUDGED = 100_000  # pairs that probabilities are learned from; of more, TRUSTED 
 TRUSTED = 50_000
 SPILLED = 1 << 25  # candidates: some 2 GB of them
 NO_CORRESPONDENCE = "no correspondence"
-KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair", "mismatched caption")
 _ROWS = 1 << 20  # pairs that are gone through at once
 
 

@@ -218,9 +218,8 @@ class _Contents:
         wanted = np.where(self.action == "rematch_text", self._line("original_caption")[at], NULL)
         self._same(path, "new_caption", new, np.where(self.action == "recaption", new, wanted))
         self._same(path, "new_caption", new != NULL, self.new_text, "its actions")
-        for name, some in (("reason", self.action != "keep"), ("repair_score", takes)):
-            has = self._line(name) != NULL
-            self._same(path, name, has & ~some, np.zeros(len(some), bool), "its actions")
+        has = self._line("repair_score") != NULL
+        self._same(path, "repair_score", has & ~takes, np.zeros(len(takes), bool), "its actions")
 
     def _captions(self) -> np.ndarray:
         """The captions (P,) of the input; empty text where one is missing."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from PIL import Image
@@ -55,6 +56,37 @@ def test_every_kind_of_object_is_the_same_corpus(dataset: datasets.Dataset) -> N
         load_pairs(both, split="val")
     with pytest.raises(DataError, match="the dict cannot be taken as a table"):
         load_pairs({"caption": ["a"], "image": [b"", b""]})
+
+
+def test_a_frame_of_pictures_is_read_as_a_dict_of_them(dataset: datasets.Dataset) -> None:
+    assert load_pairs(pd.DataFrame(columns())).images.read([5]) == load_pairs(dataset).images.read([5])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({}, "holds no row"),
+        ([], "holds no row"),
+        (pd.DataFrame(columns()).head(0), "holds no row"),
+        ([(picture(0), "a")], "a list of dicts, one for each pair, .*, not of tuple"),
+        (["a.parquet", "b.parquet"], "a list of dicts, .*, not of str"),
+    ],
+)
+def test_what_holds_no_pairs_is_refused_with_what_to_give(data: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        load_pairs(data)
+
+
+def test_image_paths_of_a_frame_are_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture(1).save(tmp_path / "a.png")
+    frame = pd.DataFrame({"image": ["a.png", str(tmp_path / "a.png"), "../a.png"], "caption": ["one", "two", "three"]})
+    monkeypatch.chdir(tmp_path)
+    for data in (frame, frame.to_dict("list")):
+        pairs = load_pairs(data)
+        assert sorted(pairs.reasons) == [2] and "leaves the image root" in pairs.reasons[2]
+        assert pairs.images.read([0])[0] == (tmp_path / "a.png").read_bytes()
 
 
 def test_files_are_embedded_and_urls_are_not_fetched(tmp_path: Path) -> None:

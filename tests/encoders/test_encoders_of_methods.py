@@ -353,6 +353,16 @@ def test_a_caption_has_one_vector_whatever_goes_with_it(sentence_model: Path) ->
         np.testing.assert_array_equal(encoder.encode_texts(texts[k : k + 1])[0], together[k])
 
 
+def test_a_sentence_encoder_goes_to_another_process(sentence_model: Path) -> None:
+    from multiprocessing.reduction import ForkingPickler
+
+    from cleanpairs.encoders.sentences import SentenceEncoder
+
+    encoder = SentenceEncoder.load(sentence_model)
+    again = ForkingPickler.loads(bytes(ForkingPickler.dumps(encoder)))
+    np.testing.assert_array_equal(again.encode_texts(["a cat"]), encoder.encode_texts(["a cat"]))
+
+
 @pytest.mark.parametrize("backbone", ["vse_inf", "mlp", "sgr"])
 def test_a_text_encoder_beside_learned_words_or_in_their_place(
     backbone: str, sentence_model: Path, colored: Path, tmp_path: Path

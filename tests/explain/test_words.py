@@ -61,6 +61,13 @@ def test_foreign_words_are_named_and_own_words_are_not() -> None:
     assert len(lacking) > 0.9 * wrong.sum() and np.mean(lacking) >= 0.95
 
 
+def test_similar_images_agree_on_nothing_where_images_are_noise() -> None:
+    pairs, _, wrong = corpus()
+    noise = np.random.default_rng(2).normal(size=(N, 1, 16)).astype(np.float32)
+    found = explainer(Pairs.from_arrays(pairs.captions, features=noise), wrong).explain(range(N))
+    assert sum(bool(e.expected) for e in found) <= 0.05 * N
+
+
 def test_neighbours_are_trusted_others_of_the_same_kind() -> None:
     pairs, topic, wrong = corpus()
     model = explainer(pairs, wrong)

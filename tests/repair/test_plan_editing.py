@@ -78,6 +78,16 @@ def test_a_dropped_pair_may_be_kept(tmp_path: Path) -> None:
     assert table[4]["action"] == "keep" and table[4]["caption"] == TEXTS[4]
 
 
+def test_the_reason_of_before_goes_with_the_action_of_before(tmp_path: Path) -> None:
+    reason = '"no candidate beats the present partner"'
+    plan = edited(tmp_path, ('4,"k4","drop"', '4,"k4","keep"'), ('0,"k0","rematch_text"', '0,"k0","drop"'),
+                  ('6,"k6","keep"', '6,"k6","drop"'), ('"no candidate"', reason))  # fmt: skip
+    reasons = plan.table["reason"].to_pylist()
+    assert (reasons[0], reasons[1], reasons[4]) == ("by hand", "mismatched caption", None)
+    assert reasons[5] == "broken image" and reasons[6] == "by hand"
+    assert plan.summary().reasons == {"by hand": 2}
+
+
 def test_a_repair_may_be_taken_back_or_dropped(tmp_path: Path) -> None:
     for action, caption in (("keep", TEXTS[0]), ("drop", None)):
         row = edited(tmp_path, ('0,"k0","rematch_text"', f'0,"k0","{action}"')).table.to_pylist()[0]
@@ -152,6 +162,19 @@ def test_pandas_loses_the_leading_zeros_of_keys(tmp_path: Path) -> None:
     assert RepairPlan.load(tmp_path / "plan.csv").check_for(data).table.equals(plan.table)  # scores as well
     with pytest.raises(DataError, match="pair 7 has key '7' in the plan and '17' in the data"):
         RepairPlan.load(tmp_path / "plan.csv").check_for(replace(data, keys=[*keys[:7], "17"]))
+
+
+def test_rows_that_were_sorted_are_put_back_and_those_left_out_are_named(tmp_path: Path) -> None:
+    import pandas as pd
+
+    path = tmp_path / "plan.csv"
+    plan_of().save(path)
+    rows = pd.read_csv(path, dtype={"key": str})
+    rows.sort_values("correspondence", ascending=False).to_csv(path, index=False)
+    assert RepairPlan.load(path).table["key"].to_pylist() == [f"k{i}" for i in range(8)]
+    rows.drop(index=3).to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"no row of pair 3: .* action 'drop'"):
+        RepairPlan.load(path)
 
 
 def test_without_its_other_half_a_csv_is_no_plan(tmp_path: Path) -> None:

@@ -489,6 +489,8 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     assert right and all(table["confidence"][i] == pytest.approx(0.99) for i in right)
     assert not truth_of(plan, corpus)[right].any()
     assert truth_of(plausible, corpus)[[a.startswith("rematch") for a in columns(plausible)["action"]]].any()
+    assert "99 % of the repairs are expected to be right" in str(plan.summary())
+    assert "undetermined how many of the repairs are right" in str(plausible.summary())
     unlikely = corpus.plan(repairs="probable", evidence=Sure(corpus, 0.4, 0.3))
     assert unlikely.summary().repaired == 0
     assert "no candidate is likelier right than the least confidence" in columns(unlikely)["reason"]

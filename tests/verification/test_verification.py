@@ -45,6 +45,7 @@ def plan_for(pairs: Any, actions: list[str]) -> RepairPlan:
         "correspondence": [None if a == "quarantine" else 0.5 for a in actions],
         "donor_key": [None if d is None else pairs.keys[d] for d in donor], "original_caption": pairs.captions,
         "repair_score": [None if d is None else 0.75 for d in donor],
+        "reason": ["decided in a review" if a == "keep" else None for a in actions],  # as a review leaves it
     }  # fmt: skip
     table = pa.table([pa.array(columns.get(f.name, [None] * n), f.type) for f in PLAN_SCHEMA], schema=PLAN_SCHEMA)
     return RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint, {})
