@@ -172,8 +172,8 @@ def load_pairs(
 ) -> Pairs:
     """Read image-caption pairs.
 
-    - ``data``: a path, a glob, a directory; a Dataset, DatasetDict, IterableDataset, DataFrame, Table, dict, list of dicts;
-      Pairs: whatever one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories,
+    - ``data``: a path, a glob, a directory; a Dataset, DatasetDict, IterableDataset, DataFrame, Table, dict, list of
+      dicts; Pairs: whatever one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories,
       WebDataset tars, image files with a CSV, TSV or JSON Lines, embedding folders of clip-retrieval, COCO's captions,
       the research layout; or ``hf://owner/name`` for a dataset on the hub. What is no path is written to the cache
       directory first, in batches, so that it can be read again like any input
@@ -186,8 +186,8 @@ def load_pairs(
     - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given; where ``data``
       is ``.npy`` files of image vectors, those of the captions
     - ``captions``: beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
-    - ``image_root``: image paths are relative to it (else to the folder of the file that names them; of what is no path,
-      to the working directory) and may not leave it
+    - ``image_root``: image paths are relative to it (else to the folder of the file that names them; of what is no
+      path, to the working directory) and may not leave it
     - ``limit``: only the first rows
     - ``allow_urls``: fetch ``data`` where it is a URL (s3, gs, https and what else fsspec knows) into the cache
       directory. Images that the data itself names by URLs are never fetched
