@@ -173,7 +173,7 @@ def load_pairs(
     """Read image-caption pairs.
 
     - ``data``: a path, a glob, a directory; a Dataset, DatasetDict, IterableDataset, DataFrame, Table, dict, list of
-      dicts; Pairs: whatever one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories,
+      dicts; Pairs: what one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories,
       WebDataset tars, image files with a CSV, TSV or JSON Lines, embedding folders of clip-retrieval, COCO's captions,
       the research layout; or ``hf://owner/name`` for a dataset on the hub. What is no path is written to the cache
       directory first, in batches, so that it can be read again like any input
