@@ -110,9 +110,6 @@ def _threshold(info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Ou
 def _repair(plan: RepairPlan | None) -> str:
     if plan is None:
         return ""
-    settings, least = plan.settings, plan.min_repair_score
-    plain = {k: v for k, v in settings.items() if isinstance(v, str | int | float)}  # no records of searches
+    plain = {k: v for k, v in plan.settings.items() if isinstance(v, str | int | float)}  # no records of searches
     parts = [f"{k.replace('_', ' ')} {v}" for k, v in plain.items()]
-    if least is not None:
-        parts.append(f"a repair needs a score of at least {least:.3g}")
-    return "; ".join(parts) + "." if parts else ""
+    return "; ".join([*parts, f"a repair needs a score of at least {plan.min_repair_score:.3g}"]) + "."

@@ -64,7 +64,7 @@ def plan_of(pairs: Pairs, y: np.ndarray, actions: list[str], donors: dict[int, i
             "reason": pa.array(["no candidate" if a == "drop" else None for a in actions], pa.string()),
         }
     )
-    return SimpleNamespace(table=table, settings={}, min_repair_score=None)
+    return SimpleNamespace(table=table, settings={}, min_repair_score=0.5)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from scipy.stats import spearmanr
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
 from cleanpairs.report.outcome import Outcome, outcome_of
 from cleanpairs.report.pictures import Pictures
@@ -187,9 +188,9 @@ def test_the_story_says_nothing_of_what_is_not_known() -> None:
 
 
 def test_the_repair_is_told_without_its_records() -> None:
-    plan = SimpleNamespace(settings={"strategy": "ot", "max_reuse": 1, "searches": [{"index": "flat"}], "x": None})
-    told = dict(story({}, {}, outcome([0.1]), plan))  # type: ignore[arg-type]
-    assert told["Repair"] == "strategy ot; max reuse 1."
+    settings = {"strategy": "ot", "max_reuse": 1, "searches": [{"index": "flat"}], "x": None}
+    told = dict(story({}, {}, outcome([0.1]), RepairPlan(PLAN_SCHEMA.empty_table(), 0.5, 0.25, settings=settings)))
+    assert told["Repair"] == "strategy ot; max reuse 1; a repair needs a score of at least 0.25."
 
 
 def test_flattened() -> None:
