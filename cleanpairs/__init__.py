@@ -72,31 +72,10 @@ _HOME = {
 }
 
 __all__ = [
-    "CRCL",
-    "CREAM",
-    "DECL",
-    "GSC",
-    "IN2R",
-    "L2RM",
-    "MSCN",
-    "NCR",
-    "NPC",
-    "PC2",
-    "RCL",
-    "REPAIR",
-    "Auto",
-    "BiCro",
-    "CleanpairsError",
-    "ClipScore",
-    "InfoNCE",
-    "PairCleaner",
-    "PairScorer",
-    "Pairs",
-    "RepairPlan",
-    "Triplet",
-    "__version__",
-    "load_pairs",
-]
+    "CRCL", "CREAM", "DECL", "GSC", "IN2R", "L2RM", "MSCN", "NCR", "NPC", "PC2", "RCL", "REPAIR", "Auto", "BiCro",
+    "CleanpairsError", "ClipScore", "InfoNCE", "PairCleaner", "PairScorer", "Pairs", "RepairPlan", "Triplet",
+    "__version__", "load_pairs",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
+# What takes longest goes first, so that no process is left with it at the end (`make test` runs several).
+FIRST = ("faults/test_suite", "commands/test_demo", "docs/test_docs_tutorial", "docs/test_notebooks", "test_contracts")
 TOOLS = str(Path(__file__).resolve().parents[1] / "tools")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        return next((k for k, name in enumerate(FIRST) if f"tests/{name}.py" in item.nodeid), len(FIRST))
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(autouse=True)

@@ -75,7 +75,7 @@ def tiny(method: type, **changes: Any) -> Any:
 TRAINED = [name for name in METHODS.names() if name != "clip-score"]
 
 
-@pytest.fixture(params=TRAINED)
+@pytest.fixture(params=TRAINED, scope="module")  # all tests of a method in one process, which fits it once
 def method(request: pytest.FixtureRequest) -> type:
     loaded: type = METHODS.load(request.param)
     assert loaded.method_name == request.param  # type: ignore[attr-defined]

@@ -9,17 +9,6 @@ from cleanpairs.audit.sample import AuditSample, draw_sample
 from cleanpairs.audit.sheet import AuditForms, write_forms
 
 __all__ = [
-    "AuditForms",
-    "AuditResult",
-    "AuditSample",
-    "Estimate",
-    "ExpectedQuality",
-    "SheetFragment",
-    "ThresholdEstimate",
-    "draw_sample",
-    "evaluate_audit",
-    "expected_quality",
-    "read_labels",
-    "sheet_fragment",
-    "write_forms",
-]
+    "AuditForms", "AuditResult", "AuditSample", "Estimate", "ExpectedQuality", "SheetFragment", "ThresholdEstimate",
+    "draw_sample", "evaluate_audit", "expected_quality", "read_labels", "sheet_fragment", "write_forms",
+]  # fmt: skip

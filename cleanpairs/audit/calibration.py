@@ -28,16 +28,6 @@ from scipy.special import expit, logit
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = [
-    "CALIBRATIONS",
-    "Calibration",
-    "Calibrator",
-    "calibrate",
-    "calibration_error",
-    "fit_isotonic",
-    "fit_logistic",
-]
-
 CALIBRATIONS = ("auto", "isotonic", "logistic")
 CLIP = 1e-3  # scores nearer to 0 and 1 than this are alike: a logit of float32 rounding says nothing
 RIDGE = 1e-3  # on both coefficients, in labels: only where the labels leave them open
@@ -72,14 +62,8 @@ class _Logistic:
 class Calibration:
     """The map chosen, and how it fares on labels that it has not seen.
 
-    Attributes
-    ----------
-    kind : "isotonic" or "logistic"
-    probability : Calibrator
-    left_out : (k,) float64
-        Of each labelled pair, by the map fitted to the others.
-    log_loss : dict
-        Kind -> weighted log loss of those, nats.
+    - ``left_out`` (k,) float64: of each labelled pair, by the map fitted to the others
+    - ``log_loss``: kind -> weighted log loss of those, nats
     """
 
     kind: str

@@ -31,8 +31,6 @@ from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.core.errors import DataError
 from cleanpairs.correspondence.calibration import Estimate
 
-__all__ = ["Estimate", "ThresholdEstimate", "at_threshold", "noise_estimate", "response_weights"]
-
 DRAWS = 1_000
 LEVEL = 0.95
 

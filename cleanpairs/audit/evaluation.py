@@ -15,8 +15,6 @@ from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.plain import plain
 
-__all__ = ["LADDER", "AuditResult", "evaluate_audit"]
-
 LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ECE_BINS = 5  # of a sample: with more of them, chance is most of what is measured
 CHANCE_DRAWS = 200
@@ -26,30 +24,19 @@ CHANCE_DRAWS = 200
 class AuditResult:
     """Figures of an audit.
 
-    Attributes
-    ----------
-    drawn, labelled : int
-        Pairs of the sample, and those with a label.
-    mismatched : int
-        Labels that say so.
-    noise_rate : Estimate
-        Share of mismatched pairs among all that have a score.
-    at_threshold : ThresholdEstimate
-        At the run's threshold.
-    ladder : tuple of ThresholdEstimate
-        At others.
-    auroc, ap : float
-        Of low correspondence as a sign of a mismatched pair, weighted; NaN where the labels are all alike.
-    calibration : "isotonic" or "logistic"
-    log_loss : dict
-        Kind -> weighted log loss of labels that were left out, nats.
-    ece_before, ece_after, ece_chance : float
-        Expected calibration error of the correspondence taken for a probability; of the calibrated probability, each
-        label left out in its turn; and what the latter would be by chance if it were calibrated perfectly.
-    even_odds : float or None
-        Correspondence at which the calibrated probability passes 1/2; None where it never does.
-    probability : (N,) float32
-        Calibrated probability of being matched, NaN where quarantined.
+    - ``drawn``, ``labelled``: pairs of the sample, and those with a label
+    - ``mismatched``: labels that say so
+    - ``noise_rate``: share of mismatched pairs among all that have a score
+    - ``at_threshold``: at the run's threshold
+    - ``ladder``: at others
+    - ``auroc``, ``ap``: of low correspondence as a sign of a mismatched pair, weighted; NaN where the labels are all
+      alike
+    - ``log_loss``: kind -> weighted log loss of labels that were left out, nats
+    - ``ece_before``, ``ece_after``, ``ece_chance``: expected calibration error of the correspondence taken for a
+      probability; of the calibrated probability, each label left out in its turn; and what the latter would be by
+      chance if it were calibrated perfectly
+    - ``even_odds``: correspondence at which the calibrated probability passes 1/2; None where it never does
+    - ``probability`` (N,) float32: calibrated probability of being matched, NaN where quarantined
     """
 
     drawn: int
@@ -113,26 +100,14 @@ def evaluate_audit(
 ) -> AuditResult:
     """Judge a run by the labels of an audit.
 
-    Parameters
-    ----------
-    sample : AuditSample
-        With labels; see :func:`cleanpairs.audit.read_labels`.
-    correspondence : (N,) float in [0, 1]
-        Of all pairs, NaN where quarantined: those that the sample was drawn from.
-    threshold : float in [0, 1]
-        The run's.
-    thresholds : floats in [0, 1]
-        Of the ladder.
-    calibration : "auto", "isotonic" or "logistic"
-    seed : int
-        Of the draws behind the intervals.
+    - ``sample``: with labels; see :func:`cleanpairs.audit.read_labels`
+    - ``correspondence`` (N,) float in [0, 1]: of all pairs, NaN where quarantined: those that the sample was drawn from
+    - ``threshold`` float in [0, 1]: the run's
+    - ``thresholds`` floats in [0, 1]: of the ladder
+    - ``calibration`` {"auto", "isotonic", "logistic"}
+    - ``seed``: of the draws behind the intervals
 
-    Raises
-    ------
-    ConfigError
-        A threshold or ``calibration`` is not allowed.
-    DataError
-        No label, or a sample of other pairs.
+    Raises ConfigError: a threshold or ``calibration`` is not allowed; DataError: no label, or a sample of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     bad = [t for t in (threshold, *thresholds) if not 0 <= t <= 1]

@@ -21,8 +21,6 @@ from cleanpairs.audit.evaluation import LADDER, threshold_table
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration
 
-__all__ = ["ExpectedQuality", "expected_quality"]
-
 
 @dataclass(frozen=True)
 class ExpectedQuality:
@@ -48,24 +46,13 @@ def expected_quality(
 ) -> ExpectedQuality:
     """Precision and recall to expect at several thresholds, without a label.
 
-    Parameters
-    ----------
-    correspondence : (N,) float in [0, 1]
-        P(matched); NaN (quarantined) is left out.
-    calibration : Calibration or None
-        ``calibration_`` of the fitted method.
-    threshold : float
-        The run's. It is among the thresholds of the result.
-    thresholds : floats in [0, 1]
+    - ``correspondence`` (N,) float in [0, 1]: P(matched); NaN (quarantined) is left out
+    - ``calibration``: ``calibration_`` of the fitted method
+    - ``threshold``: the run's. It is among the thresholds of the result
+    - ``thresholds`` floats in [0, 1]
 
-    Raises
-    ------
-    ConfigError
-        A threshold is not in [0, 1].
-    DataError
-        A value is outside [0, 1].
-    RefusedError
-        The scores are not calibrated, or their noise rate is undetermined.
+    Raises ConfigError: a threshold is not in [0, 1]; DataError: a value is outside [0, 1]; RefusedError: the scores are
+    not calibrated, or their noise rate is undetermined.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     y = y[~np.isnan(y)]

@@ -19,8 +19,6 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["SheetFragment", "audit_thumbnails", "page", "sheet_fragment", "thumbnail"]
-
 CAPTION_LENGTH = 2_000  # characters: a spreadsheet's cell holds 32,767, a person's patience less
 READ_AT_ONCE = 32
 

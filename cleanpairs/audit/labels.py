@@ -18,8 +18,6 @@ from cleanpairs.core.regular import read_bytes, reading
 from cleanpairs.data.display import visible
 from cleanpairs.repair.editing import same_key
 
-__all__ = ["KEY_LENGTH", "read_labels"]
-
 MATCHED = {"1", "1.0", "1,0", "yes", "true", "y", "t", "matched", "match", "✓"}
 MISMATCHED = {"0", "0.0", "0,0", "no", "false", "n", "f", "mismatched", "mismatch", "✗"}
 LEFT_OUT = {"", "?", "unsure", "-"}
@@ -41,20 +39,13 @@ def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayL
     ``key``, ``stratum`` and ``matched`` are not needed. What each row stands for is computed anew, out of the strata
     and ``correspondence``.
 
-    Parameters
-    ----------
-    path : path
-        ``matched`` holds 1, yes, y, true or matched; 0, no, n, false or mismatched; nothing (not labelled); ? or
-        unsure (left out).
-    keys : N str
-        Of all pairs of the run, in pair_id order.
-    correspondence : (N,) float
-        Likewise; NaN where quarantined.
+    - ``path``: ``matched`` holds 1, yes, y, true or matched; 0, no, n, false or mismatched; nothing (not labelled); ?
+      or unsure (left out)
+    - ``keys``: of all pairs of the run, in pair_id order
+    - ``correspondence`` (N,) float: likewise; NaN where quarantined
 
-    Raises
-    ------
-    DataError
-        Not readable, a value that is none of its column's (with line and column), or labels of other pairs.
+    Raises DataError: not readable, a value that is none of its column's (with line and column), or labels of other
+    pairs.
     """
     path, y = Path(path), np.asarray(correspondence, dtype=np.float64).ravel()
     ids: list[int] = []

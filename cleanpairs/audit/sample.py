@@ -24,8 +24,6 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import ConfigError, DataError
 
-__all__ = ["AuditSample", "draw_sample", "stratum_of"]
-
 LEAST_LABELS = 4  # of every stratum, where n allows it
 FLAGGED_SHARE = 0.4  # of the sample at least, where there are so many flagged pairs: precision rests on them
 SOFTNESS = 0.1  # of the anticipated fall of the share of wrong pairs around the threshold
@@ -37,18 +35,13 @@ DIGITS = 4  # of an edge: what a CSV shows is what is used
 class AuditSample:
     """n pairs of N, drawn by strata of the correspondence.
 
-    Attributes
-    ----------
-    pair_id : (n,) int64
-    stratum : (n,) int64
-        Row of ``edges``: stratum h holds ``edges[h] <= correspondence < edges[h + 1]``, the last one 1.0 too.
-    edges : (H + 1,) float64
-        Increasing, from 0 to 1.
-    weight : (n,) float64
-        How many pairs of its stratum each one stands for.
-    correspondence : (n,) float64
-    matched : (n,) float64
-        A person's label: 1 matched, 0 mismatched, NaN not labelled.
+    - ``pair_id`` (n,) int64
+    - ``stratum`` (n,) int64: row of ``edges``: stratum h holds ``edges[h] <= correspondence < edges[h + 1]``, the last
+      one 1.0 too
+    - ``edges`` (H + 1,) float64: increasing, from 0 to 1
+    - ``weight`` (n,) float64: how many pairs of its stratum each one stands for
+    - ``correspondence`` (n,) float64
+    - ``matched`` (n,) float64: a person's label: 1 matched, 0 mismatched, NaN not labelled
     """
 
     pair_id: np.ndarray
@@ -81,25 +74,14 @@ def draw_sample(
 ) -> AuditSample:
     """Draw n pairs for a person to label, in an order that tells nothing about their scores.
 
-    Parameters
-    ----------
-    correspondence : (N,) float in [0, 1]
-        NaN (quarantined) pairs are never drawn.
-    n : int
-        At least 1. All pairs are drawn when there are no more than n.
-    threshold : float in [0, 1]
-        Pairs below it are flagged; it becomes an edge.
-    strata : int, or increasing edges
-        How many: two fifths of them quantiles of what is flagged, the others quantiles of what is kept, closer near the
-        threshold. Fewer where n or the scores give less. Or the inner edges themselves.
-    seed : int
+    - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are never drawn
+    - ``n``: at least 1. All pairs are drawn when there are no more than n
+    - ``threshold`` float in [0, 1]: pairs below it are flagged; it becomes an edge
+    - ``strata``: how many: two fifths of them quantiles of what is flagged, the others quantiles of what is kept,
+      closer near the threshold. Fewer where n or the scores give less. Or the inner edges themselves
 
-    Raises
-    ------
-    ConfigError
-        n, threshold or strata are out of range.
-    DataError
-        No pair has a score, or one is outside [0, 1].
+    Raises ConfigError: n, threshold or strata are out of range; DataError: no pair has a score, or one is outside [0,
+    1].
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     usable = np.flatnonzero(np.isfinite(y))

@@ -26,8 +26,6 @@ from cleanpairs.data.guard import AUDIT_FILES, refuse_foreign, refuse_labels
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.editing import write_csv
 
-__all__ = ["CSV_NAME", "PAGE_NAME", "AuditForms", "labels_table", "write_forms"]
-
 CSV_NAME, PAGE_NAME, IMAGES = "labels.csv", "label.html", "images"
 THUMBNAIL = 360  # longest side, pixels
 
@@ -52,24 +50,11 @@ def write_forms(
     hashes, and pictures that it carries itself. The CSV is UTF-8 with a byte order mark; text that begins with
     ``= + - @``, a tab or an apostrophe gets an apostrophe, so that no spreadsheet takes it for a formula.
 
-    Parameters
-    ----------
-    folder : path
-        Made; published whole.
-    sample : AuditSample
-    pairs : Pairs
-        The N pairs that it was drawn from.
-    title : str
-        Of the page.
-    overwrite : bool
-        Replace an audit that lies there; never one with labels given by hand.
+    - ``folder``: made; published whole
+    - ``overwrite``: replace an audit that lies there; never one with labels given by hand
 
-    Raises
-    ------
-    OutputExistsError
-        The directory exists; or, with ``overwrite``, holds files that are none of an audit's.
-    DataError
-        The sample names pairs beyond N.
+    Raises OutputExistsError: the directory exists; or, with ``overwrite``, holds files that are none of an audit's;
+    DataError: the sample names pairs beyond N.
     """
     folder = Path(folder)
     check_folder(folder, overwrite)

@@ -1,22 +1,11 @@
 """Methods against noise: known noise in clean pairs, one fit for each method, rate and seed, judged by the truth."""
 
-from cleanpairs.benchmarking.bench import Bench, BenchProgress, BenchResult, run_bench
+from cleanpairs.benchmarking.bench import Bench, BenchResult, run_bench
 from cleanpairs.benchmarking.cell import run_cell
 from cleanpairs.benchmarking.log import BenchLog
 from cleanpairs.benchmarking.table import COLUMNS, Column, Summary, summarise, to_csv, to_markdown, to_text
 
 __all__ = [
-    "COLUMNS",
-    "Bench",
-    "BenchLog",
-    "BenchProgress",
-    "BenchResult",
-    "Column",
-    "Summary",
-    "run_bench",
-    "run_cell",
-    "summarise",
-    "to_csv",
-    "to_markdown",
-    "to_text",
-]
+    "COLUMNS", "Bench", "BenchLog", "BenchResult", "Column", "Summary", "run_bench", "run_cell",
+    "summarise", "to_csv", "to_markdown", "to_text",
+]  # fmt: skip

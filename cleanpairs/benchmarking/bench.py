@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cleanpairs import __version__
 from cleanpairs.benchmarking.cell import run_cell
@@ -27,8 +27,6 @@ from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import Noise, NoiseKind, inject_noise, load_noise_file, noise_of
 from cleanpairs.data.noise_kinds import category_codes
 from cleanpairs.data.pairs import Pairs
-
-__all__ = ["Bench", "BenchProgress", "BenchResult", "run_bench"]
 
 
 @dataclass(frozen=True)
@@ -70,19 +68,6 @@ class Bench:
         return Path(self.out) if self.out is not None else Path("runs") / f"bench-{Path(self.data.rstrip('/')).stem}"
 
 
-class BenchProgress(Protocol):
-    """Who is told how far it is."""
-
-    def note(self, text: str) -> None:
-        """Something that the user should know."""
-
-    def cell(self, at: int, total: int, row: dict[str, Any], *, done_before: bool) -> None:
-        """A cell is there."""
-
-    def step(self, done: int, total: int, loss: float) -> None:
-        """Pairs have been trained on, in the cell that runs."""
-
-
 @dataclass(frozen=True)
 class BenchResult:
     """``rows``: the latest cells of this data, one each; ``summaries``: over seeds; ``notes`` for the reader."""
@@ -116,11 +101,12 @@ class _Noise:
     make: Callable[[int], Noise]
 
 
-def run_bench(bench: Bench, *, progress: BenchProgress | None = None) -> BenchResult:
+def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     """Run the cells that are not in the log yet; write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
 
     A cell is known by method, settings, noise, seed and data. One that failed with a CleanpairsError, or whose method
-    needs something that is not there, is logged with its reason and tried again by the next call.
+    needs something that is not there, is logged with its reason and tried again by the next call. ``progress`` is told
+    by ``note(text)``, ``step(done, total, loss)`` and ``cell(at, total, row, done_before=)``.
 
     Raises ConfigError: an unknown method or setting; no noise; a method that was named and lacks what it needs;
     DataError: data or a noise file that cannot be used; OutputExistsError: another benchmark writes to the directory;
@@ -152,7 +138,7 @@ def run_bench(bench: Bench, *, progress: BenchProgress | None = None) -> BenchRe
     with hold([bench.directory]):
         _check_folder(log)
         for note in notes if progress is not None else ():
-            progress.note(note)  # type: ignore[union-attr]
+            progress.note(note)
         first_error = _run(bench, log, settings, splits, noises, progress)
         rows = _latest(log.rows(), bench, splits, {s.method: s.digest for s in settings})
         result = _write(bench, rows, notes)
@@ -180,7 +166,7 @@ def _run(
     settings: Sequence[MethodSettings],
     splits: Splits,
     noises: Sequence[_Noise],
-    progress: BenchProgress | None,
+    progress: Any,
 ) -> CleanpairsError | None:
     done = {row["cell"]: row for row in log.rows() if row.get("status") == "ok"}
     total, at = len(noises) * bench.seeds * len(settings), 0

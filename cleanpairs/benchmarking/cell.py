@@ -21,8 +21,6 @@ from cleanpairs.data.noise import Noise, apply_noise
 from cleanpairs.repair.plan import wrong_in_output
 from cleanpairs.scoring.evaluate import detection
 
-__all__ = ["repair_quality", "run_cell"]
-
 
 def run_cell(
     settings: MethodSettings,
@@ -34,24 +32,19 @@ def run_cell(
 ) -> dict[str, Any]:
     """Fit on mismatched pairs, and judge by the truth, which the method never sees.
 
-    Returns
-    -------
-    dict
-        - ``rsum`` and the six recalls on the test split, ``val_rsum`` at the best epoch;
-        - ``auroc``, ``ap``, ``precision``, ``recall``, ``f1`` of detection, the latter three at the method's threshold;
-          ``auroc_best_epoch`` and ``auroc_by_epoch`` of its label after each epoch;
-        - ``flagged`` share, ``noise_rate_estimate`` (None: undetermined), ``mismatched``: the true share;
-        - ``wrong_kept``, ``wrong_out``: share of mismatched pairs among those kept, and among those and the ones that
-          `rematch` repairs by default; see also :func:`repair_quality`;
-        - ``pairs_per_second``, ``pairs_per_cpu_second``: pairs times epochs over the time of ``fit``, label passes,
-          validation and the bank included, encoding of images not; ``seconds`` of fit, ``total_seconds`` of all;
-        - ``peak_mb``: the highest resident memory while the cell ran, what was loaded before it included;
-          ``peak_gpu_mb`` allocated.
+    Returns dict:
 
-    Raises
-    ------
-    CleanpairsError
-        As :meth:`cleanpairs.estimators.PairScorer.fit`.
+    - ``rsum`` and the six recalls on the test split, ``val_rsum`` at the best epoch
+    - ``auroc``, ``ap``, ``precision``, ``recall``, ``f1`` of detection, the latter three at the method's threshold;
+      ``auroc_best_epoch`` and ``auroc_by_epoch`` of its label after each epoch
+    - ``flagged`` share, ``noise_rate_estimate`` (None: undetermined), ``mismatched``: the true share
+    - ``wrong_kept``, ``wrong_out``: share of mismatched pairs among those kept, and among those and the ones that
+      `rematch` repairs by default; see also :func:`repair_quality`
+    - ``pairs_per_second``, ``pairs_per_cpu_second``: pairs times epochs over the time of ``fit``, label passes,
+      validation and the bank included, encoding of images not; ``seconds`` of fit, ``total_seconds`` of all
+    - ``peak_mb``: the highest resident memory while the cell ran, what was loaded before it included; ``peak_gpu_mb``
+
+    Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`.
     """
     start = time.perf_counter()
     _reset_peak()
@@ -151,8 +144,7 @@ def _peak() -> float:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _peak_gpu() -> float | None:

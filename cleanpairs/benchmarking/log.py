@@ -9,9 +9,7 @@ from typing import Any
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
-from cleanpairs.core.regular import open_regular, read_bytes, reading
-
-__all__ = ["BenchLog"]
+from cleanpairs.core.regular import read_bytes, reading
 
 
 class BenchLog:
@@ -44,20 +42,7 @@ class BenchLog:
         """One row, on the disk when this returns; numbers that are not finite become null."""
         text = json.dumps(plain(row, repr), allow_nan=False) + "\n"
         with self.path.open("ab") as file:
-            file.truncate(self._whole())
+            file.truncate(read_bytes(self.path).rfind(b"\n") + 1)
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
-
-    def _whole(self) -> int:
-        """Bytes up to the last newline; looks back from the end, however long the log has become."""
-        with open_regular(self.path) as file:
-            end = file.seek(0, os.SEEK_END)
-            while end:
-                start = max(end - 65536, 0)
-                file.seek(start)
-                at = file.read(end - start).rfind(b"\n")
-                if at >= 0:
-                    return start + at + 1
-                end = start
-        return 0

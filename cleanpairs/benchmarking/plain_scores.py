@@ -18,8 +18,6 @@ from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import cosines, normalised_similarity
 from cleanpairs.scoring.evaluate import detection, recall
 
-__all__ = ["PLAIN_SCORES", "PlainScore", "plain_row", "plain_scores"]
-
 PLAIN_SCORES = ("cosine", "negCLIPLoss")
 
 

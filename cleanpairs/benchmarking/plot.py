@@ -12,8 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-__all__ = ["plot"]
-
 # Six colours that colour-blind readers tell apart (Okabe and Ito, 2008, without yellow and black); the second six
 # methods have them again with open markers and broken lines.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

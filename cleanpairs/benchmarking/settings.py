@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.recipe import Recipe, find_recipes, load_recipe
+from cleanpairs.core.recipe import Recipe, find_recipes
 from cleanpairs.core.registry import METHODS, nearest
-
-__all__ = ["MethodSettings", "choose_methods", "method_settings"]
 
 _ALIASES = {"seed": "random_state"}
 _NOT_THE_FIGURES = ("random_state", "device")  # what makes no other cell of the table
@@ -121,7 +119,7 @@ def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
     """Method -> its recipe."""
     shipped = find_recipes()
     if Path(recipe).is_file() or recipe in shipped:
-        method = load_recipe(recipe).method
+        method = Recipe.resolve(recipe).method
         if method not in methods:
             raise ConfigError(f"the recipe {recipe} is of {method}, which does not take part: {', '.join(methods)}")
         return {method: recipe}
@@ -137,6 +135,6 @@ def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
 
 def _missing(method: str, params: Mapping[str, Any]) -> str | None:
     """What the method's entry says that it needs (parameter -> what that is), as far as it is not set."""
-    needs: Any = getattr(METHODS.entry(method), "needs", None) or {}
+    needs: Any = METHODS.entry(method).needs
     missing = [str(what) for parameter, what in dict(needs).items() if params.get(parameter) is None]
     return " and ".join(missing) or None

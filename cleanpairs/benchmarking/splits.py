@@ -13,8 +13,6 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.images import FeatureImages
 from cleanpairs.features import image_matrix, resolve_image_encoder
 
-__all__ = ["Splits", "load_splits", "with_features"]
-
 _SPLIT_NAMES = {"val": ("dev", "val"), "test": ("test",)}
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COLUMNS", "TABLES", "Column", "Summary", "summarise", "to_csv", "to_markdown", "to_text"]
-
 
 @dataclass(frozen=True)
 class Column:

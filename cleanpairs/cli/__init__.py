@@ -133,6 +133,7 @@ class LazyGroup(click.Group):
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
         "auto_envvar_prefix": "CLEANPAIRS",
+        "show_default": True,
     },
     epilog=EPILOG,
 )

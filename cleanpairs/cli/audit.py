@@ -14,8 +14,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 from cleanpairs.core.plain import plain
 
-__all__ = ["audit"]
-
 HELP = """Draw pairs of RUN (or runs/latest) for a person to label; with --labels, judge RUN by the labels.
 
 \b
@@ -41,17 +39,16 @@ def _probabilities(params: Params) -> Path | None:
     cls=PathsCommand, help=HELP, short_help="Label a sample by hand; precision, recall and calibrated probabilities."
 )
 @RUN
-@click.option("--n", default=100, show_default=True, type=click.IntRange(min=1), help="Pairs to draw.")
+@click.option("--n", default=100, type=click.IntRange(min=1), help="Pairs to draw.")
 @click.option(
     "--out", type=Writes(otherwise=_forms), metavar="DIR", help="Directory of the forms.  [default: RUN/audit]"
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the draw.")
+@click.option("--seed", default=0, type=click.IntRange(min=0), help="Of the draw.")
 @click.option("--labels", metavar="FILE", help="Read the labels back, and judge the run by them.")
 @click.option(
     "--calibration",
     type=click.Choice(["auto", "isotonic", "logistic"]),
     default="auto",
-    show_default=True,
     help="Map from correspondence to probability; auto: by the log loss of labels left out.",
 )
 @click.option(

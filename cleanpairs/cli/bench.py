@@ -13,8 +13,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import progress_option
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["bench"]
-
 
 class _Lines:
     """A line a cell on standard error, and a bar for the one that runs."""
@@ -56,16 +54,15 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 
 @click.command(cls=PathsCommand, short_help="Methods against noise: the table that the papers print.")
 @click.argument("data", type=click.Path())
-@click.option("--methods", metavar="all|A,B", default="all", show_default=True, shell_complete=complete_methods)
-@click.option("--noise", metavar="R,R", default="0.2,0.4,0.6,0.8", show_default=True, callback=_rates)
+@click.option("--methods", metavar="all|A,B", default="all", shell_complete=complete_methods)
+@click.option("--noise", metavar="R,R", default="0.2,0.4,0.6,0.8", callback=_rates)
 @click.option("--noise-file", "noise_files", metavar="NPY", multiple=True, help="In place of --noise; may be repeated.")
-@click.option("--seeds", type=click.IntRange(min=1), metavar="N", default=3, show_default=True)
-@click.option("--per", type=click.Choice(["caption", "image"]), default="caption", show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), metavar="N", default=3)
+@click.option("--per", type=click.Choice(["caption", "image"]), default="caption")
 @click.option(
     "--kind",
     metavar="KIND,KIND",
     default="uniform",
-    show_default=True,
     help="How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE].",
 )
 @click.option("--val", metavar="DATA", help="Clean validation pairs.  [default: what belongs to DATA]")

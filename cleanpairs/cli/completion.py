@@ -15,16 +15,6 @@ from click.shell_completion import CompletionItem, get_completion_class
 from cleanpairs.cli.terminal import echo
 from cleanpairs.core.registry import BACKBONES, IMAGE_ENCODERS, METHODS
 
-__all__ = [
-    "COMPLETE_VARIABLE",
-    "complete_backbone",
-    "complete_image_encoder",
-    "complete_method",
-    "complete_methods",
-    "complete_recipe",
-    "completion",
-]
-
 COMPLETE_VARIABLE = "_CLEANPAIRS_COMPLETE"  # by it a shell asks, as click's scripts do
 SHELLS = ("bash", "zsh", "fish")
 

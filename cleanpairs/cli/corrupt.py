@@ -11,15 +11,13 @@ from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["corrupt"]
-
 _KINDS = ("within", "shift", "collapse", "partial")
 
 
 @click.command(cls=PathsCommand, short_help="Wrong some pairs on purpose, and write the truth beside them.")
 @click.argument("data", type=click.Path())
 @click.option("--noise", type=float, metavar="RATE", help="Share of pairs to wrong, 0 to 1.")
-@click.option("--per", type=click.Choice(["caption", "image"]), default="caption", show_default=True)
+@click.option("--per", type=click.Choice(["caption", "image"]), default="caption")
 @click.option("--within", metavar="COLUMN", help="Captions are swapped among the pairs of one value of COLUMN.")
 @click.option(
     "--shift",
@@ -45,7 +43,7 @@ _KINDS = ("within", "shift", "collapse", "partial")
     metavar="[SHARE]",
     help="A share of their words is replaced by words of another caption.  [SHARE: 0.5]",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0)
 @click.option("--noise-file", metavar="NPY", help="A permutation over captions, in place of --noise.")
 @click.option(
     "--out", type=Writes(), required=True, metavar="PATH", help="Parquet file, or a directory in the research layout."
@@ -53,17 +51,7 @@ _KINDS = ("within", "shift", "collapse", "partial")
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option
-def corrupt(
-    data: str,
-    noise: float | None,
-    per: str,
-    seed: int,
-    noise_file: str | None,
-    out: str,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, as_json: bool, **options: Any) -> None:
     """Permute the captions of a random share of DATA's pairs, or wrong them as real corpora are.
 
     The truth goes into the columns `true_mismatch` and `true_key`, which `fit` never looks at.
@@ -83,13 +71,11 @@ def corrupt(
     result = corrupt_data(
         data,
         noise,
-        per=per,
-        seed=seed,
         kind=kind,
         out=out,
         noise_file=noise_file,
-        overwrite=overwrite,
         **pick_columns(options),
+        **{name: options[name] for name in ("per", "seed", "overwrite")},
     )
     wrong = int(result.mismatched.sum())
     n = len(result.mismatched)

@@ -11,13 +11,11 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["demo"]
-
 
 @click.command(cls=PathsCommand, short_help="See it work on the clip art that ships with the package.")
-@click.option("--out", type=Writes(), default="demo", show_default=True, metavar="DIR", help="Where everything goes.")
-@click.option("--noise", type=float, default=0.3, show_default=True, help="Share of pairs to wrong.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--out", type=Writes(), default="demo", metavar="DIR", help="Where everything goes.")
+@click.option("--noise", type=float, default=0.3, help="Share of pairs to wrong.")
+@click.option("--seed", type=int, default=0)
 @click.option("--images", is_flag=True, help="Train from the pixels (a small CNN) instead of frozen features.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @progress_option

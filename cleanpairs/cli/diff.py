@@ -15,8 +15,6 @@ from cleanpairs.cli.terminal import cut, echo, plural, safe
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
 
-__all__ = ["diff"]
-
 SHOWN = 20
 NAMES = {
     "keep": "kept",

@@ -10,8 +10,6 @@ import click
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["doctor"]
-
 
 @click.command(short_help="Check the installation, and say what mends it.")
 @json_option

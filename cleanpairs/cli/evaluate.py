@@ -11,8 +11,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 from cleanpairs.core.plain import plain
 
-__all__ = ["evaluate"]
-
 
 @click.command(short_help="Retrieval recall, and detection where the truth is known.")
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())

@@ -16,18 +16,13 @@ from cleanpairs.cli.terminal import echo, safe
 if TYPE_CHECKING:
     from cleanpairs.explain import Explainer, Explanation, Neighbours
 
-__all__ = ["explain", "neighbours", "worst"]
-
-
 NAMED = click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1)
 
 
 @click.command(short_help="Say why pairs are doubted: words and neighbours.")
 @NAMED
-@click.option("--n", "count", default=5, show_default=True, type=click.IntRange(1), help="Worst pairs, without PAIR.")
-@click.option(
-    "--neighbours", default=3, show_default=True, type=click.IntRange(1, 50), help="Similar pairs on either side."
-)
+@click.option("--n", "count", default=5, type=click.IntRange(1), help="Worst pairs, without PAIR.")
+@click.option("--neighbours", default=3, type=click.IntRange(1, 50), help="Similar pairs on either side.")
 @trust_option
 @json_option
 def explain(named: tuple[str, ...], count: int, neighbours: int, trusted: bool, as_json: bool) -> None:
@@ -42,7 +37,7 @@ def explain(named: tuple[str, ...], count: int, neighbours: int, trusted: bool, 
 
 @click.command(short_help="List the pairs whose images and captions are similar.")
 @NAMED
-@click.option("--n", "count", default=10, show_default=True, type=click.IntRange(1, 50), help="On either side.")
+@click.option("--n", "count", default=10, type=click.IntRange(1, 50), help="On either side.")
 @trust_option
 @json_option
 def neighbours(named: tuple[str, ...], count: int, trusted: bool, as_json: bool) -> None:
@@ -102,7 +97,7 @@ def _lines(e: Explanation | Neighbours) -> Iterator[str]:
 
 @click.command(cls=PathsCommand, short_help="List the worst pairs, by what is wrong with them.")
 @RUN
-@click.option("--n", "count", default=20, show_default=True, type=click.IntRange(1), help="Of each issue.")
+@click.option("--n", "count", default=20, type=click.IntRange(1), help="Of each issue.")
 @click.option("--out", type=Writes(), metavar="FILE", help="Write them as CSV, for a spreadsheet.")
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @trust_option

@@ -6,13 +6,18 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import engine_options, existing_run, trust_option
+from cleanpairs.cli.options import (
+    REPAIR_NAMES,
+    chosen_threshold,
+    engine_options,
+    existing_run,
+    repair_options,
+    repair_settings,
+    trust_option,
+)
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.repair_options import REPAIR_NAMES, chosen_threshold, repair_options, repair_settings
 from cleanpairs.cli.terminal import echo
-
-__all__ = ["export"]
 
 WRITTEN = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE

@@ -17,8 +17,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress, progress_option
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["fit"]
-
 SETTINGS = (
     "method", "backbone", "val", "out", "epochs", "batch_size", "micro_batch", "compile", "device", "precision", "seed",
     "max_bad_share", "drop", "encoder", "tune", "text_encoder", "image_encoder", "image_size", "limit",

@@ -16,8 +16,6 @@ from cleanpairs.cli.terminal import cut, echo, plural, safe
 if TYPE_CHECKING:
     from cleanpairs.data.inspection import Inspection, Reason
 
-__all__ = ["inspect"]
-
 FILES = 3  # that are named
 REASONS = 10  # kinds of reasons that are shown
 ROLES = {
@@ -32,9 +30,9 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 @click.command(short_help="Show what is recognised in data, and what is wrong.")
 @click.argument("data", type=click.Path())
-@click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Pairs to show.")
+@click.option("--rows", type=click.IntRange(min=0), default=5, metavar="N", help="Pairs to show.")
 @click.option(
-    "--decode", type=click.Choice(["all", "sample", "none"]), default="sample", show_default=True,
+    "--decode", type=click.Choice(["all", "sample", "none"]), default="sample",
     help="Images to decode, to see whether they can be; a sample is 1,000.",
 )  # fmt: skip
 @click.option("--filters", is_flag=True, help="Count what `fit --drop` would set aside, filter by filter.")

@@ -11,8 +11,6 @@ from cleanpairs.cli.completion import complete_recipe
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["methods", "recipes"]
-
 
 @click.command(short_help="List the methods and their settings.")
 @click.option("--settings", is_flag=True, help="With every setting and its default.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,6 @@ from typing import Any
 import click
 
 from cleanpairs.core.registry import ENGINES, READERS
-
-__all__ = [
-    "RUN", "array_files", "column_options", "engine_options", "existing_run", "pick_columns", "run_and_data",
-    "together", "trust_option",
-]  # fmt: skip
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -69,15 +64,9 @@ column_options = together(
 
 engine_options = together(
     click.option(
-        "--engine",
-        type=click.Choice(ENGINES.names()),
-        default="local",
-        show_default=True,
-        help="Where tasks run: this machine or Ray.",
+        "--engine", type=click.Choice(ENGINES.names()), default="local", help="Where tasks run: this machine or Ray."
     ),
-    click.option(
-        "--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that work at once."
-    ),
+    click.option("--workers", type=click.IntRange(1), default=1, help="Processes that work at once."),
     click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster; a Ray is started here if not given."),
 )
 """``--engine --workers --ray-address``."""
@@ -112,3 +101,63 @@ def run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
 
 
 RUN = click.argument("run", required=False, type=click.Path())
+
+
+REPAIR_NAMES = (
+    "repairs", "strategy", "donors", "max_reuse", "min_repair_score", "min_confidence", "candidates",
+)  # fmt: skip
+
+
+repair_options = together(
+    click.option("--threshold", metavar="P|auto", help="Pairs below it are repaired or dropped.  [default: the run's]"),
+    click.option(
+        "--max-wrong",
+        type=float,
+        metavar="P",
+        help="Keep the largest set of which at most this share is mismatched; refused where that is not known.",
+    ),
+    click.option("--keep", type=float, metavar="P", help="Keep this share of the pairs, the best."),
+    click.option(
+        "--repairs",
+        type=click.Choice(["probable", "plausible", "none"]),
+        default="probable",
+        help="probable: those likelier right than wrong, where that can be judged; plausible: what fits best, "
+        "right or near; none: drop all below the threshold.",
+    ),
+    click.option(
+        "--strategy",
+        type=click.Choice(["ot", "nearest", "half-replace", "pseudo-caption", "method"]),
+        default="ot",
+        help="ot: all mismatched pairs jointly, by partial transport; nearest: the best score; half-replace: "
+        "from trusted pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; "
+        "method: the method's own.",
+    ),
+    click.option("--donors", type=click.Choice(["both", "mismatched", "trusted"]), default="both"),
+    click.option("--max-reuse", type=int, default=1, help="Rows that one donor may serve."),
+    click.option("--min-repair-score", type=float, default=0.5, help="A repair below it is a drop."),
+    click.option(
+        "--min-confidence",
+        type=float,
+        default=0.5,
+        help="Of --repairs probable: one that is right with a lower probability is a drop.",
+    ),
+    click.option("--candidates", type=int, default=32, help="Nearest captions or images considered for each pair."),
+)
+"""Which pairs are kept, and how the others are repaired."""
+
+
+def repair_settings(options: Mapping[str, Any], threshold: float | None, **more: Any) -> Any:
+    """The :class:`cleanpairs.repair.settings.RepairSettings` of a command's options."""
+    from cleanpairs.repair.settings import RepairSettings
+
+    return RepairSettings(threshold, **{name: options[name] for name in REPAIR_NAMES}, **more)
+
+
+def chosen_threshold(threshold: str | None) -> float | str | None:
+    """``--threshold`` as a number, "auto" or None; a usage error otherwise."""
+    if threshold in (None, "auto"):
+        return threshold
+    try:
+        return float(str(threshold))
+    except ValueError as error:
+        raise click.BadParameter(f"{threshold!r} is neither a number nor 'auto'", param_hint="--threshold") from error

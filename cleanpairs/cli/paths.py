@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # they bring numpy and pyarrow, which `cleanpairs --help` doe
     from cleanpairs.data.guard import Input
 
 
-__all__ = ["Params", "PathsCommand", "Writes", "reads_a_path", "written_and_read"]
-
 PATHS = ("FILE", "DIR", "DATA", "PATH", "NPY", "MODEL", "RUN", "OUT")  # in the placeholder of an option that reads one
 MODELS = ("encoder", "text_encoder")  # a name, or a directory
 

@@ -11,8 +11,6 @@ from cleanpairs.cli.progress import Progress
 from cleanpairs.cli.terminal import echo
 from cleanpairs.core.plain import plain
 
-__all__ = ["json_option", "print_json"]
-
 
 def _silent(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
     if value:

@@ -16,8 +16,6 @@ from cleanpairs.cli.terminal import echo
 from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.core.progress import FitProgress
 
-__all__ = ["Progress", "lines_now_and_then", "progress_option"]
-
 FIRST, EVERY = 5.0, 30.0  # seconds until something is shown on a terminal, and between lines
 VARIABLE = "CLEANPAIRS_PROGRESS"
 progress_option = click.option(

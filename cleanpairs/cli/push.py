@@ -7,8 +7,6 @@ import click
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["push"]
-
 
 @click.command(short_help="Upload a model or an export to the Hugging Face hub.")
 @click.argument("what", metavar="RUN|OUT", type=click.Path())

@@ -7,19 +7,19 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import (
+    chosen_threshold,
     column_options,
     engine_options,
     existing_run,
     pick_columns,
+    repair_options,
+    repair_settings,
     run_and_data,
     trust_option,
 )
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.repair_options import chosen_threshold, repair_options, repair_settings
 from cleanpairs.cli.terminal import echo
-
-__all__ = ["rematch"]
 
 
 @click.command(cls=PathsCommand, short_help="Plan the repairs, to be reviewed before they are made.")
@@ -32,13 +32,7 @@ __all__ = ["rematch"]
     help="The plan to write: Parquet, or CSV where it ends in .csv.",
 )
 @repair_options
-@click.option(
-    "--targets",
-    type=click.Choice(["both", "text", "image"]),
-    default="both",
-    show_default=True,
-    help="What may be replaced.",
-)
+@click.option("--targets", type=click.Choice(["both", "text", "image"]), default="both", help="What may be replaced.")
 @click.option(
     "--recaption",
     metavar="MODEL",
@@ -51,7 +45,6 @@ __all__ = ["rematch"]
     "--spill",
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
-    show_default=True,
     help="Keep vectors and candidates in files beside --out instead of memory; auto: from 250,000 rows on.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace --out.")

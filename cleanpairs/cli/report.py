@@ -14,14 +14,12 @@ from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["report"]
-
 
 @click.command(cls=PathsCommand, short_help="Write one HTML page about a run.")
 @RUN
-@click.option("--out", type=Writes(), default="report.html", show_default=True, metavar="FILE")
+@click.option("--out", type=Writes(), default="report.html", metavar="FILE")
 @click.option("--slice-by", metavar="COLUMN,...", help="Columns of the input; a table of outcomes for each.")
-@click.option("--pairs", "count", default=24, show_default=True, type=click.IntRange(1, 200), help="Cards a gallery.")
+@click.option("--pairs", "count", default=24, type=click.IntRange(1, 200), help="Cards a gallery.")
 @click.option(
     "--audit",
     "audit_size",
@@ -33,17 +31,7 @@ __all__ = ["report"]
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @trust_option
 @json_option
-def report(
-    run: str | None,
-    out: str,
-    slice_by: str | None,
-    count: int,
-    audit_size: int | None,
-    truth: str | None,
-    overwrite: bool,
-    trusted: bool,
-    as_json: bool,
-) -> None:
+def report(run: str | None, out: str, truth: str | None, as_json: bool, **options: Any) -> None:
     """One self-contained page: what was done and how, scores and learning, pairs as thumbnails to sort and filter.
 
     It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
@@ -52,7 +40,7 @@ def report(
     from cleanpairs.repair.plan import RepairPlan
     from cleanpairs.report import write_report
 
-    chosen = existing_run(run, trusted)
+    chosen = existing_run(run, options["trusted"])
     pairs = chosen.load_input()
     plan_file = chosen.path / "plan.parquet"
     plan = RepairPlan.load(plan_file) if plan_file.exists() else chosen.estimator().rematch(pairs)
@@ -74,11 +62,11 @@ def report(
         calibration=calibration,
         next_steps=_next_steps(chosen, scores.correspondence, calibration),
         why=scores.why.to_pylist(),
-        slice_by=[name.strip() for name in (slice_by or "").split(",") if name.strip()],
-        audit=_sample(chosen, scores, plan.threshold, audit_size),
+        slice_by=[name.strip() for name in (options["slice_by"] or "").split(",") if name.strip()],
+        audit=_sample(chosen, scores, plan.threshold, options["audit_size"]),
         audit_result=_audit_result(chosen),
-        count=count,
-        overwrite=overwrite,
+        count=options["count"],
+        overwrite=options["overwrite"],
     )
     if as_json:
         print_json({"report": path})

@@ -8,8 +8,6 @@ from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["restore"]
-
 
 @click.command(cls=PathsCommand, short_help="Undo an export: write its input again.")
 @click.argument("out", metavar="OUT", type=click.Path())

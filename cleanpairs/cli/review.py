@@ -14,8 +14,6 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.progress import Progress
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["review"]
-
 FOLDER, LOG, PROPOSED = "review", "decisions.jsonl", "proposed.parquet"
 
 
@@ -23,7 +21,7 @@ FOLDER, LOG, PROPOSED = "review", "decisions.jsonl", "proposed.parquet"
 @RUN
 @click.option("--plan", metavar="FILE", help="Review this plan of `cleanpairs rematch`.  [default: RUN's]")
 @click.option(
-    "--goal", default=0.02, show_default=True, type=click.FloatRange(0, 1), metavar="P",
+    "--goal", default=0.02, type=click.FloatRange(0, 1), metavar="P",
     help="Share of mismatched pairs in the output to get below: what is asked first, and how much is left to do.",
 )  # fmt: skip
 @click.option("--write", "only_write", is_flag=True, help="Write plan and labels of what was decided, without a page.")

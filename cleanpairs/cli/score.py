@@ -11,8 +11,6 @@ from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["score"]
-
 WORTH_A_WARNING = 0.2  # share of the words
 
 
@@ -27,23 +25,12 @@ WORTH_A_WARNING = 0.2  # share of the words
     "--max-unknown",
     type=click.FloatRange(0, 1),
     default=0.5,
-    show_default=True,
     metavar="SHARE",
     help="More words of DATA that the model does not know end it.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @json_option
-def score(
-    paths: tuple[str, ...],
-    out: str,
-    engine: str,
-    workers: int,
-    ray_address: str | None,
-    max_unknown: float,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
@@ -61,12 +48,9 @@ def score(
         run.path / "model",
         data,
         out,
-        overwrite=overwrite,
         columns=pick_columns(options),
-        engine=engine,
-        workers=workers,
-        address=ray_address,
-        max_unknown=max_unknown,
+        address=options["ray_address"],
+        **{name: options[name] for name in ("overwrite", "engine", "workers", "max_unknown")},
     )
     if (result.unknown_words or 0) > WORTH_A_WARNING:
         echo(

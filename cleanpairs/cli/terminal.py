@@ -18,8 +18,6 @@ import click
 
 from cleanpairs.core.errors import OutputError
 
-__all__ = ["columns", "cut", "echo", "plural", "safe", "steady_streams"]
-
 
 def plural(count: int, noun: str) -> str:
     """``1 change``, ``2 changes``."""

@@ -9,8 +9,6 @@ import click
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
-__all__ = ["verify"]
-
 
 @click.command(short_help="Check that an export, a run or a file is whole.")
 @click.argument("path", metavar="PATH", type=click.Path())

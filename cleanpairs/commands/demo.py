@@ -27,8 +27,6 @@ from cleanpairs.repair.plan import truth_of, wrong_in_output
 from cleanpairs.report import before_after_figure, write_report
 from cleanpairs.scoring.evaluate import Detection, detection
 
-__all__ = ["DemoResult", "run_demo"]
-
 RESULT = "result.json"
 FILES = (
     *("noisy.parquet", "run", "cleaned.parquet", "cleaned.parquet.manifest.json", "ledger.parquet", "dropped.parquet"),

@@ -25,8 +25,6 @@ from cleanpairs.core.errors import CleanpairsError
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.source import cache_dir
 
-__all__ = ["Check", "diagnose"]
-
 LEAST_FREE = 2 * 2**30  # bytes: below it a disk is said to be nearly full
 # Each import is announced before it is tried, so that the one that ended the process is known.
 _PROBE = """

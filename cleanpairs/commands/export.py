@@ -21,8 +21,6 @@ from cleanpairs.export.writing import ExportSettings, export_file, undivided
 from cleanpairs.repair.plan import RepairPlan, refuse_edited
 from cleanpairs.repair.settings import RepairSettings
 
-__all__ = ["card_facts", "export_plan", "export_run", "push_run"]
-
 
 def card_facts(run: Run, license: str | None = None) -> CardFacts:
     """What the dataset card of an export tells of the run."""
@@ -56,7 +54,6 @@ def export_plan(
     In memory that does not grow with the rows, where :func:`cleanpairs.export.writing.undivided` finds nothing against
     it.
 
-    - ``path``: of the plan
     - ``license``: for the dataset card: an identifier of the hub, such as cc-by-4.0
     - ``about`` CardFacts: what the card tells, instead of the licence alone
     - ``engine``, ``workers``, ``address``: who does the work; see :func:`cleanpairs.engine.make_engine`
@@ -129,7 +126,6 @@ def push_run(
 ) -> Pushed:
     """Upload the model of a run to the Hugging Face hub, with a model card.
 
-    - ``path``: of the run
     - ``repo``: OWNER/NAME
     - ``license``: an identifier of the hub, such as apache-2.0
     - ``private``: of a repository that is made; one that exists stays as it is

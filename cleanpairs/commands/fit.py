@@ -37,8 +37,6 @@ from cleanpairs.trainer import EpochRecord
 
 ISSUES_LISTED = 200  # of each kind, in issues.csv
 
-__all__ = ["FitProgress", "FitResult", "fit_run"]
-
 
 @dataclass(frozen=True)
 class FitResult:
@@ -120,33 +118,18 @@ def fit_run(
 ) -> FitResult:
     """Fit ``recipe`` on its data and leave a run directory.
 
-    Parameters
-    ----------
-    out : path, optional
-        The run directory; else the recipe's, else ``runs/<date>-<method>-<data>``.
-    resume : bool
-        Go on with the run of that directory, from its checkpoint; ConfigError where there is no run. One that was
-        stopped before its first checkpoint begins anew.
-    latest : bool
-        Let ``runs/latest`` point to the run.
-    noise_file : path, optional
-        A permutation over the captions of the data, applied to them in memory before the training: see
-        :func:`cleanpairs.data.noise.load_noise_file`. Which pairs it wrongs is written into the run's info and judged
-        by, and not told to the method. A resumed run keeps its own.
-    backbone_named : bool
-        The backbone was named in this call: it is an error where none is trained.
+    - ``out``: the run directory; else the recipe's, else ``runs/<date>-<method>-<data>``
+    - ``resume``: go on with the run of that directory, from its checkpoint; ConfigError where there is no run. One that
+      was stopped before its first checkpoint begins anew
+    - ``latest``: let ``runs/latest`` point to the run
+    - ``noise_file``: a permutation over the captions of the data, applied to them in memory before the training: see
+      :func:`cleanpairs.data.noise.load_noise_file`. Which pairs it wrongs is written into the run's info and judged by,
+      and not told to the method. A resumed run keeps its own
+    - ``backbone_named``: the backbone was named in this call: it is an error where none is trained
 
-    Raises
-    ------
-    ConfigError
-        A backbone was named, and vectors of both sides, or an encoder, take its place.
-    CleanpairsError
-        As :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that exists.
-    KeyboardInterrupt
-        On SIGINT, SIGTERM or SIGHUP, with the state saved.
-
-    Notes
-    -----
+    Raises ConfigError: a backbone was named, and vectors of both sides, or an encoder, take its place; CleanpairsError:
+    as :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that exists; KeyboardInterrupt: on
+    SIGINT, SIGTERM or SIGHUP, with the state saved.
     Of several processes (torchrun) all train, and the first one alone writes and reports.
     """
     estimator: PairScorer = recipe.estimator()

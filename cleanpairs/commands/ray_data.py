@@ -31,8 +31,6 @@ from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.ops.columns import is_list
 
-__all__ = ["COLUMNS", "ScorePairs"]
-
 COLUMNS = ("correspondence", "is_mismatch", "reason")
 ROWS = 4096  # that are scored at once
 
@@ -40,22 +38,13 @@ ROWS = 4096  # that are scored at once
 class ScorePairs:
     """A model that scores batches of rows; what ``Dataset.map_batches`` makes once a worker and then calls.
 
-    Parameters
-    ----------
-    run : path
-        A run directory, or that of a saved model; every machine must see it.
-    image_column, text_column : str, optional
-        Of the image vectors and of the captions; found by their usual names if not given. A model of caption vectors
-        takes those of the column ``text_features``.
-    threads : int
-        Of PyTorch and Arrow in the process that calls. Scores are the same to the last bit with as many threads.
+    - ``run``: a run directory, or that of a saved model; every machine must see it
+    - ``image_column``, ``text_column``: of the image vectors and of the captions; found by their usual names if not
+      given. A model of caption vectors takes those of the column ``text_features``
+    - ``threads``: of PyTorch and Arrow in the process that calls. Scores are the same to the last bit with as many
+      threads
 
-    Raises
-    ------
-    DataError
-        There is no model in ``run``, or it is damaged.
-    ConfigError
-        The model scores no vectors.
+    Raises DataError: there is no model in ``run``, or it is damaged; ConfigError: the model scores no vectors.
     """
 
     def __init__(
@@ -77,21 +66,12 @@ class ScorePairs:
     def __call__(self, batch: Any) -> Any:
         """The batch with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and ``reason`` (string).
 
-        Parameters
-        ----------
-        batch : pyarrow Table, or dict of str to array
-            Of n rows, one caption each.
+        - ``batch`` pyarrow Table, or dict of str to array: of n rows, one caption each
 
-        Returns
-        -------
-        the like of ``batch``
-            A row that cannot be scored says why in ``reason``, which is null (None) otherwise. Its other two are null
-            in a table; in arrays they are NaN and False.
-
-        Raises
-        ------
-        DataError
-            Columns are missing or of the wrong kind, captions come as lists, or a column has the name of a new one.
+        Returns the like of ``batch``: a row that cannot be scored says why in ``reason``, which is null (None)
+        otherwise. Its other two are null in a table; in arrays they are NaN and False.
+        Raises DataError: columns are missing or of the wrong kind, captions come as lists, or a column has the name of
+        a new one.
         """
         if isinstance(batch, dict):
             return self._arrays(batch)

@@ -38,8 +38,6 @@ from cleanpairs.repair.plan import refuse_edited
 if TYPE_CHECKING:
     from cleanpairs.correspondence.calibration import Calibration
 
-__all__ = ["PLAN", "RUN_FILES", "Run", "Scores", "is_latest", "mistyped", "write_scores"]
-
 PLAN = "plan.parquet"
 LATEST = Path("runs/latest")
 # What cleanpairs leaves in a run, by its names in the run.

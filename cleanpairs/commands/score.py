@@ -35,8 +35,6 @@ from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.languages import SAMPLE, unknown_share
 from cleanpairs.estimators.persistence import load_estimator, save_estimator
 
-__all__ = ["PARTS", "ScoreResult", "ScoreWork", "score_stream"]
-
 ROWS = 4096  # of a batch
 PARTITION = 65_536  # rows of a partition, about
 PARTS = ".parts"  # behind the output's name: the folder of its parts

@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["adopt", "start"]
-
 _PR_SET_PDEATHSIG = 1
 _PIPE = "CLEANPAIRS_PARENT_PIPE"  # the descriptor of a pipe that closes when the parent ends
 _BEGIN = """\

@@ -22,22 +22,6 @@ from cleanpairs.core.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "all_same",
-    "any_of",
-    "asked_for",
-    "first_goes_ahead",
-    "gather_rows",
-    "is_first",
-    "local_device",
-    "of_first",
-    "process_group",
-    "rank",
-    "rank_by_environment",
-    "together",
-    "world_size",
-]
-
 PATIENCE = timedelta(days=1)  # the first process may encode many images while the others wait
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

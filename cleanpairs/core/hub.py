@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["hub_allowed", "without_hub"]
-
 _allowed = ContextVar("allowed", default=True)
 
 

@@ -7,8 +7,6 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Interrupts", "Terminated"]
-
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM or SIGHUP was received, by its ``number`` (KeyboardInterrupt itself stands for SIGINT)."""

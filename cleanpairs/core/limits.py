@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = ["LIMITS", "Limit", "cap_memory", "hold_memory", "limit", "memory_is_capped", "parse_bytes", "whole"]
-
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 

@@ -13,8 +13,6 @@ from typing import Any
 from cleanpairs.core.recipe_yaml import read_yaml
 from cleanpairs.core.registry import METHODS
 
-__all__ = ["PAPERS", "PHOTOS", "header_of", "made_recipes", "settings_of"]
-
 PAPERS, PHOTOS = "papers.yaml", "photos"
 
 

@@ -21,11 +21,6 @@ from typing import Any
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = [
-    "check_choice", "check_flag", "check_number", "check_settings", "check_whole", "choice", "is_share", "number",
-    "whole",
-]  # fmt: skip
-
 
 def number(default: Any, **limits: Any) -> Any:
     """A field that holds a number within ``limits``, which are :func:`check_number`'s."""

@@ -8,8 +8,6 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from typing import Any
 
-__all__ = ["plain"]
-
 
 def _refused(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FitProgress"]
-
 
 class FitProgress:
     """Who is told how far it is; this one says nothing."""

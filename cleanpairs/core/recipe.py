@@ -29,14 +29,8 @@ from typing import Any, get_type_hints
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.papers import PAPERS, header_of, made_recipes, settings_of
 from cleanpairs.core.recipe_yaml import dump_yaml, parse_yaml, read_yaml
-from cleanpairs.core.registry import METHODS, REMOVED, nearest
+from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.core.regular import read_text
-
-__all__ = [
-    "HEADER_KEYS", "DataOptions", "OutputOptions", "Recipe", "find_recipes", "load_recipe", "recipe_header",
-    "recipe_text",
-    "section_of",
-]  # fmt: skip
 
 HEADER_KEYS = ("command", "hardware", "minutes", "expected", "date")  # comments that every shipped recipe opens with
 DEFAULT_METHOD = "auto"
@@ -129,8 +123,6 @@ class Recipe:
             for setting in settings:
                 if _is_method_name(setting):
                     continue
-                if recipe is not None and origin == layers[0][0] and schema.of_before(setting):
-                    continue
                 target, key = schema.place(setting, origin)
                 if recipe is not None and origin == layers[0][0] and key in seen:
                     raise ConfigError(f"{origin}: {key!r} is set twice: keep one of the two")
@@ -162,11 +154,6 @@ def section_of(method: type, key: str) -> str:
         if key in vars(origin).get("__annotations__", {}):
             return str(vars(origin).get("section", "method"))
     return "method"
-
-
-def load_recipe(name_or_path: str | Path) -> Recipe:
-    """The settings of one recipe: a file, or a shipped one by its name. See :meth:`Recipe.resolve`."""
-    return Recipe.resolve(name_or_path)
 
 
 def find_recipes() -> dict[str, Path]:
@@ -312,11 +299,6 @@ class _Schema:
         raise ConfigError(
             f"{origin}: unknown key {where!r}{nearest(setting.key, names)} (known for {of}: {', '.join(names)})"
         )
-
-    def of_before(self, setting: _Setting) -> bool:
-        """Whether it changes nothing: runs of before named all settings of trainings, and some that are gone."""
-        former = setting.key in REMOVED and setting.value == REMOVED[setting.key]
-        return former or self.trains_nothing(setting)
 
     def trains_nothing(self, setting: _Setting) -> bool:
         """Whether the method lacks a setting that the default one has, as it has no training."""

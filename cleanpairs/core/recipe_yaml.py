@@ -11,8 +11,6 @@ import yaml
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.regular import open_regular
 
-__all__ = ["dump_yaml", "parse_yaml", "read_yaml"]
-
 MAX_BYTES = 1 << 20  # a recipe is a page of text; anything larger is some other file
 
 

@@ -10,33 +10,9 @@ from typing import Any
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = [
-    "BACKBONES",
-    "ENGINES",
-    "IMAGE_ENCODERS",
-    "METHODS",
-    "READERS",
-    "REMOVED",
-    "RENAMED",
-    "Entry",
-    "Registry",
-    "nearest",
-]
-
-
-# Settings that have another name since version 0.1: models that were saved before are read all the same.
-RENAMED = {
-    "horizon": "label_epochs", "label_group": "eval_group_size", "witness": "untrained_evidence",
-    "likeness": "neighbour_similarity",
-}  # fmt: skip
-
-REMOVED = {"cross_fit": 0}  # settings that are gone, and their former defaults: models and runs of before name them
-
 
 def nearest(name: str, known: list[str]) -> str:
     """``"; did you mean 'x'?"`` for the known name nearest to ``name``, or an empty string."""
-    if RENAMED.get(name) in known:
-        return f"; it is called {RENAMED[name]!r} now"
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -122,11 +98,7 @@ METHODS = Registry(
             "Gaussian co-dividing, soft margins from rectified labels; two networks",
             "NCR, NeurIPS 2021",
         ),
-        "decl": (
-            "cleanpairs.methods.decl:DECL",
-            "evidence and its uncertainty weigh the pairs",
-            "DECL, ACM MM 2022",
-        ),
+        "decl": ("cleanpairs.methods.decl:DECL", "evidence and its uncertainty weigh the pairs", "DECL, ACM MM 2022"),
         "bicro": (
             "cleanpairs.methods.bicro:BiCro",
             "similar images should have similar texts: labels from clean anchors; two networks",

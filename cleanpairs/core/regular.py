@@ -19,30 +19,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from cleanpairs.core.errors import CleanpairsError, DataError, OutputError
 
-__all__ = [
-    "cached_by_file",
-    "check_regular",
-    "error_text",
-    "open_regular",
-    "read_bytes",
-    "read_json",
-    "read_object",
-    "read_text",
-    "reading",
-    "sha256_of",
-    "writing",
-]
-
 AnyPath = str | os.PathLike[str]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_KINDS = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
 
 class _NotRegularError(DataError, OSError):

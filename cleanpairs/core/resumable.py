@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-__all__ = ["Resumable"]
-
 
 class Resumable:
     """Hands over the attributes ``kept`` and takes them back, each of the type that it has."""

@@ -32,8 +32,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Agreement", "neighbours_agreement", "nothing_known", "posterior", "similarity_to_neighbours", "wrong_share"]
-
 TAU = 0.15  # of the kernel; .1 asks fewer neighbours and finds less where many are wrong (docs/log.md)
 NEAR, NEAREST = 0.07, 0.05  # of the kernels in a joint space
 ROUNDS = 3
@@ -84,18 +82,12 @@ def neighbours_agreement(
 ) -> Agreement:
     """Agreement of N pairs; see the module's head.
 
-    Parameters
-    ----------
-    images, texts : (N, D), (N, d) float32
-        Unit vectors of each pair's image and caption; zeros say nothing.
-    image_group, text_group : (N,) int64
-        Equal numbers are the same image, the same text.
-    planted : (2, m) int64, optional
-        Rows of an image and of another's caption: mismatched pairs, judged like the null pairs, that answer nobody.
-    right : (N,), optional
-        w, where something else has told it: everybody is asked once, with these weights.
-    bank : int
-        A random sample of so many pairs answers where there are more; time is that of N * bank dot products.
+    - ``images``, ``texts`` (N, D), (N, d) float32: unit vectors of each pair's image and caption; zeros say nothing
+    - ``image_group``, ``text_group`` (N,) int64: equal numbers are the same image, the same text
+    - ``planted`` (2, m) int64: rows of an image and of another's caption: mismatched pairs, judged like the null pairs,
+      that answer nobody
+    - ``right`` (N,): w, where something else has told it: everybody is asked once, with these weights
+    - ``bank``: a random sample of so many pairs answers where there are more; time is that of N * bank dot products
     """
     n = len(images)
     planted = np.zeros((2, 0), np.int64) if planted is None else planted
@@ -151,10 +143,7 @@ class _Question:
         observed, null = np.zeros(len(rows)), np.zeros(pairs.shape[1])
         weight, heard, place = right.astype(np.float32), np.zeros(n, bool), np.zeros(n, np.int64)
         heard[asked], place[rows] = True, np.arange(len(rows))
-        for x, t, group in (
-            (self.images, self.texts, self.image_group),
-            (self.texts, self.images, self.text_group),
-        ):
+        for x, t, group in ((self.images, self.texts, self.image_group), (self.texts, self.images, self.text_group)):
             (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (self.tau,))
             all_say = _Mean(t, np.where(heard, weight, np.float32(0)))
             of = said / np.maximum(mass, LEAST)[:, None] - all_say.without(rows)
@@ -238,14 +227,9 @@ def similarity_to_neighbours(
     c_j nearer to t_i than c_i. Of each figure both directions are added; the result is the mean of their ranks, in
     (0, 1).
 
-    Parameters
-    ----------
-    images, texts : (N, D) float32
-        Unit vectors in a joint space.
-    right : (N,)
-        The probability that a pair is right.
-    bank, ranked : int
-        A random sample of so many pairs answers, or is compared with, where there are more.
+    - ``images``, ``texts`` (N, D) float32: unit vectors in a joint space
+    - ``right`` (N,): the probability that a pair is right
+    - ``bank``, ``ranked``: a random sample of so many pairs answers, or is compared with, where there are more
     """
     from scipy.stats import rankdata
 

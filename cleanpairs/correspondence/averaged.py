@@ -10,19 +10,12 @@ import numpy as np
 
 from cleanpairs.core.resumable import Resumable
 
-__all__ = ["Averaged", "Trusting"]
-
 
 class Averaged(Resumable):
     """Mean over the epochs ``start`` to ``label_epochs`` (from 1, both included) of N figures in [0, 1].
 
-    Parameters
-    ----------
-    n : int
-    start : int
-        First epoch that counts.
-    label_epochs : int, optional
-        Last epoch that counts; all when None. At least ``start``.
+    - ``start``: first epoch that counts
+    - ``label_epochs``: last epoch that counts; all when None. At least ``start``
     """
 
     kept = ("total", "counted")

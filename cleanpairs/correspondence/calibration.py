@@ -34,8 +34,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DRAWS", "UNDETERMINED", "Calibration", "Estimate", "calibrate", "noise_rate", "positions"]
-
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
 START = np.array([0.0, 1.0, 1.0])
@@ -209,22 +207,14 @@ def calibrate(
 ) -> Calibration | None:
     """Fit g to N observed scores and m null ones; the higher the better matched.
 
-    Parameters
-    ----------
-    observed : (N,) float
-    null : (m,) float
-        Of pairs that are known to be mismatched.
-    known : (m,) float in (0, 1), optional
-        Of the null pairs: the quantile of another figure in its null distribution, which is known exactly.
-    by_score : bool
-        Whether the scores themselves count, in deviations of the null's, and not log(1 - q).
-    draws : int
-        Of the bootstrap; 0: no intervals.
+    - ``observed`` (N,) float
+    - ``null`` (m,) float: of pairs that are known to be mismatched
+    - ``known`` (m,) float in (0, 1): of the null pairs: the quantile of another figure in its null distribution, which
+      is known exactly
+    - ``by_score``: whether the scores themselves count, in deviations of the null's, and not log(1 - q)
+    - ``draws``: of the bootstrap; 0: no intervals
 
-    Returns
-    -------
-    Calibration or None
-        None where there are fewer than 30 of either.
+    Returns Calibration or None: None where there are fewer than 30 of either.
     """
     if min(len(observed), len(null)) < LEAST:
         return None

@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import DataError
 
-__all__ = ["DensityMinimum", "find_density_minimum"]
-
 BINS = 100
 # Bins: smoothing of the density that finds the minimum, and of the one that finds the crossing.
 WIDE, NARROW = 4.0, 1.5
@@ -54,10 +52,7 @@ class DensityMinimum:
 def find_density_minimum(values: ArrayLike) -> DensityMinimum:
     """The two modes of N soft correspondences in [0, 1]; see the module's head.
 
-    Raises
-    ------
-    DataError
-        A value is not finite or outside [0, 1].
+    Raises DataError: a value is not finite or outside [0, 1].
     """
     x = np.asarray(values, dtype=np.float64).ravel()
     if not np.isfinite(x).all() or (len(x) and not 0 <= x.min() <= x.max() <= 1):

@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Evidence", "bag_of_tokens", "by_image", "evidence", "image_vectors", "mean_of", "standardised"]
-
 CAPTIONS = 8  # of an image, at most
 BLOCK = 1000  # images that are compared with each other
 BLOCKS = 8
@@ -56,12 +54,8 @@ class Evidence:
 def evidence(images: np.ndarray, texts: Any, *, seed: int = 0) -> Evidence:
     """How clearly n images and their captions depend on each other; the more, and the fewer wrong ones, the clearer.
 
-    Parameters
-    ----------
-    images : (n, D) float
-        A vector of each image.
-    texts : (n, V) float, numpy array or scipy sparse
-        A vector of each image's caption, or of several.
+    - ``images`` (n, D) float: a vector of each image
+    - ``texts`` (n, V) float, numpy array or scipy sparse: a vector of each image's caption, or of several
     """
     n = images.shape[0]
     rng = np.random.default_rng(seed)

@@ -31,8 +31,6 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import ConfigError, DataError
 
-__all__ = ["GuardedSplit", "Split", "beta_split", "gaussian_split", "guarded_split"]
-
 BINS = 4096
 CENTRES = (np.arange(BINS) + 0.5) / BINS
 POWERS = np.stack([np.ones(BINS), CENTRES, CENTRES**2], axis=1)  # (BINS, 3)
@@ -307,19 +305,13 @@ def gaussian_split(values: ArrayLike, *, early_stop: bool = True) -> Split:
     Up to 20,000 values scikit-learn's with the papers' settings, early stop included. Above, the same model on 4096
     bins, run to convergence: within 1e-3 of scikit-learn's when that is run to convergence.
 
-    Parameters
-    ----------
-    values : (N,) float in [0, 1]
-        The papers' losses are scaled by minimum and maximum.
-    early_stop : bool
-        False: run to convergence for any N, and the posterior held at its value at the means where it turns back
-        beyond them (the lowest values of all belong to the high component where that one is wider). The papers' ten
-        steps from k-means leave the shares of modes of unlike size off by up to 0.25, and a mode of 3 % unfound.
+    - ``values`` (N,) float in [0, 1]: the papers' losses are scaled by minimum and maximum
+    - ``early_stop``: False: run to convergence for any N, and the posterior held at its value at the means where it
+      turns back beyond them (the lowest values of all belong to the high component where that one is wider). The
+      papers' ten steps from k-means leave the shares of modes of unlike size off by up to 0.25, and a mode of 3 %
+      unfound
 
-    Raises
-    ------
-    DataError
-        A value is not finite or outside [0, 1].
+    Raises DataError: a value is not finite or outside [0, 1].
     """
     x, count = _counted(values)
     fit = converged = _fit_gaussians(count) if len(x) >= LEAST and np.ptp(x) >= 1e-6 else None
@@ -336,10 +328,7 @@ def gaussian_split(values: ArrayLike, *, early_stop: bool = True) -> Split:
 def beta_split(values: ArrayLike, *, iterations: int = 10) -> Split:
     """BMM of N values in [0, 1]; see :class:`Split` and the module's head. EM on 4096 bins, from the Gaussian mixture.
 
-    Raises
-    ------
-    DataError
-        A value is not finite or outside [0, 1].
+    Raises DataError: a value is not finite or outside [0, 1].
     """
     x, count = _counted(values)
     start = _fit_gaussians(count) if len(x) >= LEAST and np.ptp(x) >= 1e-6 else None
@@ -387,20 +376,13 @@ def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarra
     value is less clean than there, above the high mean none is cleaner. The Gaussian mixture is run to convergence,
     which the papers' is not (:func:`gaussian_split`).
 
-    Parameters
-    ----------
-    losses : (N,) float in [0, 1]
-        Low = clean.
-    kind : {"gaussian", "beta"}
-    previous : (N,) float, optional
-        Clean probabilities of the epoch before; without them all pairs count as clean where the split is refused.
+    - ``losses`` (N,) float in [0, 1]: low = clean
+    - ``kind`` {"gaussian", "beta"}
+    - ``previous`` (N,) float: clean probabilities of the epoch before; without them all pairs count as clean where the
+      split is refused
 
-    Raises
-    ------
-    ConfigError
-        An unknown kind.
-    DataError
-        A loss is not finite or outside [0, 1], or ``previous`` is not of N pairs.
+    Raises ConfigError: an unknown kind; DataError: a loss is not finite or outside [0, 1], or ``previous`` is not of N
+    pairs.
     """
     if kind not in SPLITS:
         raise ConfigError(f"a split is one of {', '.join(SPLITS)}, found {kind!r}")

@@ -29,28 +29,19 @@ import numpy as np
 
 from cleanpairs.core.resumable import Resumable
 
-__all__ = ["MomentumCorrection"]
-
 LIFTED = 0.25  # a probability that chance does not give in a group of 64 (0.016), nor of 16 (0.06)
 
 
 class MomentumCorrection(Resumable):
     """Labels of N pairs over the stages of a training.
 
-    Parameters
-    ----------
-    n : int
-        Number of pairs.
-    beta : float in [0, 1]
-        Momentum.
-    epsilon : float in [0, 1]
-        Labels below it are used as 0.
-    freeze : int >= 1
-        Frozen epochs e_f at the start of every stage. At least one: before the first epoch there is no p.
-    guard : bool
-        Hold the first freeze while the probabilities do not separate.
-    label_epochs : int >= freeze, optional
-        Epochs of each stage whose probabilities enter the label; all when None.
+    - ``n``: number of pairs
+    - ``beta`` float in [0, 1]: momentum
+    - ``epsilon`` float in [0, 1]: labels below it are used as 0
+    - ``freeze`` int >= 1: frozen epochs e_f at the start of every stage. At least one: before the first epoch there is
+      no p
+    - ``guard``: hold the first freeze while the probabilities do not separate
+    - ``label_epochs`` int >= freeze: epochs of each stage whose probabilities enter the label; all when None
     """
 
     kept = ("y", "started", "held_epochs")

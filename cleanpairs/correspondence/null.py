@@ -6,8 +6,6 @@ import numpy as np
 
 from cleanpairs.ops.normalised_similarity import Background, cosines
 
-__all__ = ["LEAST_PAIRS", "null_pairs", "scores_and_null"]
-
 LEAST_PAIRS = 80  # of fewer nothing is known
 NULLS = 4  # null pairs, for each pair
 MOST_NULLS = 100_000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["plant"]
-
 FEW, MANY = 100, 2000  # pairs
 MOST = 0.25  # share
 LEAST = 30  # fewer show nothing
@@ -16,19 +14,13 @@ def plant(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Exchange captions among a random share of N pairs.
 
-    Parameters
-    ----------
-    image_group, text_group : (N,) int64
-        Equal numbers are the same image, the same text: an image gets neither its own caption, nor another of its own,
-        nor an equal one.
-    share : float in [0, .25]
-        Of the pairs; raised to 100 pairs where these are no more than a quarter, and at most 2,000. 0: none.
+    - ``image_group``, ``text_group`` (N,) int64: equal numbers are the same image, the same text: an image gets neither
+      its own caption, nor another of its own, nor an equal one
+    - ``share`` float in [0, .25]: of the pairs; raised to 100 pairs where these are no more than a quarter, and at most
+      2,000. 0: none
 
-    Returns
-    -------
-    (N,) int64, (m,) int64
-        Whose caption each pair has, a permutation; and the rows that have another's. None where there are fewer than
-        30 of these.
+    Returns (N,) int64, (m,) int64: whose caption each pair has, a permutation; and the rows that have another's. None
+    where there are fewer than 30 of these.
     """
     n = len(image_group)
     caption = np.arange(n)

@@ -29,8 +29,6 @@ import numpy as np
 from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.ops.matching import unit_rows
 
-__all__ = ["RepairEvidence"]
-
 FOLDS = 3
 TAUS = 0.15, 0.05
 PRESENT = 0.9  # share of the mismatched images whose caption is among the mismatched captions
@@ -153,20 +151,12 @@ def _differences(
 class RepairEvidence:
     """Of N pairs, some to be repaired: how likely the image of one and the caption of another belong together.
 
-    Parameters
-    ----------
-    images, texts : (M, D), (N, d) float32
-        Unit vectors in frozen spaces.
-    image_index : (N,) int64
-        Image of each pair.
-    image_group, text_group : (N,) int64
-        Equal numbers are the same image, the same text.
-    matched : (N,)
-        The calibrated probability that each pair is matched; NaN for one that takes no part.
-    threshold : float
-        Pairs below it are to be repaired; the others are trusted.
-    joint : ((M, e), (N, e)), optional
-        Vectors of both sides in one space, where there is one.
+    - ``images``, ``texts`` (M, D), (N, d) float32: unit vectors in frozen spaces
+    - ``image_index`` (N,) int64: image of each pair
+    - ``image_group``, ``text_group`` (N,) int64: equal numbers are the same image, the same text
+    - ``matched`` (N,): the calibrated probability that each pair is matched; NaN for one that takes no part
+    - ``threshold``: pairs below it are to be repaired; the others are trusted
+    - ``joint`` ((M, e), (N, e)): vectors of both sides in one space, where there is one
     """
 
     def __init__(

@@ -26,8 +26,6 @@ from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs
 from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, TAU, Background, balanced, cosines
 from cleanpairs.ops.search import top_k
 
-__all__ = ["SimilarityEvidence", "area", "one_space", "similarity_evidence"]
-
 FOLDS = 5
 LEAST_Z = 5.0  # of the rank test
 WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)  # of the regression's score

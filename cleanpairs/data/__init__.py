@@ -12,22 +12,7 @@ from cleanpairs.data.text import normalise_text
 from cleanpairs.data.writing import ParquetSink
 
 __all__ = [
-    "ImageSource",
-    "Pairs",
-    "ParquetSink",
-    "Source",
-    "cache_dir",
-    "check_recorded",
-    "fingerprint_of",
-    "iter_tables",
-    "load_pairs",
-    "load_source",
-    "normalise_text",
-    "note_named",
-    "open_recorded",
-    "open_source",
-    "read_image",
-    "staged_directory",
-    "staged_file",
-    "staged_set",
-]
+    "ImageSource", "Pairs", "ParquetSink", "Source", "cache_dir", "check_recorded", "fingerprint_of", "iter_tables",
+    "load_pairs", "load_source", "normalise_text", "note_named", "open_recorded", "open_source", "read_image",
+    "staged_directory", "staged_file", "staged_set",
+]  # fmt: skip

@@ -26,8 +26,6 @@ from cleanpairs.core.regular import error_text, writing
 from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.data.locks import make_parents
 
-__all__ = ["ScratchDirectory", "StagedSet", "staged_directory", "staged_file", "staged_set", "write_whole"]
-
 _AT_FDCWD = -100
 _LOCKED_WITHIN = 600  # seconds: a living writer locks its staging directory at once
 _NOREPLACE, _EXCHANGE = 1, 2

@@ -13,8 +13,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import nearest
 from cleanpairs.ops.columns import is_list
 
-__all__ = ["SCORE", "USUAL_NAMES", "check_truth", "find_columns", "is_bytes", "score_columns"]
-
 _VECTORS = ("features", "emb", "embs", "embedding", "embeddings", "vector", "vectors")
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "text": ("caption", "text", "title", "captions", "texts", "sentence", "sentences", "description", "comment",

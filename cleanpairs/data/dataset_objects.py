@@ -11,8 +11,6 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.writing import cached_tables
 
-__all__ = ["as_dataset", "dataset_file"]
-
 BATCH = 256  # rows in memory
 
 

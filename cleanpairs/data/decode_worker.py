@@ -26,8 +26,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import hold_memory
 from cleanpairs.data.images import read_image
 
-__all__ = ["REPLY", "main", "prepare", "resolve"]
-
 REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason; dimensions and their sizes
 
 

@@ -32,8 +32,6 @@ from cleanpairs.core.errors import DataError, ResourceError
 from cleanpairs.core.limits import limit, memory_is_capped
 from cleanpairs.data.decode_worker import REPLY, prepare, resolve
 
-__all__ = ["RGB", "SQUARE", "DecodedBatch", "Decoder", "Preparation", "square", "workers_for"]
-
 FEW = 128  # images; so many are decoded sooner than a process has started
 MOST_WORKERS = 8
 PER_WORKER = 512  # images: fewer do not repay the start of another process

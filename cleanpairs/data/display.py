@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["MAX_LENGTH", "visible"]
-
 MAX_LENGTH = 280  # characters of a caption that are shown
 _JOINERS = {"\u200c", "\u200d"}  # part of correct Persian and of many emoji; harmless
 

@@ -21,8 +21,6 @@ from cleanpairs.data.images import ImageSource
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import cache_dir
 
-__all__ = ["Signatures", "flat_images", "group_near_duplicates", "image_signatures", "near_duplicate_groups"]
-
 MAX_BITS = 6  # of 63 that may differ
 MAX_COLOUR = 0.08  # distance of two grids of colours, as a share of the contrast in the lesser one
 SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pixels of a side that are enough
@@ -68,14 +66,12 @@ def _signatures(table: np.ndarray) -> Signatures:
     return Signatures(table[:, :8], table[:, 8:200], table[:, 200] > 0)
 
 
-def near_duplicate_groups(
-    signatures: Signatures, *, max_bits: int = MAX_BITS, max_colour: float = MAX_COLOUR
-) -> np.ndarray:
+def near_duplicate_groups(signatures: Signatures) -> np.ndarray:
     """Group (M,) int64 of each image: the lowest number of an image that it is linked to, itself if to none.
 
-    ``max_bits``: hashes of linked images differ in at most so many bits, 7 at most; ``max_colour``: and their colours
-    c, c' by at most ``max_colour * min(|c - mean c|, |c' - mean c'|)`` (Euclidean norms): a white background, which
-    most of a catalogue shares, does not make two ties alike.
+    Hashes of linked images differ in at most MAX_BITS bits, and their colours c, c' by at most
+    ``MAX_COLOUR * min(|c - mean c|, |c' - mean c'|)`` (Euclidean norms): a white background, which most of a catalogue
+    shares, does not make two ties alike.
     """
     import faiss
     from scipy.sparse import coo_array
@@ -89,10 +85,10 @@ def near_duplicate_groups(
     cells = colours.reshape(-1, 64, 3)
     contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)  # (M,)
     codes, inverse = np.unique(signatures.bits[rows], axis=0, return_inverse=True)
-    index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of max_bits <= 7 errors some quarter of the bits has at most one
-    index.nflip = max_bits // 4
+    index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of MAX_BITS <= 7 errors some quarter of the bits has at most one
+    index.nflip = MAX_BITS // 4
     index.add(codes)
-    ends, _, found = index.range_search(codes, max_bits + 1)  # strictly nearer
+    ends, _, found = index.range_search(codes, MAX_BITS + 1)  # strictly nearer
     asking = np.repeat(np.arange(len(codes)), np.diff(ends).astype(np.int64))
     near = np.stack([asking, found.astype(np.int64)])[:, asking <= found]
     order = np.argsort(inverse, kind="stable")
@@ -103,7 +99,7 @@ def near_duplicate_groups(
         for i in left if a != b else left[:-1]:
             others = right if a != b else right[right > i]
             apart = np.linalg.norm(colours[others] - colours[i], axis=1)
-            alike = others[apart <= max_colour * np.minimum(contrast[others], contrast[i])]
+            alike = others[apart <= MAX_COLOUR * np.minimum(contrast[others], contrast[i])]
             pairs.append(np.stack([np.full(len(alike), i), alike]))
     edges = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0), np.int64)
     graph = coo_array((np.ones(edges.shape[1], bool), (edges[0], edges[1])), shape=(len(group), len(group)))

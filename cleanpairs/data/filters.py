@@ -22,8 +22,6 @@ from cleanpairs.core.registry import nearest
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["FILTERS", "MOST", "PREFIX", "Filter", "chosen_filters", "filter_reasons", "filtered", "other_scripts"]
-
 PREFIX = "filter "
 MOST = 0.5  # of the pairs: where more have it, it is no reason
 REPEATED_SHARE = 0.01  # of all images, beside the number that is set
@@ -61,10 +59,7 @@ def chosen_filters(drop: str) -> dict[str, float]:
     """Name -> setting of the filters that ``drop`` asks for: names, perhaps with ``=NUMBER``, with commas between them;
     ``all`` of them; those that are always there are added, unless ``none`` is among the names.
 
-    Raises
-    ------
-    ConfigError
-        There is no such filter, or it has no such setting.
+    Raises ConfigError: there is no such filter, or it has no such setting.
     """
     chosen = {name: f.setting or 0.0 for name, f in FILTERS.items() if f.always}
     for part in (p.strip() for p in drop.split(",") if p.strip()):
@@ -99,13 +94,8 @@ def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) ->
 
     Nothing by a filter that finds more than half of the pairs.
 
-    Parameters
-    ----------
-    pairs : Pairs
-    drop : str
-        See :func:`chosen_filters`.
-    pictures : bool
-        Whether pictures may be decoded, as ``blank`` asks for.
+    - ``drop``: see :func:`chosen_filters`
+    - ``pictures``: whether pictures may be decoded, as ``blank`` asks for
     """
     reasons: dict[int, str] = {}
     for name, setting in chosen_filters(drop).items():

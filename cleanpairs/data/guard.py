@@ -20,8 +20,6 @@ from pathlib import Path
 from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.data.formats.file_names import expand_braces
 
-__all__ = ["AUDIT_FILES", "MODEL_FILES", "Input", "data_inputs", "refuse_foreign", "refuse_inputs", "refuse_labels"]
-
 PathLike = str | os.PathLike[str]
 Kept = Callable[[Path], bool]
 _Output = tuple[Path, set[Path]]  # as it was named, and as it may be spelled

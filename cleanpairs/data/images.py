@@ -18,19 +18,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import whole
 from cleanpairs.core.regular import read_bytes, reading
 
-__all__ = [
-    "FeatureImages",
-    "ImageSource",
-    "StoredImages",
-    "encoded_bytes",
-    "encoded_list",
-    "image_cells",
-    "image_header",
-    "read_image",
-    "resolve_path",
-    "vector_groups",
-]
-
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
@@ -253,7 +240,7 @@ def image_header(content: bytes) -> tuple[str, int, int] | None:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as image:
             return str(image.format), image.width, image.height
     except Exception:  # Pillow raises anything; that it cannot be decoded is a reason of its own
         return None

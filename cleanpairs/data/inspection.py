@@ -17,8 +17,6 @@ from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
 
-__all__ = ["QUANTILES", "Column", "Decoded", "FilterCount", "Inspection", "Reason", "Row", "inspect_pairs", "size_of"]
-
 SAMPLE = 1000  # images that are decoded, unless all of them are asked for
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _AT_ONCE = 64
@@ -126,21 +124,12 @@ class Inspection:
 def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: str | None = None) -> Inspection:
     """Look at an input.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        Of :func:`cleanpairs.data.load_pairs`.
-    rows : int
-        Pairs to show.
-    decode : {"all", "sample", "none"}
-        Images to decode: all, 1,000 spread evenly, or none.
-    filters : str, optional
-        Filters to count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are looked at.
+    - ``rows``: pairs to show
+    - ``decode`` {"all", "sample", "none"}: images to decode: all, 1,000 spread evenly, or none
+    - ``filters``: filters to count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are
+      looked at
 
-    Raises
-    ------
-    DataError
-        The input cannot be read again.
+    Raises DataError: the input cannot be read again.
     """
     source = pairs.source
     schema = next(iter(iter_tables(source, 1))).schema if source.kind != "memory" else []

@@ -20,8 +20,6 @@ from pathlib import Path
 from cleanpairs.core.errors import OutputError, OutputExistsError
 from cleanpairs.core.regular import writing
 
-__all__ = ["LOCK_SUFFIX", "hold", "lock_of", "make_parents"]
-
 LOCK_SUFFIX = ".cleanpairs-lock"
 _BUSY = {errno.EAGAIN, errno.EACCES}
 _held: dict[Path, int] = {}  # by this process -> how often: a command and what it calls

@@ -35,8 +35,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
 from cleanpairs.data.writing import ParquetSink
 
-__all__ = ["Noise", "NoiseKind", "apply_noise", "corrupt", "inject_noise", "load_noise_file", "noise_of"]
-
 TRUTH = ("true_mismatch", "true_key")
 
 
@@ -80,23 +78,14 @@ def inject_noise(
 ) -> Noise:
     """Choose, and permute or rewrite; nothing is changed yet, see :func:`apply_noise`.
 
-    Parameters
-    ----------
-    rate : float in [0, 1]
-        Share of the units that are chosen. Reached is mostly less, see ``mismatched``.
-    per : {"caption", "image"}
-        What is a unit of uniform noise. For the other kinds it is a caption, but an image for ``shift``.
-    seed : int
-    kind : NoiseKind or str
-        How they are mismatched; a text as :meth:`NoiseKind.parse` takes it.
-    groups : (N,) int, optional
-        Category of each pair for ``within`` in place of the input's column, for pairs that were made in memory;
-        negative: none.
+    - ``rate`` float in [0, 1]: share of the units that are chosen. Reached is mostly less, see ``mismatched``
+    - ``per`` {"caption", "image"}: what is a unit of uniform noise. For the other kinds it is a caption, but an image
+      for ``shift``
+    - ``kind``: how they are mismatched; a text as :meth:`NoiseKind.parse` takes it
+    - ``groups`` (N,) int: category of each pair for ``within`` in place of the input's column, for pairs that were made
+      in memory; negative: none
 
-    Raises
-    ------
-    ConfigError
-        A rate, unit or kind that does not exist; a column that the input has not got.
+    Raises ConfigError: a rate, unit or kind that does not exist; a column that the input has not got.
     """
     if not 0 <= rate <= 1:
         raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
@@ -199,18 +188,12 @@ def corrupt(
 ) -> Noise:
     """Write a corrupted copy of ``data``, with the truth beside it.
 
-    Parameters
-    ----------
-    data : path
-        Any input of :func:`cleanpairs.load_pairs`, which ``options`` go to.
-    rate, per, seed, kind
-        See :func:`inject_noise`; or
-    noise_file : path
-        A permutation, see :func:`load_noise_file`.
-    out : path
-        Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption it is);
-        lists where the captions are lists. For an input in the research layout and an ``out`` that does not end in
-        ``.parquet``: a directory in that layout with ``{split}_truth.parquet``; its other splits are copied unharmed.
+    - ``data``: any input of :func:`cleanpairs.load_pairs`, which ``options`` go to
+    - ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`; or
+    - ``noise_file``: a permutation, see :func:`load_noise_file`
+    - ``out``: Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption
+      it is); lists where the captions are lists. For an input in the research layout and an ``out`` that does not end
+      in ``.parquet``: a directory in that layout with ``{split}_truth.parquet``; its other splits are copied unharmed
     """
     pairs = load_pairs(data, **options)
     if pairs.true_mismatch is not None and pairs.true_mismatch.any():

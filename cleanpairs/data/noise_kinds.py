@@ -27,8 +27,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
 from cleanpairs.data.text import normalise_text
 
-__all__ = ["KINDS", "NoiseKind", "category_codes", "choose_collapsed", "choose_shifted", "choose_within", "mix_words"]
-
 KINDS = {"uniform": None, "within": None, "shift": 1.0, "collapse": 1.0, "partial": 0.5}  # name -> usual amount
 RUN = 100  # images in a run of shifted ones, about
 TRIES = 20  # captions looked at for one that has words enough to give
@@ -38,19 +36,13 @@ TRIES = 20  # captions looked at for one that has words enough to give
 class NoiseKind:
     """How pairs are mismatched; see the module.
 
-    Parameters
-    ----------
-    name : {"uniform", "within", "shift", "collapse", "partial"}
-    column : str, optional
-        Of the input, for ``within``: pairs of the same value trade captions.
-    amount : float, optional
-        Images that ``shift`` is off by (1), captions that ``collapse`` leaves (1), share of the words that ``partial``
-        replaces (0.5).
+    - ``name`` {"uniform", "within", "shift", "collapse", "partial"}
+    - ``column``: of the input, for ``within``: pairs of the same value trade captions
+    - ``amount``: images that ``shift`` is off by (1), captions that ``collapse`` leaves (1), share of the words that
+      ``partial`` replaces (0.5)
 
-    Raises
-    ------
-    ConfigError
-        A kind that does not exist, or that lacks its column, has one that it does not know, or an amount out of range.
+    Raises ConfigError: a kind that does not exist, or that lacks its column, has one that it does not know, or an
+    amount out of range.
     """
 
     name: str = "uniform"

@@ -9,8 +9,6 @@ import numpy as np
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular
 
-__all__ = ["read_npy"]
-
 
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     """The array of a ``.npy`` file, memory-mapped, not to be written.

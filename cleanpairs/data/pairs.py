@@ -16,36 +16,23 @@ from cleanpairs.data.npy import read_npy
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
 
-__all__ = ["Pairs"]
-
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
     """N pairs of M images; ``pair_id`` is the position, and follows a pair to the exported file.
 
-    Attributes
-    ----------
-    captions : list of N str
-        All empty where the input has none: vectors of both sides do without.
-    image_index : (N,) int64
-        Row of ``images``.
-    row, position : (N,) int64
-        Input row of each pair, and its place in the row's list of captions.
-    keys : list of N str
-    images : ImageSource
-    image_group : (M,) int64
-        Equal = the same image.
-    text_group : (N,) int64
-        Equal = the same text after normalisation; the same vector, where there are no captions.
-    reasons : dict
-        pair_id -> why it is quarantined.
-    source : Source
-    true_mismatch, true_key : (N,) bool, list of N str; or None
-        The truth, where the input carries it. ``fit`` never looks at it.
-    text_vectors : (N, D) float, or None
-        Vectors of the captions that the input brings, maybe memory-mapped: of the same model as the images' vectors.
-    precomputed_scores : dict of str to (N,) float32
-        Image-text similarities that the input brings, by the name of their column; NaN where there is none.
+    - ``captions``: all empty where the input has none: vectors of both sides do without
+    - ``image_index`` (N,) int64: row of ``images``
+    - ``row``, ``position`` (N,) int64: input row of each pair, and its place in the row's list of captions
+    - ``image_group`` (M,) int64: equal = the same image
+    - ``text_group`` (N,) int64: equal = the same text after normalisation; the same vector, where there are no captions
+    - ``reasons``: pair_id -> why it is quarantined
+    - ``true_mismatch``, ``true_key`` (N,) bool, list of N str; or None: the truth, where the input carries it. ``fit``
+      never looks at it
+    - ``text_vectors`` (N, D) float, or None: vectors of the captions that the input brings, maybe memory-mapped: of the
+      same model as the images' vectors
+    - ``precomputed_scores`` dict of str to (N,) float32: image-text similarities that the input brings, by the name of
+      their column; NaN where there is none
     """
 
     captions: list[str]
@@ -105,27 +92,15 @@ class Pairs:
     ) -> Pairs:
         """Pairs in memory.
 
-        Parameters
-        ----------
-        captions : N str, optional
-            They may be left out where there are vectors of both sides.
-        image_vectors : (M, D) or (M, R, D) float, optional
-            Precomputed vectors; ``features`` is another name of it. Or
-        text_vectors : (N, D) float, optional
-            Of the captions.
-        images : M bytes, optional
-            Encoded images.
-        image_index : (N,) int, optional
-            Image of each caption; by default caption i has image i.
-        keys : N str, optional
-        precomputed_scores : mapping of str to (N,) float, optional
-            Similarities that are known already, by name.
+        - ``captions``: they may be left out where there are vectors of both sides
+        - ``image_vectors`` (M, D) or (M, R, D) float: precomputed vectors; ``features`` is another name of it. Or
+        - ``text_vectors`` (N, D) float: of the captions
+        - ``images``: encoded images
+        - ``image_index`` (N,) int: image of each caption; by default caption i has image i
+        - ``precomputed_scores`` mapping of str to (N,) float: similarities that are known already, by name
 
-        Raises
-        ------
-        DataError
-            Neither or both of ``image_vectors`` and ``images``; neither captions nor vectors of them; sizes that do not
-            fit together.
+        Raises DataError: neither or both of ``image_vectors`` and ``images``; neither captions nor vectors of them;
+        sizes that do not fit together.
         """
         features = image_vectors if features is None else features
         if (features is None) == (images is None):
@@ -242,10 +217,7 @@ class Pairs:
     def take(self, rows: np.ndarray) -> Pairs:
         """The pairs ``rows`` (n,) alone, numbered anew, of the same images.
 
-        Raises
-        ------
-        DataError
-            A row that is none of 0 .. N - 1.
+        Raises DataError: a row that is none of 0 .. N - 1.
         """
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
@@ -265,16 +237,10 @@ class Pairs:
     def true_mismatch_mask(self, file: str | Path | None = None) -> np.ndarray:
         """(N,) bool: which pairs are truly mismatched, from the input's column or from a file.
 
-        Parameters
-        ----------
-        file : path, optional
-            ``.npy`` with N booleans, or with a permutation over the captions; or Parquet with a column
-            ``true_mismatch``, one row a pair.
+        - ``file``: ``.npy`` with N booleans, or with a permutation over the captions; or Parquet with a column
+          ``true_mismatch``, one row a pair
 
-        Raises
-        ------
-        DataError
-            No truth is known, or the file does not fit.
+        Raises DataError: no truth is known, or the file does not fit.
         """
         if file is None:
             if self.true_mismatch is None:

@@ -22,8 +22,6 @@ from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
-__all__ = ["ParquetReader"]
-
 
 class ParquetReader(TableReader):
     """Reads Parquet; see :func:`cleanpairs.data.readers.load_pairs`."""

@@ -20,18 +20,6 @@ from cleanpairs.data.formats.in_place import location, open_remote
 from cleanpairs.data.images import encoded_bytes, image_cells, rows_by_file
 from cleanpairs.data.views import plain_batch, plain_schema
 
-__all__ = [
-    "common_schema",
-    "count_rows",
-    "encoded_at",
-    "expand",
-    "iter_batches",
-    "open_parquet",
-    "parquet_files",
-    "read_table",
-    "row_groups",
-]
-
 _BUFFER = 1 << 20
 _REMOTE_BUFFER = 4 << 20  # bytes of one column asked for at once, of a file in an object store
 _BATCH_BYTES = 32 * 2**20

@@ -28,9 +28,6 @@ from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
-__all__ = ["PrecompReader", "lines_of", "splits_of"]
-
-
 _FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cleanpairs.core.limits import memory_is_capped
 
-__all__ = ["read_ahead"]
-
 T = TypeVar("T")
+_END: Any = object()
 
 
 @contextmanager
@@ -25,41 +24,15 @@ def read_ahead(items: Iterator[T], depth: int = 4) -> Iterator[Iterator[T]]:
     if memory_is_capped():
         yield items
         return
-    ready: queue.Queue[tuple[T | None, BaseException | None, bool]] = queue.Queue(depth)
-    stopped = threading.Event()
-
-    def put(entry: tuple[T | None, BaseException | None, bool]) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(entry, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put((item, None, False)):
-                    return
-            put((None, None, True))
-        except BaseException as error:  # whatever it is, it is the reader's to raise
-            put((None, error, True))
+    thread = ThreadPoolExecutor(1, "read-ahead")
 
     def taken() -> Iterator[T]:
-        while True:
-            item, error, last = ready.get()
-            if error is not None:
-                raise error
-            if last:
-                return
-            assert item is not None
+        ready: deque[Future[T]] = deque(thread.submit(next, items, _END) for _ in range(depth))
+        while (item := ready.popleft().result()) is not _END:
+            ready.append(thread.submit(next, items, _END))
             yield item
 
-    thread = threading.Thread(target=work, name="read-ahead", daemon=True)
-    thread.start()
     try:
         yield taken()
     finally:
-        stopped.set()
-        thread.join()
+        thread.shutdown(cancel_futures=True)

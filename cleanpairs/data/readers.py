@@ -26,8 +26,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import Source, cache_folder
 from cleanpairs.data.table_reader import ReadRequest
 
-__all__ = ["fitting", "iter_tables", "load_pairs", "load_source", "open_source", "sniff"]
-
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -39,10 +37,7 @@ def fitting(data: str) -> Iterator[str]:
 def sniff(data: str) -> str:
     """Name of the first reader that recognises ``data``.
 
-    Raises
-    ------
-    DataError
-        None does.
+    Raises DataError: None does.
     """
     if not data.strip():
         raise DataError("the data has no name: give a path")
@@ -177,47 +172,29 @@ def load_pairs(
 ) -> Pairs:
     """Read image-caption pairs.
 
-    Parameters
-    ----------
-    data : path, glob, directory, Dataset, DatasetDict, IterableDataset, DataFrame, Table, dict, list of dicts or Pairs
-        Whatever one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories, WebDataset
-        tars, image files with a CSV, TSV or JSON Lines, embedding folders of clip-retrieval, COCO's captions, the
-        research layout; or ``hf://owner/name`` for a dataset on the hub. What is no path is written to the cache
-        directory first, in batches, so that it can be read again like any input.
-    reader : str, optional
-        A name of these, where several recognise ``data``: the first would be taken.
-    encoding : str, optional
-        Of CSV, TSV and .txt; UTF-8 by default.
-    split : str, optional
-        Where the input has splits; ``train`` by default.
-    image_column, text_column, key_column : str, optional
-        Found by their usual names if not given. A text column of lists makes one pair of each caption;
-        several columns, ``"title,description"``, are joined (into a copy of the input in the cache directory).
-    text_vectors : str, optional
-        The column with vectors of the captions, found by its usual names if not given; where ``data`` is ``.npy`` files
-        of image vectors, those of the captions.
-    captions : path, optional
-        Beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns.
-    image_root : path, optional
-        Image paths are relative to it (else to the folder of the file that names them; of what is no path, to the
-        working directory) and may not leave it.
-    limit : int, optional
-        Only the first rows.
-    allow_urls : bool
-        Fetch ``data`` where it is a URL (s3, gs, https and what else fsspec knows) into the cache directory. Images
-        that the data itself names by URLs are never fetched.
+    - ``data``: a path, a glob, a directory; a Dataset, DatasetDict, IterableDataset, DataFrame, Table, dict, list of
+      dicts; Pairs: what one of :data:`cleanpairs.core.registry.READERS` recognises: Parquet, `datasets` directories,
+      WebDataset tars, image files with a CSV, TSV or JSON Lines, embedding folders of clip-retrieval, COCO's captions,
+      the research layout; or ``hf://owner/name`` for a dataset on the hub. What is no path is written to the cache
+      directory first, in batches, so that it can be read again like any input
+    - ``reader``: a name of these, where several recognise ``data``: the first would be taken
+    - ``encoding``: of CSV, TSV and .txt; UTF-8 by default
+    - ``split``: where the input has splits; ``train`` by default
+    - ``image_column``, ``text_column``, ``key_column``: found by their usual names if not given. A text column of lists
+      makes one pair of each caption; several columns, ``"title,description"``, are joined (into a copy of the input in
+      the cache directory)
+    - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given; where ``data``
+      is ``.npy`` files of image vectors, those of the captions
+    - ``captions``: beside ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
+    - ``image_root``: image paths are relative to it (else to the folder of the file that names them; of what is no
+      path, to the working directory) and may not leave it
+    - ``limit``: only the first rows
+    - ``allow_urls``: fetch ``data`` where it is a URL (s3, gs, https and what else fsspec knows) into the cache
+      directory. Images that the data itself names by URLs are never fetched
 
-    Returns
-    -------
-    Pairs
-        Rows that cannot be used are in it, with their reason in ``reasons``.
-
-    Raises
-    ------
-    ConfigError
-        The input is a URL, and these are not allowed.
-    DataError
-        The input cannot be read, or has no column of captions or images; the message names file and columns.
+    Returns Pairs: rows that cannot be used are in it, with their reason in ``reasons``.
+    Raises ConfigError: the input is a URL, and these are not allowed; DataError: the input cannot be read, or has no
+    column of captions or images; the message names file and columns.
     """
     if isinstance(data, Pairs):
         return data
@@ -291,15 +268,9 @@ def iter_tables(
 ) -> Iterator[pa.RecordBatch]:
     """The input's own rows, in order, in batches; at least one, empty where there are no rows.
 
-    Parameters
-    ----------
-    columns : sequence of str, optional
-        Only these; all by default.
+    - ``columns`` sequence of str: only these; all by default
 
-    Raises
-    ------
-    DataError
-        The input cannot be read any more, or the pairs were only ever in memory.
+    Raises DataError: the input cannot be read any more, or the pairs were only ever in memory.
     """
     if source.kind == "memory":
         raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")

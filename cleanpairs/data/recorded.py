@@ -20,8 +20,6 @@ from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.readers import open_source
 from cleanpairs.data.source import Source, cache_dir, cache_folder
 
-__all__ = ["TRUST", "check_inside", "check_recorded", "note_named", "open_recorded"]
-
 TRUST = "--trust-stored-paths"
 _FILES = ("text_vectors", "captions")  # beside the data
 _TEXTS = ("reader", "encoding", "split", "image_column", "text_column", "key_column", "image_root", *_FILES)

@@ -18,8 +18,6 @@ from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
 from cleanpairs.ops.columns import filtered, is_list, taken
 
-__all__ = ["RowBatch", "Vectors", "convert", "finite_rows", "texts_of", "vector_shape", "vectors_of"]
-
 
 @dataclass(frozen=True)
 class Vectors:

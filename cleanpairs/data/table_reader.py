@@ -22,8 +22,6 @@ from cleanpairs.data.source import Source, cache_dir, cache_folder, fingerprint_
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
 from cleanpairs.ops.columns import is_list
 
-__all__ = ["ReadRequest", "Rows", "TableReader", "load_rows"]
-
 IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
 BATCH = 512
 NOT_FINITE = ("its vector is not finite", NOT_FINITE_TEXT)  # what cleanpairs.data.rows says

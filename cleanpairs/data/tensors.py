@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_tensors"]
-
 _OS_ERROR = re.compile(r"os error (\d+)")  # as Rust reports what the system said
 
 

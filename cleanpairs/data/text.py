@@ -15,17 +15,6 @@ import pyarrow as pa
 from cleanpairs.core.limits import whole
 from cleanpairs.core.regular import open_regular
 
-__all__ = [
-    "NOT_FINITE_TEXT",
-    "NOT_UTF8",
-    "caption_fault",
-    "concerns_caption",
-    "content_hash",
-    "likely_encoding",
-    "normalise_text",
-    "text_groups",
-]
-
 _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the ellipsis plain
     "[.,;:!?'\"()\\[\\]{}\\-_`\u00a1\u00ab\u00b7\u00bb\u00bf\u058a\u060c\u061b\u061f\u0964\u0965"
     "\u2010-\u201f\u2039\u203a\u3001\u3002\u3008-\u3011\u3014-\u301f\u30fb]+"

@@ -6,8 +6,6 @@ import pyarrow as pa
 
 from cleanpairs.ops.columns import recast
 
-__all__ = ["plain_batch", "plain_schema", "plain_type"]
-
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type without views and extensions: string for string_view and arrow.json, inside lists and structs too."""

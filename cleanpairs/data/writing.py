@@ -26,8 +26,6 @@ from cleanpairs.data.atomic import ScratchDirectory, staged_file
 from cleanpairs.data.source import cache_folder
 from cleanpairs.ops.columns import as_schema, is_list
 
-__all__ = ["ParquetSink", "Sink", "cached_table", "cached_tables", "with_image_feature"]
-
 GROUP_BYTES = 64 * 2**20
 GROUP_ROWS = 65_536
 
@@ -154,35 +152,20 @@ class Sink(ABC):
 class ParquetSink(Sink):
     """Writes one Parquet file, batch by batch; used inside :func:`cleanpairs.data.atomic.staged_file`.
 
-    Parameters
-    ----------
-    path : path
-    schema : pa.Schema
-    image_feature : bool
-        Note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it is given.
-    note : str, optional
-        A key in the metadata of the file, not of its schema: gone when another program writes it again.
+    - ``image_feature``: note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it
+      is given
+    - ``note``: a key in the metadata of the file, not of its schema: gone when another program writes it again
 
-    Attributes
-    ----------
-    rows : int
-        Written so far.
-    sha256 : str
-        Of the file, after it is closed.
+    It has:
 
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
+    - ``rows``: written so far
+    - ``sha256``: of the file, after it is closed
+
+    Raises OutputError: the file cannot be written.
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        schema: pa.Schema,
-        *,
-        image_feature: bool = True,
-        note: str | None = None,
+        self, path: str | os.PathLike[str], schema: pa.Schema, *, image_feature: bool = True, note: str | None = None
     ) -> None:
         self.path, self.schema = Path(path), with_image_feature(schema) if image_feature else schema
         self.rows = 0

@@ -18,23 +18,11 @@ CLIPART_SPLITS = ("train", "val", "test")
 def clipart_path(split: str = "train") -> Path:
     """The Parquet file of one split of the clip art.
 
-    Parameters
-    ----------
-    split : {"train", "val", "test"}
-        About 1,900, 200 and 500 pairs.
+    - ``split`` {"train", "val", "test"}: about 1,900, 200 and 500 pairs
 
-    Returns
-    -------
-    pathlib.Path
-        Columns: ``key`` (string), ``image`` (struct<bytes, path>: a 96x96 JPEG), ``caption`` (string),
-        ``image_features`` (9 x 256 float16: a 3x3 grid of EfficientNet-Lite0 regions, 256 principal components).
-
-    Raises
-    ------
-    ConfigError
-        If there is no such split.
-    DataError
-        If the file is not in the installation.
+    Returns pathlib.Path: columns: ``key`` (string), ``image`` (struct<bytes, path>: a 96x96 JPEG), ``caption``
+    (string), ``image_features`` (9 x 256 float16: a 3x3 grid of EfficientNet-Lite0 regions, 256 principal components).
+    Raises ConfigError: if there is no such split; DataError: if the file is not in the installation.
     """
     if split not in CLIPART_SPLITS:
         raise ConfigError(f"clip art: split must be one of {', '.join(map(repr, CLIPART_SPLITS))}, got {split!r}")
@@ -50,18 +38,10 @@ def load_clipart(split: str = "train") -> Pairs:
     Pictures of equal title lie within one split, captions are all different, and nearly equal pictures were left out.
     Source and licence (public domain) are in ``cleanpairs/datasets/clipart/NOTICE.md``.
 
-    Parameters
-    ----------
-    split : {"train", "val", "test"}
-        About 1,900, 200 and 500 pairs.
+    - ``split`` {"train", "val", "test"}: about 1,900, 200 and 500 pairs
 
-    Raises
-    ------
-    ConfigError
-        If there is no such split.
+    Raises ConfigError: if there is no such split.
 
-    Examples
-    --------
     >>> from cleanpairs.datasets import load_clipart
     >>> pairs = load_clipart("val")
     >>> len(pairs)

@@ -11,8 +11,6 @@ from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.cnn import SmallCNN
 from cleanpairs.encoders.towers import Standardised
 
-__all__ = ["Backbone", "Shape"]
-
 
 @dataclass(frozen=True)
 class Shape:

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["DualEncoder", "Local", "State", "full_precision", "input_dim", "take_state"]
-
 
 class Local(NamedTuple):
     """B sets of local vectors: regions of images or words of captions."""

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError
 
-__all__ = ["Bert", "fast_precision"]
-
 
 def fast_precision(device: str) -> torch.dtype:
     """bfloat16 where the processor multiplies matrices of it (AMX, AVX-512 BF16), or a GPU does; else float32."""

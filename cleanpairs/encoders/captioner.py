@@ -23,8 +23,6 @@ from cleanpairs.encoders.model_files import (
     load_transform,
 )
 
-__all__ = ["Captioner"]
-
 MODELS = {  # model_type of config.json -> class of transformers
     "vision-encoder-decoder": "VisionEncoderDecoderModel",
     "blip": "BlipForConditionalGeneration",
@@ -35,10 +33,7 @@ MODELS = {  # model_type of config.json -> class of transformers
 class Captioner:
     """A frozen captioning model; made by :meth:`load`.
 
-    Attributes
-    ----------
-    name, fingerprint : str
-        As given to :meth:`load`; SHA-256 over the files that determine the captions.
+    - ``name``, ``fingerprint``: as given to :meth:`load`; SHA-256 over the files that determine the captions
     """
 
     def __init__(self, name: str, model: Any, tokenizer: Any, transform: ImageTransform, fingerprint: str) -> None:
@@ -50,12 +45,8 @@ class Captioner:
     def load(cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> Self:
         """Load a model from a directory, or from the Hugging Face hub by its name.
 
-        Raises
-        ------
-        ConfigError
-            transformers is missing; or a kind of model other than BLIP, GIT and ViT with a text decoder.
-        DataError
-            There is no such model, or its files are missing, damaged or pickled.
+        Raises ConfigError: transformers is missing; or a kind of model other than BLIP, GIT and ViT with a text
+        decoder; DataError: there is no such model, or its files are missing, damaged or pickled.
         """
         name = str(name_or_path)
         folder, kind = folder_and_kind(
@@ -72,12 +63,8 @@ class Captioner:
     ) -> list[str]:
         """One caption for each of n decoded images; the same ones every time (beam search, nothing is drawn).
 
-        Parameters
-        ----------
-        max_length : int
-            New tokens at most.
-        beams : int
-            Of the search; 1 takes the likeliest word each time.
+        - ``max_length``: new tokens at most
+        - ``beams``: of the search; 1 takes the likeliest word each time
         """
         captions: list[str] = []
         for start in range(0, len(images), batch_size):

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SmallCNN"]
-
 
 class SmallCNN(nn.Module):
     """Pixels to a 3x3 grid of regions.

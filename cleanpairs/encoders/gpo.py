@@ -15,8 +15,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GPO"]
-
 
 def _positional_encoding(length: int, dim: int) -> Tensor:
     """Sinusoidal encoding (length, dim) of the positions 0 .. length - 1."""

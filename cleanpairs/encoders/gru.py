@@ -8,8 +8,6 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["BiGRU", "padded"]
-
 
 class BiGRU(nn.Module):
     """(total, D) packed inputs -> (total, H) packed outputs: the mean of the forward and the backward state."""

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from PIL import Image
 
-from cleanpairs.core.errors import ConfigError
-from cleanpairs.encoders.rgb import to_rgb
+from cleanpairs.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # the processes that decode images import this module, and need no torch
     from torch import Tensor
-
-__all__ = ["ImageTransform", "pixels_of"]
 
 _CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 _HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
@@ -158,3 +155,18 @@ def _cut(image: Image.Image, width: int, height: int) -> Image.Image:
     """The centre, ``width`` x ``height``; black beyond the border."""
     left, top = (image.width - width) // 2, (image.height - height) // 2  # rounds down, below 0 too
     return image.crop((left, top, left + width, top + height))
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """The image in RGB, laid on white where it is transparent."""
+    if 0 in image.size:
+        raise DataError(f"an image of {image.width}x{image.height} pixels has nothing to encode; leave it out")
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I;16"):  # Pillow's convert would clip 16 bits to 8, not scale them
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")

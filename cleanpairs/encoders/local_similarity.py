@@ -22,8 +22,6 @@ from torch.utils.checkpoint import checkpoint
 
 from cleanpairs.encoders.base import Local
 
-__all__ = ["AttentionFiltration", "GraphReasoning", "LocalSimilarity", "SelfAttention"]
-
 SMOOTH = 9.0
 SLOPE = 0.1
 SHORTEST = 1e-6  # squared length of a mean of unit regions, below which its direction is rounding

@@ -17,11 +17,6 @@ from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import read_object, sha256_of
 from cleanpairs.encoders.image_transform import ImageTransform
 
-__all__ = [
-    "INSTALL", "PRETRAINED", "download", "fingerprint_of", "folder_and_kind", "in_batches", "load_network",
-    "load_tokenizer", "load_transform", "require_extra", "tokenizer_class",
-]  # fmt: skip
-
 INSTALL = 'pip install "cleanpairs[clip]"'
 PRETRAINED = "pretrained model"  # for :func:`cleanpairs.core.regular.read_object`
 FILES = (  # all that is ever fetched or read

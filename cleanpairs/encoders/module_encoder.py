@@ -15,8 +15,6 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import in_batches
 
-__all__ = ["IMAGENET", "ModuleEncoder", "module_fingerprint"]
-
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -31,27 +29,16 @@ def IMAGENET(size: int = 224) -> ImageTransform:  # noqa: N802 - a preset, named
 class ModuleEncoder:
     """A frozen module that makes (B, D) vectors or (B, R, D) regions of (B, 3, H, W) pixels.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Used in evaluation mode, without gradient; its mode is put back afterwards.
-    transform : callable, optional
-        A list of B RGB images of Pillow to a tensor (B, 3, H, W); :func:`IMAGENET` when None.
-    device : str
+    - ``module``: used in evaluation mode, without gradient; its mode is put back afterwards
+    - ``transform`` callable: a list of B RGB images of Pillow to a tensor (B, 3, H, W); :func:`IMAGENET` when None
 
-    Attributes
-    ----------
-    name : str
-        The module's class.
-    fingerprint : str
-        SHA-256 over its class, its weights and its transform.
-    shape : tuple of int
-        Of what it makes of one image: (D,) or (R, D).
+    It has:
 
-    Raises
-    ------
-    ConfigError
-        It does not map (B, 3, H, W) to (B, D) or (B, R, D).
+    - ``name``: the module's class
+    - ``fingerprint``: SHA-256 over its class, its weights and its transform
+    - ``shape``: of what it makes of one image: (D,) or (R, D)
+
+    Raises ConfigError: it does not map (B, 3, H, W) to (B, D) or (B, R, D).
     """
 
     def __init__(

@@ -34,8 +34,6 @@ from cleanpairs.encoders.model_files import (
 )
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
 
-__all__ = ["PretrainedCLIP"]
-
 MODELS = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # model_type of config.json -> class of transformers
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -43,23 +41,14 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 class PretrainedCLIP:
     """A frozen CLIP or SigLIP with its tokenizer and its image preparation; made by :meth:`load`.
 
-    Attributes
-    ----------
-    name : str
-        As given to :meth:`load`.
-    model_type : str
-        ``"clip"`` or ``"siglip"``.
-    dim : int
-        Dimensions E of the joint space.
-    max_length : int
-        Tokens after which a caption is cut, marks of start and end included.
-    logit_scale, logit_bias : float
-        The model's own logit of a pair is ``logit_scale * cosine + logit_bias``; the bias is 0 for CLIP.
-    temperature : float
-        ``1 / logit_scale``.
-    fingerprint : str
-        SHA-256 over the files that determine the vectors: the key of caches.
-    transform : ImageTransform
+    - ``name``: as given to :meth:`load`
+    - ``model_type``: ``"clip"`` or ``"siglip"``
+    - ``dim``: dimensions E of the joint space
+    - ``max_length``: tokens after which a caption is cut, marks of start and end included
+    - ``logit_scale``, ``logit_bias``: the model's own logit of a pair is ``logit_scale * cosine + logit_bias``; the
+      bias is 0 for CLIP
+    - ``temperature``: ``1 / logit_scale``
+    - ``fingerprint``: SHA-256 over the files that determine the vectors: the key of caches
     """
 
     def __init__(

@@ -34,8 +34,6 @@ from cleanpairs.encoders.model_files import (
 )
 from cleanpairs.encoders.pretrained import MODELS
 
-__all__ = ["SHIPPED", "SentenceEncoder", "shipped"]
-
 POOLING, LIMITS = "1_Pooling/config.json", "sentence_bert_config.json"
 ROWS = 16  # captions of one length that go through together, always so many: a vector does not depend on its company
 
@@ -54,15 +52,10 @@ def shipped() -> Path | None:
 class SentenceEncoder:
     """A frozen transformer encoder with its tokenizer; made by :meth:`load`.
 
-    Attributes
-    ----------
-    name, fingerprint : str
-        As given to :meth:`load`; SHA-256 over the files that determine the vectors.
-    cache_key : str
-        The fingerprint, and the precision where it is not float32: the vectors agree by a cosine of .9999.
-    dim : int
-        Dimensions E of a vector.
-    pooling : {"mean", "first"}
+    - ``name``, ``fingerprint``: as given to :meth:`load`; SHA-256 over the files that determine the vectors
+    - ``cache_key``: the fingerprint, and the precision where it is not float32: the vectors agree by a cosine of .9999
+    - ``dim``: dimensions E of a vector
+    - ``pooling`` {"mean", "first"}
     """
 
     def __init__(

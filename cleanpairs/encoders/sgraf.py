@@ -22,8 +22,6 @@ from cleanpairs.encoders.local_similarity import AttentionFiltration, GraphReaso
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import kept_first, l2_normalise
 
-__all__ = ["SAF", "SGR", "SGRAF"]
-
 
 @dataclass(frozen=True)
 class Shape(backbone.Shape):

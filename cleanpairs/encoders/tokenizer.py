@@ -23,8 +23,6 @@ from torch import Tensor
 from cleanpairs.core.errors import DataError
 from cleanpairs.encoders.words import characters, runs, words
 
-__all__ = ["KINDS", "PackedTokens", "SubwordTokenizer", "TokenTable", "Tokenizer", "pack"]
-
 KINDS = ("words", "characters", "subword")
 UNKNOWN = 0
 MAX_PIECES = 8_000

@@ -9,8 +9,6 @@ from cleanpairs.encoders.gpo import GPO
 from cleanpairs.encoders.gru import BiGRU, padded
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["RegionTower", "Standardised", "WordTower", "kept_first", "l2_normalise"]
-
 
 def l2_normalise(x: Tensor) -> Tensor:
     """Rows of ``x`` (B, E) on the unit sphere, in full precision at least; a zero row stays zero."""

@@ -17,8 +17,6 @@ from cleanpairs.encoders.model_files import INSTALL
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["TunedCLIP", "parse_tune"]
-
 LEARNING_RATES = {"lora": 2e-4, "blocks": 1e-5, "full": 1e-5}  # of pretrained weights; those of CLIP break at 1e-4
 LORA_TARGETS = ["q_proj", "v_proj"]  # of the paper; both towers of CLIP and SigLIP have them
 

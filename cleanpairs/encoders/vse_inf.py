@@ -12,8 +12,6 @@ from cleanpairs.encoders import backbone
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import RegionTower, Standardised, WordTower, l2_normalise
 
-__all__ = ["VSEInf"]
-
 
 @dataclass(frozen=True)
 class Shape(backbone.Shape):

@@ -17,8 +17,6 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["characters", "runs", "words"]
-
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003134f"

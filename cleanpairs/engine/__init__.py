@@ -7,13 +7,6 @@ from cleanpairs.engine.partitions import Partition, plan_partitions
 from cleanpairs.engine.work import Engine, Finished, Work, make_engine
 
 __all__ = [
-    "Engine",
-    "Finished",
-    "Partition",
-    "Progress",
-    "Work",
-    "make_engine",
-    "plan_partitions",
-    "remove_job",
+    "Engine", "Finished", "Partition", "Progress", "Work", "make_engine", "plan_partitions", "remove_job",
     "run_partitions",
-]
+]  # fmt: skip

@@ -23,8 +23,6 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Engine, Finished, Work
 
-__all__ = ["ATTEMPTS", "MANIFEST", "Progress", "claim_folder", "release_folder", "remove_job", "run_partitions"]
-
 MANIFEST = "manifest.jsonl"
 LOCK = ".job-lock"
 ATTEMPTS = ".attempts"  # behind the name of a partition: an engine's note of how often it was begun
@@ -46,29 +44,14 @@ def run_partitions(
 ) -> list[Finished]:
     """Do what is left of a job.
 
-    Parameters
-    ----------
-    work : Work
-    partitions : sequence of Partition
-    folder : path
-        Of the job; made if it does not exist. On a cluster every machine must see it.
-    job : str
-        Names everything that the outputs depend on: input, model, settings.
-    engine : Engine
-    overwrite : bool
-        Start over where the folder holds another job.
+    - ``partitions`` sequence of Partition
+    - ``folder``: of the job; made if it does not exist. On a cluster every machine must see it
+    - ``job``: names everything that the outputs depend on: input, model, settings
+    - ``overwrite``: start over where the folder holds another job
 
-    Returns
-    -------
-    list of Finished
-        In the order of the partitions; ``folder / partition.name`` are the outputs.
-
-    Raises
-    ------
-    OutputExistsError
-        The folder holds another job, or one that is running.
-    CleanpairsError
-        As the work and the engine do; run again to go on.
+    Returns list of Finished: in the order of the partitions; ``folder / partition.name`` are the outputs.
+    Raises OutputExistsError: the folder holds another job, or one that is running; CleanpairsError: as the work and the
+    engine do; run again to go on.
     """
     name = hashlib.sha256(json.dumps([job, [asdict(p) for p in partitions]]).encode()).hexdigest()
     total = sum(p.rows for p in partitions)
@@ -92,12 +75,7 @@ def run_partitions(
 def claim_folder(folder: Path) -> None:
     """Make the folder of a job, or go on in one that a job has made; it is known by the file :data:`LOCK` in it.
 
-    Raises
-    ------
-    OutputExistsError
-        Somebody else's files are in it.
-    OutputError
-        It cannot be made.
+    Raises OutputExistsError: somebody else's files are in it; OutputError: it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,6 @@ from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Finished, Work, Worker, carry_out, share_of_threads
 
-__all__ = ["LocalEngine"]
-
 DEATHS = 3  # of the pool in a row, without a partition finished in between
 
 
@@ -27,10 +25,7 @@ class LocalEngine:
     Processes are started anew, not forked: threads of PyTorch and Arrow do not survive a fork. When one dies (the
     kernel kills who takes too much memory), the others are stopped with it, and a new pool does what is left.
 
-    Raises
-    ------
-    ConfigError
-        An address is given: there is no cluster here.
+    Raises ConfigError: an address is given: there is no cluster here.
     """
 
     def __init__(self, *, workers: int = 1, address: str | None = None) -> None:

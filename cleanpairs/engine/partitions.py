@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ROWS", "Partition", "plan_partitions"]
-
 ROWS = 65_536  # of a partition, about: minutes of work for a slow model, seconds for a fast one
 
 
@@ -30,14 +28,9 @@ def plan_partitions(groups: Sequence[int], rows: int, *, target: int = ROWS) -> 
     A cut is where a row group ends, since a row group is read as a whole; one of more than ``2 * target`` rows is cut
     evenly, and read once for each part.
 
-    Parameters
-    ----------
-    groups : sequence of int
-        Rows of each row group, in order over all files.
-    rows : int
-        Rows to cut, at most the sum of the groups.
-    target : int
-        Rows that a partition has at least, but for the last one.
+    - ``groups`` sequence of int: rows of each row group, in order over all files
+    - ``rows``: rows to cut, at most the sum of the groups
+    - ``target``: rows that a partition has at least, but for the last one
     """
     ends: list[int] = []
     row = begun = 0

@@ -24,8 +24,6 @@ from cleanpairs.engine.work import Engine, Work
 from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
 
-__all__ = ["EngineSearch", "QueryWork"]
-
 INDEX = "lists.faiss"
 
 
@@ -102,12 +100,7 @@ class EngineSearch:
     def __call__(self, queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
         """The ``k`` bank rows of largest inner product with each query.
 
-        Raises
-        ------
-        ValueError
-            As :func:`cleanpairs.ops.search.top_k`.
-        CleanpairsError
-            As the engine does.
+        Raises ValueError: as :func:`cleanpairs.ops.search.top_k`; CleanpairsError: as the engine does.
         """
         prepared = prepare(queries, bank, k)
         folder = self.folder.absolute() / f"search-{len(self._searches)}"

@@ -15,8 +15,6 @@ from cleanpairs.engine.job import ATTEMPTS
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Finished, Work, Worker, cores, limited
 
-__all__ = ["RayEngine"]
-
 MOST = 4  # attempts at a partition whose actors die
 
 
@@ -27,10 +25,7 @@ class RayEngine:
     that dies, or whose machine does, is started again, and does its partition again. The GPUs of the cluster are shared
     among the actors.
 
-    Raises
-    ------
-    ConfigError
-        Ray Data is not installed.
+    Raises ConfigError: Ray Data is not installed.
     """
 
     remote = True  # work is always sent to other processes

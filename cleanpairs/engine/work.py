@@ -14,8 +14,6 @@ from cleanpairs.core.registry import ENGINES
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.partitions import Partition
 
-__all__ = ["Do", "Engine", "Finished", "Work", "Worker", "carry_out", "cores", "make_engine", "share_of_threads"]
-
 Do = Callable[[Partition, Path], dict[str, Any]]
 """``do(partition, path)`` writes the partition's output to ``path`` and returns facts about it, as JSON has them."""
 
@@ -52,12 +50,8 @@ class Engine(Protocol):
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """Do all partitions, in any order; outputs go to ``folder``, each by :func:`carry_out`.
 
-        Raises
-        ------
-        CleanpairsError
-            What the work raises; partitions done until then are in place.
-        ResourceError
-            Workers die on a partition again and again.
+        Raises CleanpairsError: what the work raises; partitions done until then are in place; ResourceError: workers
+        die on a partition again and again.
         """
         ...
 
@@ -106,17 +100,11 @@ def limited(threads: int) -> int:
 def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> Engine:
     """The engine registered as ``name``.
 
-    Parameters
-    ----------
-    workers : int
-        Processes at once.
-    address : str, optional
-        Of the cluster, for engines that have one.
+    - ``workers``: processes at once
+    - ``address``: of the cluster, for engines that have one
 
-    Raises
-    ------
-    ConfigError
-        An unknown engine, no worker, an address for an engine without a cluster, or the engine's package is missing.
+    Raises ConfigError: an unknown engine, no worker, an address for an engine without a cluster, or the engine's
+    package is missing.
     """
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, found {workers}")

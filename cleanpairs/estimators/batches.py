@@ -24,8 +24,6 @@ from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner
 
-__all__ = ["LEAST", "RowScorer", "VectorScorer", "vector_scorer"]
-
 LEAST = 64  # rows of a matrix product
 MOST = 256  # rows that go through a tower at once: what they become stays in the processor's cache
 

@@ -1,8 +1,4 @@
-"""PairCleaner: an estimator that learns which pairs belong together, scores any pair, and plans repairs.
-
-scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitted state ends in an underscore. The
-input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs` takes.
-"""
+"""PairCleaner: a :class:`PairScorer` that learns which pairs belong together."""
 
 from __future__ import annotations
 
@@ -31,17 +27,8 @@ from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_enc
 from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
-from cleanpairs.trainer import (
-    EpochRecord,
-    Trainer,
-    TrainingData,
-    TrainingSettings,
-    TrainingStage,
-    TrainingStrategy,
-)
+from cleanpairs.trainer import EpochRecord, Trainer, TrainingData, TrainingSettings, TrainingStage, TrainingStrategy
 from cleanpairs.trainer.checkpoints import Checkpoint
-
-__all__ = ["PairCleaner"]
 
 
 class Trained:
@@ -132,14 +119,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         Parameters beside those of :meth:`PairScorer.fit`, whose errors it raises, and RefusedError for a training that
         diverges:
 
-        Parameters
-        ----------
-        val : like ``pairs``, optional
-            The epoch of the last stage with the best rSum on these clean pairs is kept.
-        run_dir : path, optional
-            Where to keep checkpoints, so that an interrupted fit can go on with ``resume=True``.
-        on_epoch, on_step : callable, optional
-            See :class:`cleanpairs.trainer.Trainer`.
+        - ``val``: the epoch of the last stage with the best rSum on these clean pairs is kept
+        - ``run_dir``: where to keep checkpoints, so that an interrupted fit can go on with ``resume=True``
+        - ``on_epoch``, ``on_step`` callable: see :class:`cleanpairs.trainer.Trainer`
         """
         self.validate()
         with distributed.process_group(self.resolved_device()):
@@ -337,10 +319,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def encode_images(self, images: Any) -> np.ndarray:
         """Unit vectors (m, d) float32 of images.
 
-        Parameters
-        ----------
-        images : Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, D), (m, R, D) of vectors, or
-            (m, 3, H, W) uint8 pixels
+        ``images``: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, D), (m, R, D) of vectors, or
+        (m, 3, H, W) uint8 pixels.
         """
         self._fitted()
         if isinstance(images, np.ndarray):

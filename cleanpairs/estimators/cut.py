@@ -10,8 +10,6 @@ from cleanpairs.core.errors import ConfigError, RefusedError
 from cleanpairs.core.parameters import check_number
 from cleanpairs.correspondence.calibration import LEAST, Calibration, Estimate
 
-__all__ = ["Cut", "cut_at"]
-
 
 @dataclass(frozen=True)
 class Cut:

@@ -35,11 +35,6 @@ if TYPE_CHECKING:
     from cleanpairs.encoders.sentences import SentenceEncoder
     from cleanpairs.estimators.cleaner import PairCleaner
 
-__all__ = [
-    "AUTO", "GIVEN", "WORDS", "Encoders", "check_vectors", "refuse_without_captions", "takes_sentences",
-    "text_encoder_for", "vector_moments",
-]  # fmt: skip
-
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
 AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions; learned words alone
 

@@ -16,8 +16,6 @@ from cleanpairs.encoders.words import words
 if TYPE_CHECKING:
     from cleanpairs.encoders.sentences import SentenceEncoder
 
-__all__ = ["MOST_PIECES", "MOST_UNKNOWN", "knows", "unknown_share"]
-
 SAMPLE = 2000  # captions that are looked at, at even distances
 MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word; share of the pieces
 

@@ -20,8 +20,6 @@ from cleanpairs.trainer import TrainingData, step_seed
 if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner
 
-__all__ = ["builder", "restore_networks", "stored_networks"]
-
 
 def builder(model: PairCleaner, matrix: ImageMatrix, data: TrainingData) -> Callable[[], Any]:
     """A maker of fresh networks for these images and captions."""

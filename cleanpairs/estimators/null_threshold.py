@@ -16,8 +16,6 @@ from cleanpairs.correspondence.similarity import one_space
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import TAU, Background
 
-__all__ = ["null_threshold"]
-
 MOST = 0.8  # a null that takes more pairs for wrong does not tell the right ones
 
 

@@ -21,7 +21,8 @@ import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, DataError
 from cleanpairs.core.hub import without_hub
 from cleanpairs.core.parameters import is_share
-from cleanpairs.core.registry import METHODS, REMOVED, RENAMED
+from cleanpairs.core.plain import plain
+from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import check_regular, read_object
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.atomic import staged_directory
@@ -31,8 +32,6 @@ from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # it stands above: a method is found by its registered name
     from cleanpairs.estimators.scorer import PairScorer
-
-__all__ = ["FORMAT", "Saved", "Stored", "load_calibration", "load_estimator", "plain", "save_estimator", "versions"]
 
 FORMAT = 1
 _SIDES = ("images", "texts")  # of the bank
@@ -78,7 +77,7 @@ def save_estimator(estimator: PairScorer, path: Path, *, overwrite: bool = False
         "parameters": parameters | own.parameters,
         **own.config,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
-        "state": {name: plain(getattr(estimator, name)) for name in _STATE},
+        "state": {name: getattr(estimator, name) for name in _STATE},
         "calibration": None if estimator.calibration_ is None else estimator.calibration_.to_dict(),
     }
     with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
@@ -86,7 +85,7 @@ def save_estimator(estimator: PairScorer, path: Path, *, overwrite: bool = False
         if own.weights is not None:
             write_tensors(own.weights, folder / "model.safetensors")
         write_tensors({**_bank_arrays(bank), **own.arrays}, folder / "bank.safetensors")
-        (folder / "config.json").write_text(json.dumps(config, indent=2, default=plain) + "\n", encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps(plain(config), indent=2) + "\n", encoding="utf-8")
         if own.vocabulary is not None:
             vocabulary = json.dumps(own.vocabulary, ensure_ascii=False)
             (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
@@ -104,21 +103,10 @@ def _bank_arrays(bank: Bank) -> dict[str, np.ndarray]:
 
 def _storable(value: Any) -> Any:
     """A parameter as it is kept: data in memory (a meta set) is not."""
-    value = plain(value)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [_storable(v) for v in value]
-    if isinstance(value, Path):
-        return str(value)
-    return value if value is None or isinstance(value, (bool, int, float, str)) else None
-
-
-def plain(value: Any) -> Any:
-    """A number as JSON has it: none of numpy's, null where it is not finite."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
+    known = value is None or isinstance(value, bool | int | float | str | Path | np.generic)
+    return plain(value) if known else None
 
 
 class Saved:
@@ -138,14 +126,13 @@ class Saved:
         return read_object(self.path / name, "model of cleanpairs")
 
     def parameters(self, method: type) -> dict[str, Any]:
-        """The constructor's. A GPU that it was trained on need not be here; settings of trainings were once stored with
-        methods that have no training.
-        """
-        known, trained = (inspect.signature(each).parameters for each in (method, METHODS.load("infonce")))
-        found = {
-            RENAMED.get(k, k): tuple(v) if isinstance(v, list) else v for k, v in self.config["parameters"].items()
-        }
-        found = {k: v for k, v in found.items() if k in known or k not in {*trained, *REMOVED}}
+        """The constructor's. A GPU that it was trained on need not be here. DataError: it has other settings now."""
+        found = {k: tuple(v) if isinstance(v, list) else v for k, v in self.config["parameters"].items()}
+        if unknown := sorted(found.keys() - inspect.signature(method).parameters.keys()):
+            raise DataError(
+                f"{self.file} was written by cleanpairs {self.config.get('cleanpairs')}, whose {method.__name__} has "
+                f"settings that the one of {cleanpairs.__version__} has not: {', '.join(unknown)}; fit again"
+            )
         return found | ({"device": "auto"} if found.get("device") == "cuda" else {})
 
     def state(self) -> dict[str, Any]:

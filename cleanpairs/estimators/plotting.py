@@ -12,8 +12,6 @@ from cleanpairs.data import load_pairs
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Plots"]
-
 
 class Plots:
     """``plot_scores``, ``plot_training`` and ``plot_pairs``, for whatever :class:`PairScorer` has after ``fit``."""

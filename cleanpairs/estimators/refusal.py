@@ -27,8 +27,6 @@ from cleanpairs.correspondence.evidence import (
 )
 from cleanpairs.encoders.tokenizer import TokenTable
 
-__all__ = ["HINT", "MANY", "caption_spaces", "caption_vectors", "evidence_of", "refuse_without"]
-
 MANY = 100  # pairs
 HINT = 1.0  # z
 

@@ -23,8 +23,8 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.encoders.tokenizer import TokenTable
+from cleanpairs.estimators.base import SklearnConventions
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.conventions import SklearnConventions
 from cleanpairs.estimators.cut import Cut, cut_at
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.plotting import Plots
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from cleanpairs.explain import Explainer, Explanation
     from cleanpairs.export import Pushed
     from cleanpairs.repair.recaption import CaptionWriter
-
-__all__ = ["Embedded", "PairScorer"]
 
 
 @dataclass(frozen=True)
@@ -151,28 +149,15 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     ) -> Self:
         """Estimate the correspondence of each of ``pairs``.
 
-        Parameters
-        ----------
-        pairs : Pairs, path, DataFrame or Table
-            N pairs; see :func:`cleanpairs.load_pairs`.
-        y : ignored
-            There are no labels; present for scikit-learn's convention.
-        val : like ``pairs``, optional
-            Clean validation pairs.
-        on_encode : callable, optional
-            ``on_encode(done, total)`` while images become features.
-        on_encode_texts : callable, optional
-            The same while captions become vectors of a frozen encoder.
+        - ``pairs``: N pairs; see :func:`cleanpairs.load_pairs`
+        - ``y``: there are no labels; present for scikit-learn's convention
+        - ``val``: clean validation pairs
+        - ``on_encode`` callable: ``on_encode(done, total)`` while images become features
+        - ``on_encode_texts`` callable: the same while captions become vectors of a frozen encoder
 
-        Raises
-        ------
-        ConfigError
-            A setting out of its range.
-        DataError
-            No usable pair, or more than 20 % of them unusable.
-        RefusedError
-            Fewer than two pairs, or nothing to tell wrong pairs from right ones by (see
-            :mod:`cleanpairs.estimators.refusal`).
+        Raises ConfigError: a setting out of its range; DataError: no usable pair, or more than 20 % of them unusable;
+        RefusedError: fewer than two pairs, or nothing to tell wrong pairs from right ones by (see
+        :mod:`cleanpairs.estimators.refusal`).
         """
         raise NotImplementedError
 
@@ -181,11 +166,7 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
         ``rows`` (k,): only these pairs, as :meth:`Embedded.take` has them.
 
-        Raises
-        ------
-        NotFittedError
-        DataError
-            The pairs cannot be read, or their vectors have another size than the model's.
+        Raises NotFittedError; DataError: the pairs cannot be read, or their vectors have another size than the model's.
         """
         raise NotImplementedError
 
@@ -339,11 +320,7 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
         The same pair always gets the same score, whatever it is scored beside. NaN where a pair is quarantined.
 
-        Raises
-        ------
-        NotFittedError
-        DataError
-            The pairs cannot be read, or their vectors have another size than the model's.
+        Raises NotFittedError; DataError: the pairs cannot be read, or their vectors have another size than the model's.
         """
         found = self.embed(pairs)
         scores = self.score_embedded(found.pairs, found.images, found.texts)
@@ -355,23 +332,14 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     ) -> Cut:
         """The threshold that keeps the largest set with at most a share of mismatched pairs, or the best share.
 
-        Parameters
-        ----------
-        max_wrong : float in (0, 1)
-            Mismatched pairs among the kept: their expected share is at most this, and the upper end of its 95 %
-            interval at most 1.5 times.
-        keep : float in (0, 1]
-            Share of the pairs that is kept; of equal ones all are.
-        correspondence : (n,) float, optional
-            Of the data of ``fit``; ``correspondence_`` by default, which a loaded model has not.
+        - ``max_wrong`` float in (0, 1): mismatched pairs among the kept: their expected share is at most this, and the
+          upper end of its 95 % interval at most 1.5 times
+        - ``keep`` float in (0, 1]: share of the pairs that is kept; of equal ones all are
+        - ``correspondence`` (n,) float: of the data of ``fit``; ``correspondence_`` by default, which a loaded model
+          has not
 
-        Raises
-        ------
-        ConfigError
-            Not exactly one of the two, or out of range.
-        RefusedError
-            ``max_wrong``, and the method gives no probabilities, or the noise rate is undetermined, or not even 30
-            pairs are known to be that pure.
+        Raises ConfigError: not exactly one of the two, or out of range; RefusedError: ``max_wrong``, and the method
+        gives no probabilities, or the noise rate is undetermined, or not even 30 pairs are known to be that pure.
         """
         self._fitted()
         y = np.asarray(self.correspondence_ if correspondence is None else correspondence, dtype=np.float32)
@@ -388,23 +356,14 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
 
-        Parameters
-        ----------
-        pairs : like ``fit``'s
-        settings : RepairSettings, optional
-        correspondence : (n,) float, optional
-            Of these pairs. By default ``correspondence_`` for the data of ``fit``, else :meth:`score_pairs`.
-        look : callable, optional
-            Who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`; a
-            :class:`cleanpairs.engine.queries.EngineSearch` has them done by several processes.
-        **changes
-            Of the settings, by their names: ``threshold``, ``strategy`` and the others of
-            :class:`cleanpairs.repair.settings.RepairSettings`.
+        - ``correspondence`` (n,) float: of these pairs. By default ``correspondence_`` for the data of ``fit``, else
+          :meth:`score_pairs`
+        - ``look`` callable: who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`; a
+          :class:`cleanpairs.engine.queries.EngineSearch` has them done by several processes
+        - ``**changes``: of the settings, by their names: ``threshold``, ``strategy`` and the others of
+          :class:`cleanpairs.repair.settings.RepairSettings`
 
-        Raises
-        ------
-        ConfigError
-            A setting that is unknown, or out of its range.
+        Raises ConfigError: a setting that is unknown, or out of its range.
         """
         asked = changed(settings, changes)
         self._fitted()
@@ -488,10 +447,7 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
         See :func:`cleanpairs.repair.recaption.recaption`.
 
-        Parameters
-        ----------
-        writer : CaptionWriter, str or path
-            A captioning model, or where to find one; see :class:`cleanpairs.encoders.captioner.Captioner`.
+        - ``writer``: a captioning model, or where to find one; see :class:`cleanpairs.encoders.captioner.Captioner`
         """
         from cleanpairs.repair.recaption import recaption
 
@@ -524,10 +480,7 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     ) -> Pushed:
         """Upload the model to the Hugging Face hub as OWNER/NAME, with a card; :meth:`from_pretrained` loads it so.
 
-        Raises
-        ------
-        ConfigError, OutputError
-            As :func:`cleanpairs.export.hub.push_files`.
+        Raises ConfigError, OutputError: as :func:`cleanpairs.export.hub.push_files`.
         """
         from cleanpairs.data.atomic import ScratchDirectory
         from cleanpairs.export import CardFacts
@@ -544,20 +497,12 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     def from_pretrained(cls, path: str | Path, *, image_encoder: Any = None, image_transform: Any = None) -> Self:
         """A fitted scorer out of :meth:`save_pretrained`'s directory; without the training pairs' correspondence.
 
-        Parameters
-        ----------
-        path : str or path
-            The directory, or the name OWNER/NAME of one on the Hugging Face hub (:meth:`push_to_hub`).
-        image_encoder, image_transform
-            The torch module, and its transform, that the model was fitted with, if it was: they are not saved.
+        - ``path``: the directory, or the name OWNER/NAME of one on the Hugging Face hub (:meth:`push_to_hub`)
+        - ``image_encoder``, ``image_transform``: the torch module, and its transform, that the model was fitted with,
+          if it was: they are not saved
 
-        Raises
-        ------
-        DataError
-            The directory is not a model, is damaged, or is of another method; or a pretrained model that it was made
-            with is gone, or another one now.
-        ConfigError
-            The module is missing, or another one.
+        Raises DataError: the directory is not a model, is damaged, or is of another method; or a pretrained model that
+        it was made with is gone, or another one now; ConfigError: the module is missing, or another one.
         """
         from cleanpairs.encoders.model_files import download
 

@@ -20,34 +20,21 @@ from cleanpairs.estimators.encoders import AUTO, WORDS, takes_sentences
 if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner
 
-__all__ = [
-    "EncoderSettings",
-    "FitSettings",
-    "ModelSettings",
-    "RunSettings",
-    "ScoringSettings",
-    "check_encoders",
-]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EncoderSettings(Estimator):
     """What reads the images and the captions.
 
-    Parameters
-    ----------
-    image_encoder : str or torch.nn.Module
-        ``auto`` (vectors of the data where it has them, else ``efficientnet_lite0``), ``efficientnet_lite0``
-        (frozen), ``cnn`` (trained from the pixels), ``features``; or a module, which is frozen.
-    encoder : str or path, optional
-        Both towers of a CLIP or SigLIP model, a directory or a name on the hub, in place of ``backbone``,
-        ``image_encoder`` and the learned words.
-    text_encoder : str or path, optional
-        ``words`` (or None): learned from the captions. ``auto``: beside them vectors of the sentence encoder that comes
-        with the installation, where it knows the captions' language. With both (None and ``auto``), the data's vectors
-        are taken instead where it brings those of both sides and ``image_encoder`` is "auto" or "features". A directory
-        or a name on the hub: those of another frozen encoder, like a sentence-transformers model; the backbones
-        ``mlp`` and ``vse_inf`` take both, others these alone. ``features``: the captions' vectors of the data.
+    - ``image_encoder``: ``auto`` (vectors of the data where it has them, else ``efficientnet_lite0``),
+      ``efficientnet_lite0`` (frozen), ``cnn`` (trained from the pixels), ``features``; or a module, which is frozen
+    - ``encoder``: both towers of a CLIP or SigLIP model, a directory or a name on the hub, in place of ``backbone``,
+      ``image_encoder`` and the learned words
+    - ``text_encoder``: ``words`` (or None): learned from the captions. ``auto``: beside them vectors of the sentence
+      encoder that comes with the installation, where it knows the captions' language. With both (None and ``auto``),
+      the data's vectors are taken instead where it brings those of both sides and ``image_encoder`` is "auto" or
+      "features". A directory or a name on the hub: those of another frozen encoder, like a sentence-transformers model;
+      the backbones ``mlp`` and ``vse_inf`` take both, others these alone. ``features``: the captions' vectors of the
+      data
     """
 
     section: ClassVar[str] = "backbone"
@@ -61,21 +48,16 @@ class EncoderSettings(Estimator):
 class ScoringSettings(Estimator):
     """What is flagged, what refused.
 
-    Parameters
-    ----------
-    threshold : float, "auto" or None
-        Pairs with a correspondence below it are flagged; "auto" takes the density minimum between the two modes;
-        None is the method's own.
-    eval_group_size : int
-        Pairs in a group of an evaluation pass: the more, the lower the probability of every pair.
-    label_tau : float, optional
-        Temperature of the label's probability; the training's, or the pretrained model's, when None.
-    require_evidence : bool
-        Refuse pairs whose images and captions do not depend on each other; see :mod:`cleanpairs.estimators.refusal`.
-    max_bad_share : float in [0, 1], optional
-        More of the pairs may not be quarantined; CLEANPAIRS_MAX_BAD_SHARE, or 0.2, when None.
-    drop : str
-        Filters that set pairs aside beside those that always do; see :func:`cleanpairs.data.filters.chosen_filters`.
+    - ``threshold``: pairs with a correspondence below it are flagged; "auto" takes the density minimum between the two
+      modes; None is the method's own
+    - ``eval_group_size``: pairs in a group of an evaluation pass: the more, the lower the probability of every pair
+    - ``label_tau``: temperature of the label's probability; the training's, or the pretrained model's, when None
+    - ``require_evidence``: refuse pairs whose images and captions do not depend on each other; see
+      :mod:`cleanpairs.estimators.refusal`
+    - ``max_bad_share`` float in [0, 1]: more of the pairs may not be quarantined; CLEANPAIRS_MAX_BAD_SHARE, or 0.2,
+      when None
+    - ``drop``: filters that set pairs aside beside those that always do; see
+      :func:`cleanpairs.data.filters.chosen_filters`
     """
 
     section: ClassVar[str] = "method"
@@ -92,14 +74,10 @@ class ScoringSettings(Estimator):
 class RunSettings(Estimator):
     """What makes two runs alike, and where they take place.
 
-    Parameters
-    ----------
-    near_duplicates : bool
-        One picture in several sizes, qualities or formats is one image, as the same bytes are; see
-        :mod:`cleanpairs.data.duplicates`.
-    device : {"auto", "cpu", "cuda"}
-    random_state : int, numpy.random.Generator or None
-        Seed of everything; of a generator, or where it is None, one is drawn at ``fit``, and kept here.
+    - ``near_duplicates``: one picture in several sizes, qualities or formats is one image, as the same bytes are; see
+      :mod:`cleanpairs.data.duplicates`
+    - ``device`` {"auto", "cpu", "cuda"}
+    - ``random_state``: seed of everything; of a generator, or where it is None, one is drawn at ``fit``, and kept here
     """
 
     section: ClassVar[str] = "train"
@@ -113,36 +91,26 @@ class RunSettings(Estimator):
 class ModelSettings(Estimator):
     """The dual encoder that is trained.
 
-    Parameters
-    ----------
-    backbone : str
-        Dual encoder; see ``cleanpairs.core.registry.BACKBONES``.
-    image_size : int, optional
-        Side in pixels of the square that the image encoder sees; its own default when None.
-    image_transform : callable, optional
-        For a module as ``image_encoder``: a list of B RGB images of Pillow to its pixels (B, 3, H, W).
-    tune : str
-        What of ``encoder`` is trained: ``head`` (frozen towers, whose vectors are computed once, and a small head on
-        each), ``lora`` (adapters and heads), ``blocks:N`` (the last N blocks of both towers, and heads), ``full``.
-    encoder_lr : float, optional
-        Learning rate of the weights of ``encoder`` that are trained; by ``tune`` when None (2e-4 for LoRA, else 1e-5).
-    lora_rank : int
-        Rank of LoRA's matrices.
-    gradient_checkpointing : bool
-        In the towers: more time, less memory.
-    dim, dim_word : int
-        Joint embedding and word embedding.
-    dim_sim : int
-        Similarity vectors of the backbones that compare words with regions.
-    image_drop, text_drop : float in [0, 1)
-        Size augmentation: share of regions and of words left out at random in training.
-    standardise : bool
-        Input vectors are centred and scaled per dimension.
-    tokenizer : {"words", "characters", "subword"}
-        What a token of a caption is; see :mod:`cleanpairs.encoders.tokenizer`. Scripts without spaces are cut into
-        characters by "words" too; "subword" learns frequent pieces.
-    min_count, max_length : int
-        Vocabulary: least occurrences of a token; tokens after which a caption is cut (characters: four times as many).
+    - ``backbone``: dual encoder; see ``cleanpairs.core.registry.BACKBONES``
+    - ``image_size``: side in pixels of the square that the image encoder sees; its own default when None
+    - ``image_transform`` callable: for a module as ``image_encoder``: a list of B RGB images of Pillow to its pixels
+      (B, 3, H, W)
+    - ``tune``: what of ``encoder`` is trained: ``head`` (frozen towers, whose vectors are computed once, and a small
+      head on each), ``lora`` (adapters and heads), ``blocks:N`` (the last N blocks of both towers, and heads), ``full``
+    - ``encoder_lr``: learning rate of the weights of ``encoder`` that are trained; by ``tune`` when None (2e-4 for
+      LoRA, else 1e-5)
+    - ``lora_rank``: rank of LoRA's matrices
+    - ``gradient_checkpointing``: in the towers: more time, less memory
+    - ``dim``, ``dim_word``: joint embedding and word embedding
+    - ``dim_sim``: similarity vectors of the backbones that compare words with regions
+    - ``image_drop``, ``text_drop`` float in [0, 1): size augmentation: share of regions and of words left out at random
+      in training
+    - ``standardise``: input vectors are centred and scaled per dimension
+    - ``tokenizer`` {"words", "characters", "subword"}: what a token of a caption is; see
+      :mod:`cleanpairs.encoders.tokenizer`. Scripts without spaces are cut into characters by "words" too; "subword"
+      learns frequent pieces
+    - ``min_count``, ``max_length``: vocabulary: least occurrences of a token; tokens after which a caption is cut
+      (characters: four times as many)
     """
 
     section: ClassVar[str] = "backbone"
@@ -169,24 +137,16 @@ class ModelSettings(Estimator):
 class FitSettings(Estimator):
     """How it is trained.
 
-    Parameters
-    ----------
-    epochs : int
-        Epochs of the last (or only) stage, whose model is kept.
-    lr, lr_update, weight_decay, grad_clip, batch_size
-        AdamW; in the last stage the rate falls to a tenth after every ``lr_update`` epochs behind the warm-up (when
-        None: once, after two thirds of all epochs).
-    micro_batch : int, optional
-        Pairs that go through the towers at once, on each process, where a batch is too large for the memory (gradient
-        cache): the same loss of the whole batch, for one more forward pass. All when None. See docs/scale.md.
-    compile : bool
-        Compile the towers by ``torch.compile``; where that fails they run as they are, and the log says so.
-    tau : float
-        Temperature of the matching probability.
-    exclude_duplicates : bool
-        Pairs with the same image or text are no negatives of each other.
-    precision : {"auto", "fp32", "bf16"}
-        auto: bf16 on a GPU, fp32 on a CPU.
+    - ``epochs``: epochs of the last (or only) stage, whose model is kept
+    - ``lr``, ``lr_update``, ``weight_decay``, ``grad_clip``, ``batch_size``: AdamW; in the last stage the rate falls to
+      a tenth after every ``lr_update`` epochs behind the warm-up (when None: once, after two thirds of all epochs)
+    - ``micro_batch``: pairs that go through the towers at once, on each process, where a batch is too large for the
+      memory (gradient cache): the same loss of the whole batch, for one more forward pass. All when None. See
+      docs/scale.md
+    - ``compile``: compile the towers by ``torch.compile``; where that fails they run as they are, and the log says so
+    - ``tau``: temperature of the matching probability
+    - ``exclude_duplicates``: pairs with the same image or text are no negatives of each other
+    - ``precision`` {"auto", "fp32", "bf16"}: auto: bf16 on a GPU, fp32 on a CPU
     """
 
     section: ClassVar[str] = "train"

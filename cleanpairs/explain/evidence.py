@@ -16,8 +16,6 @@ from cleanpairs.explain.issues import ranked_issues, worst_pairs
 from cleanpairs.explain.words import NEIGHBOURS, WordSupport
 from cleanpairs.ops.search import prepare
 
-__all__ = ["NOTHING", "Explainer", "Explanation", "Neighbour", "Neighbours", "agreed_words"]
-
 SHOWN = 3
 BANK = 50_000  # trusted pairs that are searched
 RATES = 10_000  # of their images, which the words' rates are learned from
@@ -79,19 +77,12 @@ class Explainer:
 
     Nothing is embedded before something is asked: the trusted pairs once, and then the pairs that are asked about.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        N pairs.
-    vectors : callable
-        ``vectors(rows)`` of pairs (k,): unit vectors of their images (k, d) and of their captions (k, e), which need
-        not lie in one space; a row of zeros where there is none.
-    correspondence : (N,) float
-        NaN where a pair is quarantined.
-    threshold : float
-        Pairs at or above it are trusted, those below it flagged.
-    bank : int
-        Trusted pairs that are searched; of more, a sample.
+    - ``pairs``: N pairs
+    - ``vectors`` callable: ``vectors(rows)`` of pairs (k,): unit vectors of their images (k, d) and of their captions
+      (k, e), which need not lie in one space; a row of zeros where there is none
+    - ``correspondence`` (N,) float: NaN where a pair is quarantined
+    - ``threshold``: pairs at or above it are trusted, those below it flagged
+    - ``bank``: trusted pairs that are searched; of more, a sample
     """
 
     def __init__(
@@ -160,10 +151,7 @@ class Explainer:
     def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = SHOWN) -> list[Explanation]:
         """Explanations of pairs (n,), in their order.
 
-        Raises
-        ------
-        ConfigError
-            There is no such pair.
+        Raises ConfigError: there is no such pair.
         """
         ids, found = self._checked(pair_ids), []
         for start in range(0, len(ids), _AT_ONCE):

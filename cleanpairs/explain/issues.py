@@ -10,8 +10,6 @@ import pyarrow as pa
 from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["ISSUES", "ranked_issues", "worst_pairs"]
-
 ISSUES = (
     "mismatched", "near-duplicate images, different captions", "one caption, many images", "uninformative",
     "another script",
@@ -32,16 +30,10 @@ def ranked_issues(
 ) -> pa.Table:  # fmt: skip
     """The ``count`` worst pairs of each of :data:`ISSUES`, worst first; columns of :data:`SCHEMA`.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        With ``image_group`` of near duplicates, and the reasons of quarantined pairs.
-    texts : callable
-        ``texts(rows)``: unit vectors (k, d) of the captions of some pairs (k,).
-    correspondence : (N,) float
-        NaN where quarantined. Every pair has a place in the first list, flagged or not.
-    why : callable, optional
-        One sentence for each of the pairs (k,).
+    - ``pairs``: with ``image_group`` of near duplicates, and the reasons of quarantined pairs
+    - ``texts`` callable: ``texts(rows)``: unit vectors (k, d) of the captions of some pairs (k,)
+    - ``correspondence`` (N,) float: NaN where quarantined. Every pair has a place in the first list, flagged or not
+    - ``why`` callable: one sentence for each of the pairs (k,)
     """
     y = np.asarray(correspondence, np.float64)
     worst = worst_pairs(y, count)

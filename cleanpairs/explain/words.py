@@ -19,8 +19,6 @@ from itertools import pairwise
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
-__all__ = ["NEIGHBOURS", "WordSupport"]
-
 NEIGHBOURS = 50
 NAMED = 0.05  # of the words of trusted pairs
 SHRINK = 2.0  # captions with a word that are as if they had p_w among their neighbours
@@ -34,15 +32,10 @@ _ROWS = 4096  # captions at once
 class WordSupport:
     """What B captions of U images, of trusted pairs, say of others.
 
-    Parameters
-    ----------
-    captions : sequence of B str
-    image : (B,) int64
-        Of each caption, in 0 .. U - 1.
-    asked : (S,) int64
-        Images that the rates are learned from.
-    near : (S, K) int64
-        Images that are near to each of them, -1 where there are fewer.
+    - ``captions`` sequence of B str
+    - ``image`` (B,) int64: of each caption, in 0 .. U - 1
+    - ``asked`` (S,) int64: images that the rates are learned from
+    - ``near`` (S, K) int64: images that are near to each of them, -1 where there are fewer
     """
 
     def __init__(self, captions: Sequence[str], image: np.ndarray, asked: np.ndarray, near: np.ndarray) -> None:

@@ -1,23 +1,14 @@
 """The cleaned data set: a repair plan carried out on the input, with a ledger that adds up and undoes it."""
 
+from cleanpairs.export.accounting import ExportSummary
 from cleanpairs.export.card import CardFacts
 from cleanpairs.export.diff import Change, ExportDiff, diff_export, iter_changes
 from cleanpairs.export.hub import Pushed
 from cleanpairs.export.pushing import push_export
 from cleanpairs.export.restore import RestoreSummary, restore_export
-from cleanpairs.export.summary import ExportSummary
 from cleanpairs.export.writing import export_pairs
 
 __all__ = [
-    "CardFacts",
-    "Change",
-    "ExportDiff",
-    "ExportSummary",
-    "Pushed",
-    "RestoreSummary",
-    "diff_export",
-    "export_pairs",
-    "iter_changes",
-    "push_export",
-    "restore_export",
-]
+    "CardFacts", "Change", "ExportDiff", "ExportSummary", "Pushed", "RestoreSummary", "diff_export", "export_pairs",
+    "iter_changes", "push_export", "restore_export",
+]  # fmt: skip

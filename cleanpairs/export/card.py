@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cleanpairs.core.registry import METHODS
-from cleanpairs.repair.plan import RepairPlan
+import pyarrow as pa
 
-__all__ = ["CardFacts", "dataset_card", "filled"]
+from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.registry import METHODS
+from cleanpairs.data.writing import with_image_feature
+from cleanpairs.repair.plan import RepairPlan
 
 SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
 LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**12, "1B<n<10B"))
@@ -130,4 +132,42 @@ def _versions(known: Mapping[str, str]) -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
+    return found
+
+
+def features_of(schema: pa.Schema) -> Any:
+    """The :class:`datasets.Features` of a schema, those noted in its metadata first.
+
+    Raises ConfigError: a column has a type that `datasets` does not know; it names the column.
+    """
+    from datasets import Features
+
+    try:
+        return Features.from_arrow_schema(with_image_feature(schema))
+    except (ValueError, NotImplementedError) as error:
+        for field in schema:
+            try:
+                Features.from_arrow_schema(pa.schema([field]))
+            except (ValueError, NotImplementedError):
+                raise ConfigError(
+                    f"column {field.name!r} is {field.type}, which `datasets` cannot hold: leave it out of the input, "
+                    "or export Parquet"
+                ) from error
+        raise ConfigError(f"`datasets` cannot hold these columns: {error}") from error
+
+
+def card_features(schema: pa.Schema, rows: int) -> dict[str, object]:
+    """``dataset_info`` for a card's header; empty where `datasets` does not know the types."""
+    from datasets import DatasetInfo, SplitDict, SplitInfo
+    from datasets.info import DatasetInfosDict
+    from huggingface_hub import DatasetCardData
+
+    try:
+        features = features_of(schema)
+    except ConfigError:
+        return {}
+    splits = SplitDict({"train": SplitInfo(name="train", num_examples=rows)})
+    data = DatasetCardData()
+    DatasetInfosDict({"default": DatasetInfo(features=features, splits=splits)}).to_dataset_card_data(data)
+    found: dict[str, object] = data.to_dict()
     return found

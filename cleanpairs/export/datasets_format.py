@@ -21,12 +21,10 @@ from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.arrow_io import count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.stored import IMAGE_TYPE
 from cleanpairs.data.writing import with_image_feature
-from cleanpairs.export.features import card_features, features_of
+from cleanpairs.export.card import card_features, features_of
 from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import as_schema, one_array
-
-__all__ = ["DatasetsFormat", "iter_stored", "stored_files", "with_structs"]
 
 SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
 STATE = "state.json"

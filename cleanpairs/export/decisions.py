@@ -36,8 +36,6 @@ from cleanpairs.repair.plan import (
     with_why,
 )
 
-__all__ = ["Decisions", "Infeasible", "PlanFile", "PlanInMemory", "RewrittenKeysError", "Scan", "infeasible"]
-
 _STEP = 65_536  # rows of a plan that are read at once
 _DONOR_VALUES = ("key", "original_caption", "action")
 

@@ -20,8 +20,6 @@ from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import ACTIONS
 from cleanpairs.repair.editing import write_csv
 
-__all__ = ["CHANGES", "Change", "ExportDiff", "diff_export", "iter_changes", "write_changes"]
-
 CHANGES = tuple(action for action in ACTIONS if action != "keep")
 _LINES = 8192  # of the ledger in memory at once: they are captions and numbers
 
@@ -73,27 +71,13 @@ def diff_export(
 ) -> ExportDiff:
     """What an export changed; only its ledger is read.
 
-    Parameters
-    ----------
-    out : path
-        The cleaned file; its manifest is beside it.
-    ledger : path, optional
-        Where the ledger is now; where the manifest says when None.
-    limit : int, optional
-        At most so many changes; the counts are of all.
-    actions : str or sequence of str, optional
-        Only these of rematch_text, rematch_image, drop, quarantine.
+    - ``out``: the cleaned file; its manifest is beside it
+    - ``ledger``: where the ledger is now; where the manifest says when None
+    - ``limit``: at most so many changes; the counts are of all
+    - ``actions`` str or sequence of str: only these of rematch_text, rematch_image, drop, quarantine
 
-    Returns
-    -------
-    ExportDiff
-
-    Raises
-    ------
-    ConfigError
-        An unknown action, or a negative limit.
-    DataError
-        A file is missing, the ledger is not as it was exported (SHA-256), or ``out`` has not the size that it had.
+    Raises ConfigError: an unknown action, or a negative limit; DataError: a file is missing, the ledger is not as it
+    was exported (SHA-256), or ``out`` has not the size that it had.
     """
     if limit is not None and limit < 0:
         raise ConfigError(f"limit is a number of changes, 0 or more; found {limit}")

@@ -19,8 +19,6 @@ import pyarrow as pa
 from cleanpairs.core.errors import OutputError
 from cleanpairs.ops.columns import taken
 
-__all__ = ["StoredRows"]
-
 _ROW = "row of the stored rows"  # no column of an input
 _STEP = 4096  # rows of a batch in the file: a look-up maps the batches that it needs
 

@@ -18,8 +18,6 @@ from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.export.donors import StoredRows
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
 
-__all__ = ["BATCH_ROWS", "CARD", "donor_columns", "manifest_of", "sha256_of", "write_manifest"]
-
 # Input rows in memory at once: a row may hold an image of many megabytes.
 BATCH_ROWS = 128
 DONOR_ROWS = 2048  # where only columns of images or vectors are read; readers give fewer where they are large

@@ -18,8 +18,6 @@ from cleanpairs.core.registry import Registry
 from cleanpairs.data.writing import Sink
 from cleanpairs.ops.columns import is_list
 
-__all__ = ["FORMATS", "ExportFormat", "OutTable", "Sink", "choose_format", "make_format"]
-
 
 @dataclass(frozen=True)
 class OutTable:

@@ -15,8 +15,6 @@ from typing import Literal
 
 from cleanpairs.core.errors import ConfigError, OutputError
 
-__all__ = ["Pushed", "check_push", "push_files"]
-
 
 @dataclass(frozen=True)
 class Pushed:

@@ -20,8 +20,6 @@ from cleanpairs.export.precomputed import along_captions, list_type, of_pairs, r
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values, taken
 from cleanpairs.repair.actions import NEW_CAPTION, REPAIRED, WRITTEN, acted
 
-__all__ = ["IMAGE_ROLES", "TEXT_ROLES", "Decided", "Layout", "OutBatch"]
-
 IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new image is lent
 TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
 

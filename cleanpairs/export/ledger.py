@@ -27,8 +27,6 @@ from cleanpairs.export.layout import Decided, Layout, OutBatch
 from cleanpairs.ops.columns import taken
 from cleanpairs.repair.actions import NEW_CAPTION, WRITTEN, acted
 
-__all__ = ["LEDGER_SCHEMA", "REVERSIBLE", "Ledger", "LedgerNote", "input_schema"]
-
 LEDGER_SCHEMA = pa.schema(
     [
         ("pair_id", pa.int64()),
@@ -84,11 +82,13 @@ class LedgerNote:
     @classmethod
     def read(cls, path: str | Path) -> LedgerNote:
         """The note of a ledger. Raises DataError: ``path`` cannot be read as Parquet, or holds no such note."""
-        metadata = common_schema([str(path)]).metadata or {}
-        if _NOTE_KEY not in metadata:
+        schema = common_schema([str(path)])
+        metadata = schema.metadata or {}
+        if _NOTE_KEY not in metadata or "original_columns" not in schema.names:
+            lacking = "the column 'original_columns'" if _NOTE_KEY in metadata else repr(_NOTE_KEY.decode())
             raise DataError(
-                f"{path} is no ledger that can undo an export: its Parquet metadata lacks {_NOTE_KEY.decode()!r} "
-                "(ledgers before version 1 do): export again"
+                f"{path} is no ledger that can undo an export: it lacks {lacking} (ledgers before version 1 do): "
+                "export again; the input is still where it was"
             )
         try:
             note = json.loads(metadata[_NOTE_KEY])

@@ -10,8 +10,6 @@ from cleanpairs.core.regular import read_json, reading
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.files import manifest_of, sha256_of
 
-__all__ = ["Exported", "open_export"]
-
 
 @dataclass(frozen=True)
 class Part:

@@ -10,10 +10,8 @@ import pyarrow.parquet as pq
 
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.writing import with_image_feature
-from cleanpairs.export.features import card_features
+from cleanpairs.export.card import card_features
 from cleanpairs.export.formats import OutTable, Sink
-
-__all__ = ["ParquetFormat"]
 
 
 class ParquetFormat:

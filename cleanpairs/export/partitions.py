@@ -33,8 +33,6 @@ from cleanpairs.export.ledger import Ledger
 from cleanpairs.ops.columns import as_schema
 from cleanpairs.repair.plan import counted
 
-__all__ = ["ExportWork", "Written"]
-
 ROWS = 2048  # of a batch at most: larger ones leave the processor's cache
 
 

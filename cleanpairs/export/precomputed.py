@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 
 from cleanpairs.ops.columns import flat_type, grouped, replace_values, taken
 
-__all__ = ["along_captions", "list_type", "of_pairs", "replaced_vectors", "without"]
-
 
 def list_type(kind: pa.DataType) -> pa.DataType:
     """The type of a list of scores in the cleaned file: of any number of captions, each with or without a score."""

@@ -12,8 +12,6 @@ from cleanpairs.export.files import CARD
 from cleanpairs.export.hub import Pushed, check_push, push_files
 from cleanpairs.export.opening import open_export
 
-__all__ = ["beside_card", "model_card", "push_export", "push_model"]
-
 PARQUET_NAME = "data/train-00000-of-00001.parquet"  # as the hub's own uploads are named
 # Of an earlier upload, in any of the formats: they would be read together with the new ones.
 STALE = r"\d{5,}\.(tar|parquet)|data-\d{5}\.arrow|data/train-\d+-of-\d+\.parquet|uids\.npy"
@@ -71,12 +69,7 @@ def push_export(
 
 
 def push_model(
-    folder: str | Path,
-    repo: str,
-    *,
-    about: CardFacts,
-    private: bool = True,
-    endpoint: str | None = None,
+    folder: str | Path, repo: str, *, about: CardFacts, private: bool = True, endpoint: str | None = None
 ) -> Pushed:
     """Upload a model directory (``save_pretrained``) with a model card.
 

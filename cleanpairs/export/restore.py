@@ -16,32 +16,23 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.data import ParquetSink, staged_file
-from cleanpairs.data.parquet_io import common_schema, iter_batches
+from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.export.datasets_format import iter_stored
 from cleanpairs.export.files import BATCH_ROWS
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
 from cleanpairs.export.opening import Exported, open_export
 from cleanpairs.ops.columns import filtered, taken
 
-__all__ = ["RestoreSummary", "restore_export"]
-
 
 @dataclass(frozen=True)
 class RestoreSummary:
     """``rows == unchanged + undone + returned``.
 
-    Attributes
-    ----------
-    path : Path
-        The file written.
-    rows, columns : int
-        Of that file.
-    unchanged : int
-        Rows that the export had left as they were.
-    undone : int
-        Rows that it had repaired, or taken captions from.
-    returned : int
-        Rows that it had dropped or quarantined.
+    - ``path``: the file written
+    - ``rows``, ``columns``: of that file
+    - ``unchanged``: rows that the export had left as they were
+    - ``undone``: rows that it had repaired, or taken captions from
+    - ``returned``: rows that it had dropped or quarantined
     """
 
     path: Path
@@ -69,31 +60,13 @@ def restore_export(
     too), not byte by byte: compression and row groups are our own. Rows beyond a ``limit`` with which the input was
     read were never exported and do not come back.
 
-    Parameters
-    ----------
-    out : path
-        The cleaned Parquet file, or `datasets` directory; its manifest is beside it.
-    to : path
-        Parquet to write.
-    ledger : path, optional
-        Where the ledger is now; where the manifest says when None.
-    overwrite : bool
-        Replace ``to`` if it exists.
+    - ``out``: the cleaned Parquet file, or `datasets` directory; its manifest is beside it
+    - ``to``: Parquet to write
+    - ``ledger``: where the ledger is now; where the manifest says when None
 
-    Returns
-    -------
-    RestoreSummary
-
-    Raises
-    ------
-    ConfigError
-        The export is neither Parquet nor a `datasets` directory.
-    DataError
-        A file is missing, is not as it was exported (SHA-256), or cannot be read. Nothing is written then.
-    OutputExistsError
-        ``to`` exists and ``overwrite`` is not given, or is a file of the export.
-    OutputError
-        ``to`` cannot be written.
+    Raises ConfigError: the export is neither Parquet nor a `datasets` directory; DataError: a file is missing, is not
+    as it was exported (SHA-256), or cannot be read. Nothing is written then; OutputExistsError: ``to`` exists and
+    ``overwrite`` is not given, or is a file of the export; OutputError: ``to`` cannot be written.
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:
@@ -104,12 +77,6 @@ def restore_export(
         )
     export.check_ledger()
     note = LedgerNote.read(export.ledger)
-    if "original_columns" not in common_schema([str(export.ledger)]).names:
-        raise ConfigError(
-            f"{export.out} was exported by an earlier version, whose ledger keeps nothing of an input in the format "
-            f"{note.kind!r} but its captions (original_caption in {export.ledger}): export again; the input is still "
-            "where it was"
-        )
     export.check_out()
     rows = _Rows.read(export.ledger, note.rows)
     count = 0

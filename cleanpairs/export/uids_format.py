@@ -19,8 +19,6 @@ from cleanpairs.core.registry import nearest
 from cleanpairs.core.regular import writing
 from cleanpairs.export.formats import OutTable, Sink
 
-__all__ = ["UID_COLUMN", "UID_DTYPE", "UidsFormat", "uid_array"]
-
 UID_COLUMN = "uid"
 UID_DTYPE = np.dtype("u8,u8")
 _HEX = re.compile(r"[0-9a-fA-F]{32}")

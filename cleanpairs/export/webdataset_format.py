@@ -27,20 +27,11 @@ from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.export.formats import OutTable, Sink
 from cleanpairs.ops.columns import as_schema, fresh_names
 
-__all__ = ["SHARD_ROWS", "WebDatasetFormat", "image_suffix", "json_lines", "sample_key"]
-
 SHARD_ROWS = 10_000  # as img2dataset has it
 KEY = "key"
 MAX_KEY = 80  # characters: with a suffix it fits the 100 of a plain tar header
 
-_MAGIC = {
-    b"\xff\xd8\xff": "jpg",
-    b"\x89PNG": "png",
-    b"GIF8": "gif",
-    b"BM": "bmp",
-    b"II*\x00": "tif",
-    b"MM\x00*": "tif",
-}
+_MAGIC = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp", b"II*\x00": "tif", b"MM\x00*": "tif"}
 
 
 class WebDatasetFormat:

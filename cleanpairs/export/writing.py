@@ -25,6 +25,7 @@ from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.export.accounting import (
+    ExportSummary,
     count_actions,
     extra_column,
     output_paths,
@@ -39,10 +40,7 @@ from cleanpairs.export.formats import ExportFormat, choose_format, make_format
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import REVERSIBLE, input_schema
 from cleanpairs.export.partitions import ExportWork, Written
-from cleanpairs.export.summary import ExportSummary
 from cleanpairs.repair.plan import RepairPlan
-
-__all__ = ["PARTS", "ExportSettings", "export_file", "export_pairs", "undivided"]
 
 PARTITION = 65_536  # rows of a partition, about
 PARTS = ".parts"  # behind the output's name: the folder of its parts
@@ -91,46 +89,26 @@ def export_pairs(
 ) -> ExportSummary:
     """Write the kept and repaired pairs.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        As they were read from the input, which must not have changed since.
-    plan : RepairPlan
-        For these pairs.
-    out : path
-        In the order of the input. All columns of the input, and: ``correspondence`` float32 (before the
-        repair), ``action`` (keep, rematch_text, rematch_image, recaption), ``original_caption`` (null where the caption
-        is the original one), ``source_key`` (whose caption or image it is; null where its own, or written for it),
-        ``repair_score`` float32; for a plan of plausible repairs ``sample_weight`` float32, for training: 1 for a kept
-        pair, ``confidence`` for a repaired one, which is null where undetermined.
-        A new caption stands in the text column, and its vector, where the input brings those of captions, in theirs
-        (null for a written caption); a new image in the image and the feature column. Given similarities are null where
-        either is new, and ``true_mismatch`` and ``true_key`` follow the repair; the row's key and other columns stay. A
-        row with a list of captions stays one row: wrong captions are taken out or replaced, and given similarities that
-        are lists along the captions with them; the added columns are such lists; a row without captions left is
-        dropped. Images of such rows cannot be replaced: those pairs are dropped. Beside it comes
-        ``<out>.manifest.json``: rows, bytes and SHA-256 of every file, the counts, the input's fingerprint, versions.
-    extra_columns : mapping of str to (N,) array, optional
-        More columns, one value a pair.
-    **settings
-        Of :class:`ExportSettings`, by their names.
+    - ``pairs``: as they were read from the input, which must not have changed since
+    - ``out``: in the order of the input. All columns of the input, and: ``correspondence`` float32 (before the repair),
+      ``action`` (keep, rematch_text, rematch_image, recaption), ``original_caption`` (null where the caption is the
+      original one), ``source_key`` (whose caption or image it is; null where its own, or written for it),
+      ``repair_score`` float32; for a plan of plausible repairs ``sample_weight`` float32, for training: 1 for a kept
+      pair, ``confidence`` for a repaired one, which is null where undetermined. A new caption stands in the text
+      column, and its vector, where the input brings those of captions, in theirs (null for a written caption); a new
+      image in the image and the feature column. Given similarities are null where either is new, and ``true_mismatch``
+      and ``true_key`` follow the repair; the row's key and other columns stay. A row with a list of captions stays one
+      row: wrong captions are taken out or replaced, and given similarities that are lists along the captions with them;
+      the added columns are such lists; a row without captions left is dropped. Images of such rows cannot be replaced:
+      those pairs are dropped. Beside it comes ``<out>.manifest.json``: rows, bytes and SHA-256 of every file, the
+      counts, the input's fingerprint, versions
+    - ``extra_columns`` mapping of str to (N,) array: more columns, one value a pair
+    - ``**settings``: of :class:`ExportSettings`, by their names
 
-    Returns
-    -------
-    ExportSummary
-
-    Raises
-    ------
-    ConfigError
-        Two outputs with one name, an extra column that is not (N,), or a format that cannot hold this input.
-    DataError
-        The plan is not for this data, or the input has changed since it was read.
-    OutputExistsError
-        An output exists and ``overwrite`` is not given, or is the input.
-    OutputError
-        An output cannot be written.
-    CleanpairsError
-        The counts do not add up. Nothing is published then.
+    Raises ConfigError: two outputs with one name, an extra column that is not (N,), or a format that cannot hold this
+    input; DataError: the plan is not for this data, or the input has changed since it was read; OutputExistsError: an
+    output exists and ``overwrite`` is not given, or is the input; OutputError: an output cannot be written;
+    CleanpairsError: the counts do not add up. Nothing is published then.
     """
     export = _Export(pairs.source, out, ExportSettings(**settings))
     extra = pa.table({k: extra_column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})

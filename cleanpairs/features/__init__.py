@@ -11,15 +11,6 @@ from cleanpairs.features.images import (
 from cleanpairs.features.texts import FrozenTexts, PrecomputedTexts, TextEncoder, TokenNumbers, WordsAndSentences
 
 __all__ = [
-    "FrozenTexts",
-    "ImageEncoder",
-    "ImageMatrix",
-    "PrecomputedTexts",
-    "TextEncoder",
-    "TokenNumbers",
-    "WordsAndSentences",
-    "encoded_matrix",
-    "image_matrix",
-    "pixel_matrix",
-    "resolve_image_encoder",
-]
+    "FrozenTexts", "ImageEncoder", "ImageMatrix", "PrecomputedTexts", "TextEncoder", "TokenNumbers",
+    "WordsAndSentences", "encoded_matrix", "image_matrix", "pixel_matrix", "resolve_image_encoder",
+]  # fmt: skip

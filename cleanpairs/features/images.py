@@ -22,8 +22,6 @@ from cleanpairs.features.rows import Chunk, Rows, compute_rows, digest
 if TYPE_CHECKING:  # it brings torch
     from cleanpairs.encoders.image_transform import ImageTransform
 
-__all__ = ["ImageEncoder", "ImageMatrix", "encoded_matrix", "image_matrix", "pixel_matrix", "resolve_image_encoder"]
-
 Progress = Callable[[int, int], None]
 Encode = Callable[[list[np.ndarray]], np.ndarray]  # of prepared images
 DEFAULT_SIZE = {"cnn": 64, "efficientnet_lite0": 224}
@@ -85,16 +83,10 @@ def image_matrix(
 ) -> ImageMatrix:
     """All images of ``pairs`` as one matrix.
 
-    Parameters
-    ----------
-    encoder : str
-        ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``.
-    image_size : int, optional
-        Side in pixels of the square that the encoder sees; the encoder's default when not given.
-    progress : callable, optional
-        Called as ``progress(done, total)`` after each batch.
-    cache : bool
-        Keep the result of a frozen encoder in the cache directory, and look there first.
+    - ``encoder``: ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``
+    - ``image_size``: side in pixels of the square that the encoder sees; the encoder's default when not given
+    - ``progress`` callable: called as ``progress(done, total)`` after each batch
+    - ``cache``: keep the result of a frozen encoder in the cache directory, and look there first
     """
     name = resolve_image_encoder(encoder, pairs.images.kind)
     if name == "features":

@@ -24,8 +24,6 @@ from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.core.regular import read_json
 from cleanpairs.data.atomic import staged_file
 
-__all__ = ["Chunk", "Rows", "compute_rows", "digest"]
-
 SYNC_SECONDS = 5.0
 FORMAT = 1
 

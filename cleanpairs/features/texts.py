@@ -17,8 +17,6 @@ from cleanpairs.data import Pairs, cache_dir
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.features.rows import Chunk, compute_rows, digest
 
-__all__ = ["FrozenTexts", "PrecomputedTexts", "TextEncoder", "TokenNumbers", "WordsAndSentences"]
-
 Progress = Callable[[int, int], None]
 CHUNK = 1024  # captions that are encoded in one call: where a killed run goes on
 
@@ -142,7 +140,6 @@ class PrecomputedTexts:
 
 def precomputed_text_vectors(pairs: Pairs) -> np.ndarray:
     """(N, D) vectors of the captions. Raises DataError: there are none."""
-    vectors: np.ndarray | None = getattr(pairs, "text_vectors", None)
-    if vectors is None:
+    if pairs.text_vectors is None:
         raise DataError("text_encoder='features' needs vectors of the captions, and the data has none")
-    return vectors
+    return pairs.text_vectors

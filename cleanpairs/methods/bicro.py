@@ -26,8 +26,6 @@ from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.ops.search import top_k
 from cleanpairs.trainer import EpochContext
 
-__all__ = ["BiCro", "consistency"]
-
 MAX_ANCHORS = 8192
 
 
@@ -90,12 +88,8 @@ class BiCro(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    Parameters
-    ----------
-    anchor_above : float in [0, 1]
-        Least clean probability of an anchor; at most half of the pairs are anchors.
-    noisy_weight : float
-        Weight of the noisy pairs' loss; 1 in the paper.
+    - ``anchor_above`` float in [0, 1]: least clean probability of an anchor; at most half of the pairs are anchors
+    - ``noisy_weight``: weight of the noisy pairs' loss; 1 in the paper
     """
 
     method_name: ClassVar[str] = "bicro"

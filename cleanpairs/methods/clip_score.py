@@ -55,8 +55,6 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
-__all__ = ["ClipScore"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClipScore(PairScorer):
@@ -64,30 +62,20 @@ class ClipScore(PairScorer):
 
     Parameters beside those of :class:`cleanpairs.estimators.PairScorer`:
 
-    Parameters
-    ----------
-    model : str or path
-        A CLIP or SigLIP model: a directory, or a name on the Hugging Face hub; see
-        :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. Or ``encoder``, which says the same; or one of the next
-        two. One must be given, unless the data brings vectors of both sides.
-    text_encoder : {"features"}
-        No model: the data brings vectors of both sides, of one space.
-    score_column : str
-        No model: the data brings cosines, in the column of this name. Repairs are then made only where it brings
-        vectors of both sides too.
-    revision : str, optional
-        Branch, tag or commit on the hub.
-    normalise : {"background", "csls", "none"}
-        By what the similarity is normalised: the softmax over a background, the nearest neighbours, or not at all. A
-        column of scores is taken as it is.
-    quantile : float in [0, 1), optional
-        Share of the pairs that is flagged when ``threshold`` is None. None: those that are more likely wrong; 0.3 of a
-        column of scores, where that is unknown.
-    image_encoder : {"auto", "features"}
-        "features": the vectors of the data are this model's own, of its number of dimensions. "auto": the model looks
-        at the images; the vectors are taken only where there is no image.
-    label_tau : float, optional
-        Temperature of the probability that judges repairs; the model's own when None.
+    - ``model``: a CLIP or SigLIP model: a directory, or a name on the Hugging Face hub; see
+      :class:`cleanpairs.encoders.pretrained.PretrainedCLIP`. Or ``encoder``, which says the same; or one of the next
+      two. One must be given, unless the data brings vectors of both sides
+    - ``text_encoder`` {"features"}: no model: the data brings vectors of both sides, of one space
+    - ``score_column``: no model: the data brings cosines, in the column of this name. Repairs are then made only where
+      it brings vectors of both sides too
+    - ``revision``: branch, tag or commit on the hub
+    - ``normalise`` {"background", "csls", "none"}: by what the similarity is normalised: the softmax over a background,
+      the nearest neighbours, or not at all. A column of scores is taken as it is
+    - ``quantile`` float in [0, 1): share of the pairs that is flagged when ``threshold`` is None. None: those that are
+      more likely wrong; 0.3 of a column of scores, where that is unknown
+    - ``image_encoder`` {"auto", "features"}: "features": the vectors of the data are this model's own, of its number of
+      dimensions. "auto": the model looks at the images; the vectors are taken only where there is no image
+    - ``label_tau``: temperature of the probability that judges repairs; the model's own when None
     """
 
     method_name: ClassVar[str] = "clip-score"
@@ -151,14 +139,9 @@ class ClipScore(PairScorer):
 
         See :meth:`cleanpairs.estimators.PairScorer.fit`, also for
 
-        Raises
-        ------
-        ConfigError
-            The model is not CLIP or SigLIP, or transformers is missing.
-        DataError
-            There is no such model, or it is damaged.
-        RefusedError
-            Images and captions do not depend on each other; see :mod:`cleanpairs.estimators.refusal`.
+        Raises ConfigError: the model is not CLIP or SigLIP, or transformers is missing; DataError: there is no such
+        model, or it is damaged; RefusedError: images and captions do not depend on each other; see
+        :mod:`cleanpairs.estimators.refusal`.
         """
         self.validate()
         self._forget()
@@ -283,10 +266,8 @@ class ClipScore(PairScorer):
     def encode_images(self, images: Any) -> np.ndarray:
         """Unit vectors (m, E) float32 of images.
 
-        Parameters
-        ----------
-        images : Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, E) or (m, 1, E) of this model's
-            vectors, or (m, 3, H, W) uint8 pixels
+        ``images``: Pairs or what :func:`cleanpairs.load_pairs` takes, or an array (m, E) or (m, 1, E) of this model's
+        vectors, or (m, 3, H, W) uint8 pixels.
         """
         self._fitted()
         if not isinstance(images, np.ndarray):

@@ -31,8 +31,6 @@ from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.acl import ActiveComplementaryLoss
 from cleanpairs.trainer import Correspondence, SingleNetwork, TrainingData, TrainingStage
 
-__all__ = ["CRCL"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CRCL(PairCleaner):
@@ -40,27 +38,18 @@ class CRCL(PairCleaner):
 
     Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
 
-    Parameters
-    ----------
-    refine_epochs : sequence of int
-        Epochs of the stages before the last, which only refine the labels; may be empty.
-    freeze : int
-        Epochs e_f at the start of a stage in which the labels stand still.
-    label_epochs : int or "auto" or None
-        Epochs of a stage whose probabilities enter the label; "auto": the longest refining stage; None: all.
-    beta : float in [0, 1]
-        Momentum of the labels.
-    epsilon : float in [0, 1]
-        Labels below it count as 0 in the loss; also the default threshold.
-    lam, active : float
-        Weights of the complementary loss L_r and of the active loss L_d.
-    q : float in [0, 1], optional
-        Tolerance of L_r, the same for all pairs; 1 - yhat when None.
-    correction : bool
-        Self-refining correction. Without it all labels stay 1 in the loss, and the soft correspondence is the mean
-        probability of the first ``label_epochs`` epochs of the last stage.
-    label_pass : {"eval", "batch"}
-        Where the label's probability comes from.
+    - ``refine_epochs`` sequence of int: epochs of the stages before the last, which only refine the labels; may be
+      empty
+    - ``freeze``: epochs e_f at the start of a stage in which the labels stand still
+    - ``label_epochs``: epochs of a stage whose probabilities enter the label; "auto": the longest refining stage; None:
+      all
+    - ``beta`` float in [0, 1]: momentum of the labels
+    - ``epsilon`` float in [0, 1]: labels below it count as 0 in the loss; also the default threshold
+    - ``lam``, ``active``: weights of the complementary loss L_r and of the active loss L_d
+    - ``q`` float in [0, 1]: tolerance of L_r, the same for all pairs; 1 - yhat when None
+    - ``correction``: self-refining correction. Without it all labels stay 1 in the loss, and the soft correspondence is
+      the mean probability of the first ``label_epochs`` epochs of the last stage
+    - ``label_pass`` {"eval", "batch"}: where the label's probability comes from
     """
 
     method_name: ClassVar[str] = "crcl"

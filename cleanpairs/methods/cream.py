@@ -44,8 +44,6 @@ from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.ops.matching import log_probabilities
 from cleanpairs.trainer import EpochContext
 
-__all__ = ["CREAM", "spread_cross_entropy"]
-
 CLEAN, HARD, NOISY = 0, 1, 2
 MOSTLY_CLEAN = 0.85
 TINY = 1e-6
@@ -130,16 +128,11 @@ class CREAM(WarmupCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
-    Parameters
-    ----------
-    warm_loss : {"rce", "infonce"}
-        Loss of the warm-up: cross entropy with its reverse (:mod:`cleanpairs.objectives.rce`), or without.
-    split_by : {"probability", "infonce"}
-        What is split: 1 minus the matching probability, or -log P_ii - log Q_ii.
-    clean_above : float in [0, 1]
-        Pairs with a clean probability above it in both networks are clean.
-    hard_after, noisy_after : int
-        Epochs behind the warm-up after which hard, and noisy, pairs are trained on.
+    - ``warm_loss`` {"rce", "infonce"}: loss of the warm-up: cross entropy with its reverse
+      (:mod:`cleanpairs.objectives.rce`), or without
+    - ``split_by`` {"probability", "infonce"}: what is split: 1 minus the matching probability, or -log P_ii - log Q_ii
+    - ``clean_above`` float in [0, 1]: pairs with a clean probability above it in both networks are clean
+    - ``hard_after``, ``noisy_after``: epochs behind the warm-up after which hard, and noisy, pairs are trained on
     """
 
     method_name: ClassVar[str] = "cream"

@@ -23,8 +23,6 @@ from cleanpairs.methods.splitting import Splitting, SplittingCleaner, scaled
 from cleanpairs.objectives.evidential import EvidentialLoss, evidence
 from cleanpairs.trainer import EpochContext
 
-__all__ = ["DECL", "expected_probability"]
-
 
 def expected_probability(S: Tensor, tau: float, excluded: Tensor | None = None) -> Tensor:
     """Mean of both directions of alpha_ii / sum_j alpha_ij: (B,) in (0, 1]."""
@@ -61,12 +59,8 @@ class DECL(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    Parameters
-    ----------
-    evidence_tau : float
-        Temperature of the evidence.
-    kl_weight : float
-        Weight of the divergence of wrong answers' evidence from none.
+    - ``evidence_tau``: temperature of the evidence
+    - ``kl_weight``: weight of the divergence of wrong answers' evidence from none
     """
 
     method_name: ClassVar[str] = "decl"

@@ -39,8 +39,6 @@ from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scale
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingStage
 
-__all__ = ["GSC", "geometric_loss", "structure_consistency"]
-
 
 def structure_consistency(V: Tensor, U: Tensor, y: Tensor) -> Tensor:
     """c (B,): cosine of the rows of V and U (B, B), whose columns weigh by y (B,); without gradient."""
@@ -127,16 +125,10 @@ class GSC(WarmupCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
-    Parameters
-    ----------
-    networks : {1, 2}
-        Two networks, each trained with the other's labels, are GSC+.
-    gamma : float
-        Weight of the loss within the modalities.
-    beta : float in [0, 1]
-        Weight of an epoch's figures in the labels.
-    label_pass : {"eval", "batch"}
-        Where the labels' figures come from.
+    - ``networks`` {1, 2}: two networks, each trained with the other's labels, are GSC+
+    - ``gamma``: weight of the loss within the modalities
+    - ``beta`` float in [0, 1]: weight of an epoch's figures in the labels
+    - ``label_pass`` {"eval", "batch"}: where the labels' figures come from
     """
 
     method_name: ClassVar[str] = "gsc"

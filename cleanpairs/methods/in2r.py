@@ -38,8 +38,6 @@ from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-__all__ = ["IN2R", "GraphRefiner"]
-
 WITHIN_MARGIN = 0.3
 DROPOUT = 0.1
 
@@ -132,16 +130,10 @@ class IN2R(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    Parameters
-    ----------
-    memory : int
-        Vectors of clean pairs that each network remembers.
-    neighbours : int
-        Nearest clean pairs whose partners make the target.
-    noisy_weight, within_weight : float
-        Weights of the noisy pairs' loss, and of the losses within the modalities.
-    reduction : {"mean", "sum"}
-        Whether the clean pairs' loss is the mean, or the sum, of a batch.
+    - ``memory``: vectors of clean pairs that each network remembers
+    - ``neighbours``: nearest clean pairs whose partners make the target
+    - ``noisy_weight``, ``within_weight``: weights of the noisy pairs' loss, and of the losses within the modalities
+    - ``reduction`` {"mean", "sum"}: whether the clean pairs' loss is the mean, or the sum, of a batch
     """
 
     method_name: ClassVar[str] = "in2r"

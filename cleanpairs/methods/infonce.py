@@ -11,8 +11,6 @@ from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.trainer import SingleNetwork, TrainingData
 
-__all__ = ["InfoNCE"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InfoNCE(PairCleaner):

@@ -38,9 +38,6 @@ from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-__all__ = ["L2RM", "CostNet"]
-
-
 MOST_COSTS = 1 << 24  # entries of a transport problem of the whole mismatched part; beyond, the nearest are taken
 
 
@@ -155,32 +152,20 @@ class L2RM(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    Parameters
-    ----------
-    mass : float in (0, 1]
-        Share rho of a mismatched batch that is transported.
-    transport_reg : float
-        Entropic regularisation lambda of the transport.
-    transport_tau : float
-        Temperature of the rematching loss.
-    cost : {"learned", "cosine"}
-        Cost net, or the plain 1 - S.
-    cost_lr : float
-        Learning rate of the cost net.
-    kept : int
-        Matched images in a reconstructed batch.
-    masked : bool
-        Whether the pairs of a mismatched batch may not be matched as they are.
-    divergence : {"symmetric", "kl", "infonce"}
-        Form of the rematching loss; see :class:`cleanpairs.objectives.rematching.RematchingLoss`.
-    by_mass : bool
-        Rows and columns of the plan weigh by the mass that they carried.
-    rematch_weight : float
-        Weight of the rematching loss; 0.5 is the paper's, which halves the two divergences.
-    rematch_mass : float in (0, 1]
-        Share of the mismatched pairs that ``rematch`` transports.
-    search : {"batch", "corpus"}
-        Whether a mismatched image meets the captions of a random batch, or those that suit it.
+    - ``mass`` float in (0, 1]: share rho of a mismatched batch that is transported
+    - ``transport_reg``: entropic regularisation lambda of the transport
+    - ``transport_tau``: temperature of the rematching loss
+    - ``cost`` {"learned", "cosine"}: cost net, or the plain 1 - S
+    - ``cost_lr``: learning rate of the cost net
+    - ``kept``: matched images in a reconstructed batch
+    - ``masked``: whether the pairs of a mismatched batch may not be matched as they are
+    - ``divergence`` {"symmetric", "kl", "infonce"}: form of the rematching loss; see
+      :class:`cleanpairs.objectives.rematching.RematchingLoss`
+    - ``by_mass``: rows and columns of the plan weigh by the mass that they carried
+    - ``rematch_weight``: weight of the rematching loss; 0.5 is the paper's, which halves the two divergences
+    - ``rematch_mass`` float in (0, 1]: share of the mismatched pairs that ``rematch`` transports
+    - ``search`` {"batch", "corpus"}: whether a mismatched image meets the captions of a random batch, or those that
+      suit it
     """
 
     method_name: ClassVar[str] = "l2rm"

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from cleanpairs.ops.matching import places
 
-__all__ = ["FeatureMemory", "Remembered"]
-
 
 @dataclass(frozen=True)
 class Remembered:
@@ -28,12 +26,8 @@ class Remembered:
 class FeatureMemory:
     """At most ``size`` feature pairs; the oldest make room.
 
-    Parameters
-    ----------
-    size : int
-        Feature pairs.
-    device : torch.device or str
-        Where the vectors lie.
+    - ``size``: feature pairs
+    - ``device``: where the vectors lie
     """
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:

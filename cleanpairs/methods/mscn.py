@@ -39,8 +39,6 @@ from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.scoring import as_input
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, step_seed
 
-__all__ = ["MSCN", "CorrectionNet", "meta_gradient_weights"]
-
 
 class CorrectionNet(nn.Module):
     """Similarity vectors (n, E + 1) to weights (n,) in (0, 1)."""
@@ -214,16 +212,11 @@ class MSCN(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    Parameters
-    ----------
-    meta : path, Pairs or what :func:`cleanpairs.load_pairs` takes
-        The clean meta set; at least two pairs. ``fit`` refuses without one.
-    meta_batch, meta_every : int
-        Meta pairs in a step, and at which share of the batches the second-order step is taken (one in so many).
-    meta_lr : float
-        Learning rate of the correction network.
-    lookahead : float
-        Length of the step ahead, relative to the weights' norm.
+    - ``meta``: the clean meta set; at least two pairs. ``fit`` refuses without one
+    - ``meta_batch``, ``meta_every``: meta pairs in a step, and at which share of the batches the second-order step is
+      taken (one in so many)
+    - ``meta_lr``: learning rate of the correction network
+    - ``lookahead``: length of the step ahead, relative to the weights' norm
     """
 
     method_name: ClassVar[str] = "mscn"

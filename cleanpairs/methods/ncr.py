@@ -27,8 +27,6 @@ from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.objectives.triplet import prediction
 from cleanpairs.trainer import EpochContext
 
-__all__ = ["NCR"]
-
 
 class _Rectifying(Splitting):
     def judge(self, view: EpochContext) -> np.ndarray:
@@ -46,10 +44,7 @@ class NCR(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    Parameters
-    ----------
-    noisy_weight : float
-        Weight of the noisy pairs' loss; 1 in the paper.
+    - ``noisy_weight``: weight of the noisy pairs' loss; 1 in the paper
     """
 
     method_name: ClassVar[str] = "ncr"

@@ -12,8 +12,6 @@ from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs, scores_and_n
 from cleanpairs.correspondence.similarity import one_space
 from cleanpairs.ops.normalised_similarity import Background, cosines, normalised_similarity
 
-__all__ = ["KINDS", "NormalisedScore"]
-
 KINDS = {"background": "softmax", "csls": "csls", "none": ""}  # of the method -> of the operation
 STORED = 4096  # pairs with which those that are scored later are compared
 KNOTS = 2001

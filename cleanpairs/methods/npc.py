@@ -37,8 +37,6 @@ from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.ops.search import top_k
 from cleanpairs.trainer import EpochContext
 
-__all__ = ["NPC", "negative_weight"]
-
 TINY = 1e-8
 
 
@@ -131,12 +129,8 @@ class NPC(WarmupCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.WarmupCleaner`:
 
-    Parameters
-    ----------
-    warmup : int
-        Epochs on all pairs before the memory bank is built; 0 for an ``encoder`` that is trained already.
-    bank_above : float in [0, 1]
-        Least clean probability of the memory bank's pairs.
+    - ``warmup``: epochs on all pairs before the memory bank is built; 0 for an ``encoder`` that is trained already
+    - ``bank_above`` float in [0, 1]: least clean probability of the memory bank's pairs
     """
 
     method_name: ClassVar[str] = "npc"

@@ -42,8 +42,6 @@ from cleanpairs.repair.searches import pseudo_captioning
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-__all__ = ["PC2", "PseudoClassifier"]
-
 
 class PseudoClassifier(nn.Module):
     """Cosine of a unit vector (B, E) with K learned directions, over a temperature: logits (B, K)."""
@@ -190,27 +188,17 @@ class PC2(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    Parameters
-    ----------
-    classes : int
-        Pseudo-classes K.
-    class_tau : float
-        Temperature of the pseudo-classifier.
-    class_lr : float
-        Its learning rate.
-    entropy_weight : float
-        Weight of L_ent.
-    noisy_weight, pseudo_weight : float
-        Weights of L_n (0: no pseudo-captions) and of L_pse; both 1 in the paper.
-    rectify : bool
-        Whether clean pairs have the label y_i, or 1.
-    donors : {"classes", "embeddings"}
-        By what a noisy image finds the clean one whose caption it takes: class probabilities, or its embedding.
-    search : {"batch", "corpus"}
-        Where a noisy image's caption is looked for.
-    reduction : {"mean", "sum"}
-        Whether the losses of a batch's pairs are averaged, or summed as the paper has them (eq. 6, 9): beside a sum,
-        ``entropy_weight`` counts for as many times less as there are pairs in half a batch.
+    - ``classes``: pseudo-classes K
+    - ``class_tau``: temperature of the pseudo-classifier
+    - ``class_lr``: its learning rate
+    - ``entropy_weight``: weight of L_ent
+    - ``noisy_weight``, ``pseudo_weight``: weights of L_n (0: no pseudo-captions) and of L_pse; both 1 in the paper
+    - ``rectify``: whether clean pairs have the label y_i, or 1
+    - ``donors`` {"classes", "embeddings"}: by what a noisy image finds the clean one whose caption it takes: class
+      probabilities, or its embedding
+    - ``search`` {"batch", "corpus"}: where a noisy image's caption is looked for
+    - ``reduction`` {"mean", "sum"}: whether the losses of a batch's pairs are averaged, or summed as the paper has them
+      (eq. 6, 9): beside a sum, ``entropy_weight`` counts for as many times less as there are pairs in half a batch
     """
 
     method_name: ClassVar[str] = "pc2"

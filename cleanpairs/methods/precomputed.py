@@ -20,24 +20,13 @@ from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import Background
 from cleanpairs.ops.search import TopK
 
-__all__ = [
-    "Precomputed",
-    "PrecomputedScorer",
-    "image_matrix_of",
-    "no_donors",
-    "precomputed_cosines",
-]
-
 NO_VECTOR = "its caption's vector is zero or not finite"
 
 
 class Precomputed:
     """In place of a model: the vectors of both sides, or the cosines alone, that the data brings.
 
-    Parameters
-    ----------
-    score_column : str, optional
-        With it the data may lack the vectors.
+    - ``score_column``: with it the data may lack the vectors
     """
 
     name = "the data"
@@ -56,10 +45,7 @@ class Precomputed:
     def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
         """(M, E) and (N, E) unit vectors, and pair -> what it lacks.
 
-        Raises
-        ------
-        DataError
-            The data does not bring what is asked of it.
+        Raises DataError: the data does not bring what is asked of it.
         """
         n, faults = len(pairs), {}
         if self.score_column is not None:
@@ -122,10 +108,7 @@ def _not_of_one_length(images: np.ndarray | None, texts: np.ndarray | None) -> D
 def precomputed_cosines(pairs: Pairs, column: str) -> np.ndarray:
     """(N,) float32 of the column of scores, NaN where there is none.
 
-    Raises
-    ------
-    DataError
-        There is no such column, or it holds other numbers than cosines.
+    Raises DataError: there is no such column, or it holds other numbers than cosines.
     """
     if column not in pairs.precomputed_scores:
         known = ", ".join(pairs.precomputed_scores) or "none"

@@ -18,8 +18,6 @@ from cleanpairs.methods.splitting import PAPERS
 from cleanpairs.objectives.complementary import ComplementaryLoss
 from cleanpairs.trainer import SingleNetwork, TrainingData
 
-__all__ = ["RCL"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RCL(PairCleaner):
@@ -27,12 +25,9 @@ class RCL(PairCleaner):
 
     Parameters beside those of :class:`cleanpairs.estimators.PairCleaner`:
 
-    Parameters
-    ----------
-    kind : {"log", "tan", "gce", "exp"}
-        Form of the complementary loss.
-    start, label_epochs : int
-        First and last epoch whose probabilities enter the soft correspondence (``label_epochs=None``: all to the end).
+    - ``kind`` {"log", "tan", "gce", "exp"}: form of the complementary loss
+    - ``start``, ``label_epochs``: first and last epoch whose probabilities enter the soft correspondence
+      (``label_epochs=None``: all to the end)
     """
 
     method_name: ClassVar[str] = "rcl"

@@ -42,8 +42,6 @@ from cleanpairs.repair.searches import half_replacing
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 
-__all__ = ["REPAIR", "correspondence_of_ranks"]
-
 
 def correspondence_of_ranks(c: np.ndarray, low: float, high: float) -> np.ndarray:
     """Eq. 9: rank correlations (n,) between ``low`` and ``high`` to soft correspondences (n,) float32 in [0, 1]."""
@@ -145,18 +143,11 @@ class REPAIR(SplittingCleaner):
 
     Parameters beside those of :class:`cleanpairs.methods.splitting.SplittingCleaner`:
 
-    Parameters
-    ----------
-    memory : int
-        Feature pairs M that each network remembers.
-    neighbours : int
-        Nearest texts (images) K among which a replacement is looked for.
-    eta : float in [0, 1]
-        Pairs with a clean probability below it in both networks are half-replaced.
-    noisy_weight : float
-        Weight of the loss of half-replaced pairs.
-    replace_after : int
-        Epochs before the first half-replacing, the warm-up among them; 20 in the paper's figure 7.
+    - ``memory``: feature pairs M that each network remembers
+    - ``neighbours``: nearest texts (images) K among which a replacement is looked for
+    - ``eta`` float in [0, 1]: pairs with a clean probability below it in both networks are half-replaced
+    - ``noisy_weight``: weight of the loss of half-replaced pairs
+    - ``replace_after``: epochs before the first half-replacing, the warm-up among them; 20 in the paper's figure 7
     """
 
     method_name: ClassVar[str] = "repair"

@@ -34,9 +34,6 @@ from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss, pair_loss_mean
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, TrainingStage, TrainingStrategy
 
-__all__ = ["PAPERS", "Splitting", "SplittingCleaner", "WarmupCleaner"]
-
-
 UNSPLIT = 0.45  # losses that do not split give clean probabilities from 1 down to 1 - UNSPLIT: all are clean
 
 # What the presets of the papers on SGRAF's backbones share.
@@ -218,12 +215,8 @@ def at_least_two(f: BatchOutput | None) -> bool:
 class WarmupCleaner(PairCleaner):
     """Parameters of the methods that split behind a warm-up; which strategy they train by is ``_strategy``.
 
-    Parameters
-    ----------
-    warmup : int
-        Epochs on all pairs before the first split.
-    label_epochs : int, optional
-        Epochs behind the warm-up whose labels enter the soft correspondence; all when None.
+    - ``warmup``: epochs on all pairs before the first split
+    - ``label_epochs``: epochs behind the warm-up whose labels enter the soft correspondence; all when None
     """
 
     warmup: int = whole(4, 1)
@@ -255,20 +248,14 @@ class WarmupCleaner(PairCleaner):
 class SplittingCleaner(WarmupCleaner):
     """Parameters of the methods that split as NCR does, beside those of :class:`WarmupCleaner`.
 
-    Parameters
-    ----------
-    warm_loss : {"rce", "mean", "sum", "infonce"}
-        Loss of the warm-up: cross entropy with its reverse (:mod:`cleanpairs.objectives.rce`), or without; or the
-        triplet over the mean, or the sum, of the negatives.
-    split_by : {"probability", "triplet"}
-        What is split: 1 minus the matching probability at ``tau``, or the triplet loss over the mean of the negatives.
-    clean_loss : {"rce", "triplet"}
-        Loss of a pair with the label y behind the warm-up: y times the cross entropy with its reverse, or the papers'
-        triplet of the hardest negatives with the soft margin of y.
-    margin, curve : float
-        alpha and m of the soft margin alpha (m^y - 1) / (m - 1).
-    clean_above : float in [0, 1]
-        Pairs with a clean probability above it are trained on as clean.
+    - ``warm_loss`` {"rce", "mean", "sum", "infonce"}: loss of the warm-up: cross entropy with its reverse
+      (:mod:`cleanpairs.objectives.rce`), or without; or the triplet over the mean, or the sum, of the negatives
+    - ``split_by`` {"probability", "triplet"}: what is split: 1 minus the matching probability at ``tau``, or the
+      triplet loss over the mean of the negatives
+    - ``clean_loss`` {"rce", "triplet"}: loss of a pair with the label y behind the warm-up: y times the cross entropy
+      with its reverse, or the papers' triplet of the hardest negatives with the soft margin of y
+    - ``margin``, ``curve``: alpha and m of the soft margin alpha (m^y - 1) / (m - 1)
+    - ``clean_above`` float in [0, 1]: pairs with a clean probability above it are trained on as clean
     """
 
     warm_loss: str = choice("rce", "mean", "sum", "infonce")

@@ -12,8 +12,6 @@ from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.trainer import SingleNetwork, TrainingData
 
-__all__ = ["Triplet"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Triplet(PairCleaner):
@@ -25,11 +23,7 @@ class Triplet(PairCleaner):
     Source: Faghri et al., VSE++, BMVC 2018. Parameters beside those of
     :class:`cleanpairs.estimators.PairCleaner`:
 
-    Parameters
-    ----------
-    margin : float
-    warmup : int
-        Epochs with the mean of the negatives.
+    - ``warmup``: epochs with the mean of the negatives
     """
 
     method_name: ClassVar[str] = "triplet"

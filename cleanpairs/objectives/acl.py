@@ -21,8 +21,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["ActiveComplementaryLoss"]
-
 
 @dataclass(frozen=True)
 class ActiveComplementaryLoss:
@@ -39,18 +37,11 @@ class ActiveComplementaryLoss:
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
         """Unreduced loss.
 
-        Parameters
-        ----------
-        S : (B, B) float
-            Similarity, rows are images.
-        labels : (B,) float in [0, 1]
-            Corrected soft correspondence yhat; treated as a constant.
-        excluded : (B, B) bool, optional
-            Off-diagonal entries that are no negatives.
+        - ``S`` (B, B) float: similarity, rows are images
+        - ``labels`` (B,) float in [0, 1]: corrected soft correspondence yhat; treated as a constant
+        - ``excluded`` (B, B) bool: off-diagonal entries that are no negatives
 
-        Returns
-        -------
-        (B,) float, >= 0
+        Returns (B,) float, >= 0.
         """
         y, logits = labels.detach().to(S.dtype), S / self.tau
         if excluded is not None:

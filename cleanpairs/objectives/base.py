@@ -6,8 +6,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["Objective"]
-
 
 class Objective(Protocol):
     """A per-pair loss of a batch of B pairs."""

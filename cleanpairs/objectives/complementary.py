@@ -18,8 +18,6 @@ from torch import Tensor
 
 from cleanpairs.ops.matching import log_probabilities
 
-__all__ = ["ComplementaryLoss"]
-
 
 def _log_complement(log_p: Tensor) -> Tensor:
     """log(1 - p) of log p <= 0, finite at p = 1 in value and gradient."""
@@ -30,14 +28,9 @@ def _log_complement(log_p: Tensor) -> Tensor:
 class ComplementaryLoss:
     """Complementary loss of a batch.
 
-    Parameters
-    ----------
-    tau : float
-        Temperature.
-    kind : {"log", "tan", "gce", "exp"}
-        As in the module's head.
-    power : float
-        r of "gce", in (0, 1].
+    - ``tau``: temperature
+    - ``kind`` {"log", "tan", "gce", "exp"}: as in the module's head
+    - ``power``: r of "gce", in (0, 1]
     """
 
     tau: float = 0.05

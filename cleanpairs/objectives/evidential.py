@@ -20,8 +20,6 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = ["EvidentialLoss", "evidence"]
-
 SMALLEST_TAU = 0.0125
 
 
@@ -34,17 +32,10 @@ def evidence(S: Tensor, tau: float) -> Tensor:
 class EvidentialLoss:
     """Expected squared error under the Dirichlet, and the divergence of wrong answers' evidence from none.
 
-    Parameters
-    ----------
-    tau : float
-        Temperature of the evidence, at least 0.0125: below, exp(1 / tau) and its sums leave float32.
-    kl_weight : float
-        w, the weight of the divergence. The authors let it grow over the first epochs.
+    - ``tau``: temperature of the evidence, at least 0.0125: below, exp(1 / tau) and its sums leave float32
+    - ``kl_weight``: w, the weight of the divergence. The authors let it grow over the first epochs
 
-    Raises
-    ------
-    ConfigError
-        For a smaller ``tau``.
+    Raises ConfigError: for a smaller ``tau``.
     """
 
     tau: float = 0.1

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from cleanpairs.ops.matching import log_probabilities
 
-__all__ = ["InfoNCELoss"]
-
 
 @dataclass(frozen=True)
 class InfoNCELoss:

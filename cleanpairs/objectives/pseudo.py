@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["negative_batch_entropy", "oscillation", "pseudo_caption", "pseudo_classification"]
-
 
 def pseudo_classification(logits_image: Tensor, logits_text: Tensor) -> Tensor:
     """Eq. 2: cross entropy of the image's prediction with the class of the text, (B,); logits (B, K)."""

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from cleanpairs.ops.matching import log_probabilities
 
-__all__ = ["InfoNCEWithRCE"]
-
 BOUND = 1e-7
 
 

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = ["RematchingLoss"]
-
 BOUND = 1e-10  # plan values are clipped at it before they are normalised
 
 
@@ -23,16 +21,11 @@ BOUND = 1e-10  # plan values are clipped at it before they are normalised
 class RematchingLoss:
     """Symmetric divergence of the matching probabilities from a transport plan.
 
-    Parameters
-    ----------
-    tau : float
-        Temperature of P and Q.
-    divergence : {"symmetric", "kl", "infonce"}
-        The paper's ablations beside its own: KL(R || P) alone; or -log P of the entry that the plan gave most in a row
-        (column), as if it were the pair.
-    by_mass : bool
-        A row (column) weighs by the mass that the plan moved in it, relative to the mean, instead of all alike: a row
-        that transported nothing has a near-uniform target otherwise.
+    - ``tau``: temperature of P and Q
+    - ``divergence`` {"symmetric", "kl", "infonce"}: the paper's ablations beside its own: KL(R || P) alone; or -log P
+      of the entry that the plan gave most in a row (column), as if it were the pair
+    - ``by_mass``: a row (column) weighs by the mass that the plan moved in it, relative to the mean, instead of all
+      alike: a row that transported nothing has a near-uniform target otherwise
     """
 
     tau: float = 0.05
@@ -42,23 +35,12 @@ class RematchingLoss:
     def __call__(self, S: Tensor, plan: Tensor) -> Tensor:
         """Unreduced loss.
 
-        Parameters
-        ----------
-        S : (n, m) float
-            Similarity, rows are images; n, m >= 1.
-        plan : (n, m) float, >= 0
-            Transported mass; a constant.
+        - ``S`` (n, m) float: similarity, rows are images; n, m >= 1
+        - ``plan`` (n, m) float, >= 0: transported mass; a constant
 
-        Returns
-        -------
-        (n,) float, >= 0
-            Of row i and column i together. A rectangular batch has no column i: each row then bears the columns' mean,
-            so that the mean of the result is that of the rows and that of the columns in any case.
-
-        Raises
-        ------
-        ConfigError
-            If the shapes differ.
+        Returns (n,) float, >= 0: of row i and column i together. A rectangular batch has no column i: each row then
+        bears the columns' mean, so that the mean of the result is that of the rows and that of the columns in any case.
+        Raises ConfigError: if the shapes differ.
         """
         if S.shape != plan.shape:
             raise ConfigError(f"plan must have the shape of S {tuple(S.shape)}, found {tuple(plan.shape)}")

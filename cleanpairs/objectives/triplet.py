@@ -18,8 +18,6 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError
 
-__all__ = ["TripletLoss", "pair_loss_mean", "prediction", "soft_margin"]
-
 
 def soft_margin(labels: Tensor, margin: float = 0.2, curve: float = 10.0) -> Tensor:
     """alpha (m^y - 1) / (m - 1): labels (B,) in [0, 1] to margins (B,) in [0, ``margin``]."""
@@ -30,13 +28,9 @@ def soft_margin(labels: Tensor, margin: float = 0.2, curve: float = 10.0) -> Ten
 class TripletLoss:
     """Triplet loss of a batch.
 
-    Parameters
-    ----------
-    margin, curve : float
-        alpha and m.
-    negatives : {"hard", "mean", "sum"}
-    tau : float
-        Not part of the loss: the temperature of the matching probability that goes with it.
+    - ``margin``, ``curve``: alpha and m
+    - ``negatives`` {"hard", "mean", "sum"}
+    - ``tau``: not part of the loss: the temperature of the matching probability that goes with it
     """
 
     margin: float = 0.2
@@ -51,18 +45,11 @@ class TripletLoss:
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
         """Unreduced loss.
 
-        Parameters
-        ----------
-        S : (B, B) float
-            Similarity, rows are images.
-        labels : (B,) float in [0, 1]
-            Soft correspondence; 1 gives the whole margin.
-        excluded : (B, B) bool, optional
-            Off-diagonal entries that are no negatives.
+        - ``S`` (B, B) float: similarity, rows are images
+        - ``labels`` (B,) float in [0, 1]: soft correspondence; 1 gives the whole margin
+        - ``excluded`` (B, B) bool: off-diagonal entries that are no negatives
 
-        Returns
-        -------
-        (B,) float, >= 0
+        Returns (B,) float, >= 0.
         """
         alpha = soft_margin(labels.to(S.dtype), self.margin, self.curve)
         none = torch.eye(len(S), dtype=torch.bool, device=S.device)
@@ -97,12 +84,8 @@ def prediction(S: Tensor, excluded: Tensor | None = None, margin: float = 0.2) -
 
     With l_i of :func:`pair_loss_mean`, r_i = [1 - l_i / (2 margin)]_+ over its mean in the best tenth.
 
-    Parameters
-    ----------
-    S : (B, B) float
-        Similarity, rows are images.
-    excluded : (B, B) bool, optional
-        Off-diagonal entries that are no negatives.
+    - ``S`` (B, B) float: similarity, rows are images
+    - ``excluded`` (B, B) bool: off-diagonal entries that are no negatives
     """
     with torch.no_grad():
         satisfied = (1 - pair_loss_mean(S, excluded, margin) / (2 * margin)).clamp_min(0)  # (B,)

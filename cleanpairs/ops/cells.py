@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["NONE", "NULL", "codes", "list_codes", "list_lengths", "readable"]
-
 NULL = np.uint64(0x9E6B3D1F5A77C8E1)
 """The code of a cell that is null."""
 NONE = np.empty(0, np.uint64)

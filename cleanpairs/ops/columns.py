@@ -8,19 +8,6 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-__all__ = [
-    "as_schema",
-    "filtered",
-    "flat_type",
-    "fresh_names",
-    "grouped",
-    "is_list",
-    "one_array",
-    "recast",
-    "replace_values",
-    "taken",
-]
-
 # What pyarrow 26 casts to invalid arrays: views of lists with nulls, and slices of lists of the type null.
 _MISCAST = re.compile(r"list_view|(?<!not )\bnull\b")
 

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["LogProbabilities", "duplicate_mask", "log_probabilities", "matching_probability", "places", "unit_rows"]
-
 
 @dataclass(frozen=True)
 class LogProbabilities:

@@ -38,8 +38,6 @@ from cleanpairs.ops.search import prepare
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["EXACT_UP_TO", "KINDS", "TAU", "Background", "balanced", "cosines", "normalised_similarity"]
-
 KINDS = ("softmax", "csls")
 TAU = 0.01  # where CLIP ends: its logit scale is cut at 100
 EXACT_UP_TO = 50_000  # background pairs

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError
 
-__all__ = ["average_ranks", "rank_correlation"]
-
 BLOCK = 1 << 20  # distances that are held at a time, for images and texts each
 
 

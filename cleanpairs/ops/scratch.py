@@ -19,8 +19,6 @@ import numpy as np
 
 from cleanpairs.core.errors import OutputError
 
-__all__ = ["MEMORY", "Buckets", "Scratch", "is_mapped", "release"]
-
 
 class Scratch:
     """Makes arrays: in memory, or where ``folder`` is given in files there.

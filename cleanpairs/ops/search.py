@@ -28,8 +28,6 @@ import numpy as np
 
 from cleanpairs.ops.scratch import MEMORY, Scratch, release
 
-__all__ = ["FLAT_UP_TO", "LEAST_RECALL", "Prepared", "SearchNote", "TopK", "prepare", "recall_at", "top_k"]
-
 FLAT_UP_TO = 100_000  # bank rows
 FLAT_PRODUCTS = 2 * 10**9  # of queries and rows: of 512 numbers, some 25 seconds of one core
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample
@@ -73,14 +71,9 @@ class SearchNote:
 class TopK:
     """The ``k`` nearest bank rows of every query, best first.
 
-    Attributes
-    ----------
-    scores : (n, k) float32
-        Inner products, falling along a row; ``-inf`` where the bank has fewer than ``k`` rows.
-    indices : (n, k) int64
-        Bank rows; ``-1`` where there is none.
-    note : SearchNote or None
-        How they were found; None where they were not searched for here.
+    - ``scores`` (n, k) float32: inner products, falling along a row; ``-inf`` where the bank has fewer than ``k`` rows
+    - ``indices`` (n, k) int64: bank rows; ``-1`` where there is none
+    - ``note``: how they were found; None where they were not searched for here
     """
 
     scores: np.ndarray

@@ -33,8 +33,6 @@ import numpy as np
 from cleanpairs.core.errors import DataError
 from cleanpairs.ops.scratch import is_mapped, release
 
-__all__ = ["SparsePlan", "sparse_transport"]
-
 EVERY = 5  # iterations between two looks at the error
 LEAP = (1e-6, 1e6)  # ratios beyond which a step is the plain one
 DEEPEST = 650.0  # lambda at the least: exp(-DEEPEST) times any sum of masses is a normal float64

@@ -32,8 +32,6 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError
 
-__all__ = ["TransportPlan", "partial_transport"]
-
 EVERY = 10  # iterations between two looks at the error
 OMEGA = 1.5
 EMPTY = 1e-30  # mass of a virtual row and column that have none (rho = 1): its logarithm is finite

@@ -26,6 +26,7 @@ __all__ = ["Chance", "Repairs", "decide_repairs"]
 _UNSURE, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7
 DIRTIER = 0.02  # by which the expected share of mismatched pairs may rise above that of the kept ones
 _ROWS = 1 << 14  # vectors that are read at once
+_RANKS = 1 << 20  # into which ranks are counted: most edges have one of a few
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ class _Candidates:
         """
         best = np.full(len(self.own), -np.inf, np.float32)
         sure, unsure = np.zeros(len(self.own), bool), np.zeros(len(self.own), bool)
-        self._per_rank = np.zeros(1 << 16, np.int64)
+        self._per_rank = np.zeros(_RANKS, np.int64)
         for s in self._blocks():
             row = self.edges.row[s]
             np.maximum.at(best, row, self.paired.score[s])
@@ -237,7 +238,7 @@ class _Candidates:
             sure[row[good[~below]]] = True
             unsure[row[good[below]]] = True
             rank = self._rank(s, good[~below], confidence[~below])
-            self._per_rank += np.bincount(_falling(rank), minlength=1 << 16)
+            self._per_rank += np.bincount(_falling(rank), minlength=_RANKS)
         return best, sure, unsure
 
     def _below(self, confidence: np.ndarray) -> np.ndarray:
@@ -298,8 +299,8 @@ class _Candidates:
 
 
 def _falling(rank: np.ndarray) -> np.ndarray:
-    """The leading half of a key that falls where ``rank`` (b,) float32 rises: equal ranks have equal ones."""
-    return np.asarray((_falling_bits(rank) >> 16).astype(np.int64))
+    """The leading bits of a key that falls where ``rank`` (b,) float32 rises: equal ranks have equal ones."""
+    return np.asarray((_falling_bits(rank) // np.uint32((1 << 32) // _RANKS)).astype(np.int64))
 
 
 def _falling_bits(values: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from cleanpairs.repair.candidates import Edges
 
 __all__ = ["BUCKET", "EdgeScorer", "PairGraph", "Paired", "bucket_bounds", "pair_edges"]
 
-BUCKET = 1 << 22  # edges that are sorted at once
+BUCKET = 1 << 20  # edges that are sorted at once
 _SCATTERED = 1 << 18  # edges that are written out of order at once
 
 EdgeScorer = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]

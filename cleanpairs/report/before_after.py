@@ -21,9 +21,7 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.report.outcome import PlanLike
-
-__all__ = ["before_after_figure"]
+from cleanpairs.repair.plan import RepairPlan
 
 _WIDTH, _PICTURE, _LINE, _PADDING = 2.6, 1.5, 0.19, 0.12  # of one card, in inches
 _RED, _GREEN, _FAINT, _RULE = "#9b3a28", "#0f6b4f", "#666d76", "#dfe3e8"
@@ -32,7 +30,7 @@ _LONGEST = 90  # characters of a caption
 
 def before_after_figure(
     pairs: Pairs,
-    plan: PlanLike,
+    plan: RepairPlan,
     out: str | Path,
     *,
     pair_ids: Sequence[int] | None = None,
@@ -41,23 +39,13 @@ def before_after_figure(
 ) -> Path:
     """Write a PNG of repaired pairs: image, caption before (struck through), caption after, scores.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        N pairs with pictures.
-    plan : RepairPlan
-        Of these pairs.
-    out : path
-        The PNG file.
-    pair_ids : sequence of int, optional
-        Which repairs (action ``rematch_text``) to show; by default the ``count`` surest whose pictures differ.
+    - ``pairs``: N pairs with pictures
+    - ``out``: the PNG file
+    - ``pair_ids`` sequence of int: which repairs (action ``rematch_text``) to show; by default the ``count`` surest
+      whose pictures differ
 
-    Raises
-    ------
-    DataError
-        The data has no pictures, a picture cannot be read, or the plan gives no pair another caption.
-    ConfigError
-        A pair in ``pair_ids`` gets no other caption.
+    Raises DataError: the data has no pictures, a picture cannot be read, or the plan gives no pair another caption;
+    ConfigError: a pair in ``pair_ids`` gets no other caption.
     """
     table = plan.table.sort_by("pair_id")
     if table.num_rows != len(pairs):

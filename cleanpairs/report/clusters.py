@@ -19,8 +19,6 @@ from cleanpairs.report.gallery import Gallery, card_of, load_shown
 from cleanpairs.report.outcome import Outcome
 from cleanpairs.report.pictures import Pictures
 
-__all__ = ["clusters"]
-
 LEAST, MOST = 30, 8  # flagged pairs; groups
 SAMPLE, COMPARED = 20_000, 2000  # flagged pairs that are divided, of more; those that silhouettes are of
 SHOWN, NAMED = 3, 3  # cards, and words, of a group

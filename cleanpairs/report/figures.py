@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -15,13 +15,6 @@ from matplotlib.figure import Figure
 from sklearn.metrics import precision_recall_curve
 
 from cleanpairs.report.plots import COLOURS, plot_scores, plot_training, series
-
-__all__ = [
-    "comparison_figure",
-    "histogram_figure",
-    "learning_figure",
-    "precision_recall_figure",
-]
 
 _STYLE: Any = {
     "axes.edgecolor": "#9aa0a8",
@@ -40,36 +33,31 @@ _STYLE: Any = {
 
 def histogram_figure(correspondence: np.ndarray, threshold: float, truth: np.ndarray | None) -> str:
     """:func:`cleanpairs.report.plots.plot_scores`."""
-    with mpl.rc_context(_STYLE):
-        figure, ax = _figure()
-        plot_scores(correspondence, threshold, truth=truth, ax=ax)
-        return _data_address(figure)
+    return _drawn(lambda ax: plot_scores(correspondence, threshold, truth=truth, ax=ax))
 
 
 def learning_figure(metrics: Sequence[Mapping[str, Any]]) -> str | None:
     """:func:`cleanpairs.report.plots.plot_training`; None without validation: a loss alone says nothing."""
     if not np.isfinite(series(metrics, "val_rsum")).any():
         return None
-    with mpl.rc_context(_STYLE):
-        figure, ax = _figure()
-        plot_training(metrics, ax=ax)
-        return _data_address(figure)
+    return _drawn(lambda ax: plot_training(metrics, ax=ax))
 
 
 def comparison_figure(given: np.ndarray, correspondence: np.ndarray, name: str, threshold: float) -> str:
     """Where pairs lie by two scores, (n,) finite each: a grid of counts, darker = more, by powers of ten."""
-    with mpl.rc_context(_STYLE):
-        figure, ax = _figure()
+
+    def draw(ax: Axes) -> None:
         counts, x, y = np.histogram2d(given, correspondence, bins=40, range=(_range(given), (0.0, 1.0)))
         mesh = ax.pcolormesh(
             x, y, np.where(counts > 0, counts, np.nan).T, norm=LogNorm(1, max(counts.max(), 2)), cmap="Blues",
             rasterized=True,
         )  # fmt: skip
-        figure.colorbar(mesh, ax=ax, label="pairs")
+        ax.figure.colorbar(mesh, ax=ax, label="pairs")
         ax.axhline(threshold, color="#111", linewidth=1.2, linestyle=(0, (4, 2)))
         ax.set_xlabel(name.replace("$", r"\$"))
         ax.set_ylabel("correspondence")
-        return _data_address(figure)
+
+    return _drawn(draw)
 
 
 def _range(values: np.ndarray) -> tuple[float, float]:
@@ -84,8 +72,8 @@ def precision_recall_figure(correspondence: np.ndarray, threshold: float, truth:
     precision, recall, _ = precision_recall_curve(truth, -correspondence)
     keep = np.unique(np.linspace(0, len(recall) - 1, 400).astype(int))  # a curve of a million points looks the same
     flagged = correspondence < threshold
-    with mpl.rc_context(_STYLE):
-        figure, ax = _figure()
+
+    def draw(ax: Axes) -> None:
         ax.plot(recall[keep], precision[keep], color=COLOURS["kept"], linewidth=1.6, label="every threshold")
         if flagged.any():
             hits = (flagged & truth).sum()
@@ -96,16 +84,15 @@ def precision_recall_figure(correspondence: np.ndarray, threshold: float, truth:
         ax.set_xlabel("recall: share of the mismatched pairs that is flagged")
         ax.set_ylabel("precision of the flags")
         ax.legend(loc="lower center", ncols=3, bbox_to_anchor=(0.5, 1.0), handlelength=1.4)
-        return _data_address(figure)
+
+    return _drawn(draw)
 
 
-def _figure() -> tuple[Figure, Axes]:
-    """A figure outside pyplot's global state, so that a notebook's own figures stay as they are."""
-    figure = Figure(figsize=(5.6, 3.3), layout="constrained")
-    return figure, figure.add_subplot()
-
-
-def _data_address(figure: Figure) -> str:
+def _drawn(draw: Callable[[Axes], object]) -> str:
+    """A figure as a data address; outside pyplot's global state, so that a notebook's own figures stay as they are."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(5.6, 3.3), layout="constrained")
+        draw(figure.add_subplot())
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

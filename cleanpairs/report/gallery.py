@@ -12,8 +12,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.outcome import Outcome
 from cleanpairs.report.pictures import Pictures
 
-__all__ = ["Card", "Gallery", "card_of", "galleries", "load_shown"]
-
 
 @dataclass(frozen=True)
 class Card:

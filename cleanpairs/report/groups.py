@@ -11,8 +11,6 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.outcome import Outcome
 from cleanpairs.report.pictures import Pictures
 
-__all__ = ["Donor", "Group", "Groups", "duplicate_images", "duplicate_texts", "reused_donors"]
-
 PICTURES, CAPTIONS = 6, 4  # of a group that are shown
 
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.repair.actions import REPAIRED
-
-__all__ = ["KINDS", "Outcome", "PlanLike", "ScoresLike", "outcome_of"]
+from cleanpairs.repair.plan import RepairPlan
 
 # Kind of outcome -> the actions of a plan (or of scores alone: "flagged") that it sums up.
 KINDS: dict[str, tuple[str, ...]] = {
@@ -31,14 +30,6 @@ class ScoresLike(Protocol):
     @property
     def correspondence(self) -> np.ndarray:
         """(N,) float, in pair_id order."""
-
-
-class PlanLike(Protocol):
-    """Anything with the repair plan's ``table``; see docs/architecture.md."""
-
-    @property
-    def table(self) -> pa.Table:
-        """N rows, one a pair."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +79,11 @@ class Outcome:
 
 
 def outcome_of(
-    scores: pa.Table | ScoresLike, threshold: float, plan: PlanLike | None, truth: np.ndarray | None
+    scores: pa.Table | ScoresLike, threshold: float, plan: RepairPlan | None, truth: np.ndarray | None
 ) -> Outcome:
     """Bring scores, plan and truth together.
 
-    Raises
-    ------
-    DataError
-        They are not about the same pairs.
+    Raises DataError: they are not about the same pairs.
     """
     correspondence, reasons = _scores(scores)
     n = len(correspondence)
@@ -108,16 +96,11 @@ def outcome_of(
         action = np.where(np.isfinite(correspondence), np.where(below, "flagged", "keep"), "quarantine").astype(object)
         empty = np.full(n, np.nan)
         return _outcome(correspondence, threshold, action, reasons, np.full(n, -1), [None] * n, empty, truth)
-    table = plan.table.sort_by("pair_id")
-    if not np.array_equal(table["pair_id"].to_numpy(), np.arange(n)):
+    table = plan.table
+    if table.num_rows != n:
         raise DataError(f"the plan has {table.num_rows} pairs and is not about the {n} pairs of the scores")
     action = np.array(table["action"].to_pylist(), dtype=object)
-    unknown = set(action.tolist()) - set(_KIND_OF)
-    if unknown:
-        raise DataError(f"the plan holds the unknown action {min(unknown)!r} (known: {', '.join(_KIND_OF)})")
     donor = table["donor_pair_id"].fill_null(-1).to_numpy()
-    if n and (donor.min() < -1 or donor.max() >= n):
-        raise DataError(f"the plan names donors beyond its {n} pairs")
     repair_score = table["repair_score"].cast(pa.float64()).fill_null(np.nan).to_numpy()
     why, captions = table["reason"].to_pylist(), table["caption"].to_pylist()
     return _outcome(correspondence, threshold, action, why, donor, captions, repair_score, truth)

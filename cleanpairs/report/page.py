@@ -19,19 +19,18 @@ from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.report.clusters import clusters
 from cleanpairs.report.figures import histogram_figure, learning_figure, precision_recall_figure
 from cleanpairs.report.gallery import galleries
 from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
-from cleanpairs.report.outcome import Outcome, PlanLike, ScoresLike, outcome_of
+from cleanpairs.report.outcome import Outcome, ScoresLike, outcome_of
 from cleanpairs.report.pictures import Pictures
 from cleanpairs.report.precomputed import compare_scores, precomputed_scores
 from cleanpairs.report.slices import caption_lengths, slice_tables
 from cleanpairs.report.story import flattened, story
 from cleanpairs.report.summary import count_rows, detection_tiles, number, reason_rows, share
 from cleanpairs.report.verdict import verdict
-
-__all__ = ["MAX_BYTES", "ReportFacts", "write_report"]
 
 MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
 SHEET_SIZES = (240, 160, 96)  # longest side of the audit's pictures, pixels: the first that fits
@@ -80,7 +79,7 @@ def write_report(
     scores: pa.Table | ScoresLike,
     threshold: float,
     pairs: Pairs | None = None,
-    plan: PlanLike | None = None,
+    plan: RepairPlan | None = None,
     truth: np.ndarray | None = None,
     overwrite: bool = False,
     **about: Any,
@@ -91,36 +90,18 @@ def write_report(
     and pictures that it carries itself. It can be read without the script, which sorts, filters and labels. The same
     arguments give the same bytes.
 
-    Parameters
-    ----------
-    out : path
-        The HTML file; written beside and renamed.
-    title : str
-        Of the page.
-    scores : Table or object with ``correspondence`` (N,)
-        The scores table; low = bad, null or NaN where quarantined. Other columns of floats are scores to compare with,
-        as ``pairs.precomputed_scores`` is.
-    threshold : float
-        In [0, 1]; pairs below it are flagged.
-    pairs : Pairs, optional
-        The N pairs; without them no picture and no caption is shown.
-    plan : RepairPlan, optional
-        Without it, pairs below the threshold are shown as flagged, and nothing as repaired or dropped.
-    truth : (N,) bool, optional
-        True where a pair is known to be wrong.
-    overwrite : bool
-        Replace an existing file.
-    **about
-        Of :class:`ReportFacts`, by their names.
+    - ``out``: the HTML file; written beside and renamed
+    - ``scores`` Table or object with ``correspondence`` (N,): the scores table; low = bad, null or NaN where
+      quarantined. Other columns of floats are scores to compare with, as ``pairs.precomputed_scores`` is
+    - ``threshold``: in [0, 1]; pairs below it are flagged
+    - ``pairs``: the N pairs; without them no picture and no caption is shown
+    - ``plan``: without it, pairs below the threshold are shown as flagged, and nothing as repaired or dropped
+    - ``truth`` (N,) bool: True where a pair is known to be wrong
+    - ``**about``: of :class:`ReportFacts`, by their names
 
-    Raises
-    ------
-    ConfigError
-        The input has no such column to slice by.
-    DataError
-        Scores, pairs, plan, truth and audit are not about the same pairs; slices or an audit without pairs.
-    OutputExistsError
-        The file exists, and ``overwrite`` was not asked for.
+    Raises ConfigError: the input has no such column to slice by; DataError: scores, pairs, plan, truth and audit are
+    not about the same pairs; slices or an audit without pairs; OutputExistsError: the file exists, and ``overwrite``
+    was not asked for.
     """
     facts = ReportFacts(**about)
     outcome = outcome_of(scores, threshold, plan, truth)
@@ -146,7 +127,7 @@ def write_report(
     return out
 
 
-def _fixed(facts: ReportFacts, outcome: Outcome, pairs: Pairs | None, plan: PlanLike | None) -> dict[str, Any]:
+def _fixed(facts: ReportFacts, outcome: Outcome, pairs: Pairs | None, plan: RepairPlan | None) -> dict[str, Any]:
     """What does not depend on how many pairs are shown."""
     info, settings = facts.info or {}, facts.settings or {}
     return {

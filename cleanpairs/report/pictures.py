@@ -10,8 +10,6 @@ import numpy as np
 from cleanpairs.audit.fragment import thumbnail
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["THUMBNAIL", "Pictures"]
-
 THUMBNAIL = 160  # longest side in pixels: shown at half of it on a dense screen
 READ_AT_ONCE = 64
 _PREFIX = "data:image/jpeg;base64,"

@@ -21,8 +21,6 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
 
-__all__ = ["CHOICES", "COLOURS", "choose_pairs", "plot_pairs", "plot_scores", "plot_training"]
-
 COLOURS = {  # told apart by colour-blind readers too
     "kept": "#2f6fb0",
     "repaired": "#1b9e77",
@@ -39,26 +37,13 @@ def plot_scores(
 ) -> Axes:
     """Histogram of the correspondence, with the threshold.
 
-    Parameters
-    ----------
-    correspondence : (N,) float in [0, 1]
-        NaN (quarantined) is left out.
-    threshold : float in [0, 1]
-        Pairs below it are flagged.
-    truth : (N,) bool, optional
-        True where a pair is known to be wrong: the bars are split by it.
-    ax : Axes, optional
-        To draw on; new ones by default.
+    - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) is left out
+    - ``threshold`` float in [0, 1]: pairs below it are flagged
+    - ``truth`` (N,) bool: True where a pair is known to be wrong: the bars are split by it
+    - ``ax``: to draw on; new ones by default
 
-    Returns
-    -------
-    Axes
-        The counts are on a logarithmic axis where one bin would flatten all others.
-
-    Raises
-    ------
-    DataError
-        ``truth`` is of other pairs.
+    Returns Axes: the counts are on a logarithmic axis where one bin would flatten all others.
+    Raises DataError: ``truth`` is of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     known = np.isfinite(y)
@@ -102,17 +87,11 @@ def plot_scores(
 def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
     """Loss by epoch and, where validated, rSum on an axis of its own; stages, which start afresh, apart.
 
-    Parameters
-    ----------
-    metrics : sequence of mappings
-        One an epoch, with ``loss``, ``val_rsum`` and ``stage``; ``history_`` of an estimator.
-    ax : Axes, optional
-        To draw on; new ones by default.
+    - ``metrics`` sequence of mappings: one an epoch, with ``loss``, ``val_rsum`` and ``stage``; ``history_`` of an
+      estimator
+    - ``ax``: to draw on; new ones by default
 
-    Returns
-    -------
-    Axes
-        Those of the loss. Epochs without a figure are left out.
+    Returns Axes: those of the loss. Epochs without a figure are left out.
     """
     ax = _new_axes() if ax is None else ax
     lines = []
@@ -160,31 +139,14 @@ def plot_pairs(
 ) -> np.ndarray:
     """Pictures with their captions and scores.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        N pairs.
-    correspondence : (N,) float
-        Of them; NaN where quarantined.
-    threshold : float in [0, 1]
-        Pairs below it are marked as flagged.
-    which : {"worst", "borderline", "best", "random"}, or pair_ids
-    count : int
-        How many at most.
-    axes : sequence of Axes, optional
-        To draw on, one a pair; new ones, four in a row, by default.
+    - ``correspondence`` (N,) float: of them; NaN where quarantined
+    - ``threshold`` float in [0, 1]: pairs below it are marked as flagged
+    - ``which`` {"worst", "borderline", "best", "random"}, or pair_ids
+    - ``count``: how many at most
+    - ``axes`` sequence of Axes: to draw on, one a pair; new ones, four in a row, by default
 
-    Returns
-    -------
-    (k,) array of Axes
-        A pair without a readable picture has its caption alone.
-
-    Raises
-    ------
-    ConfigError
-        Unknown ``which``, no such pair, or fewer axes than pairs.
-    DataError
-        Scores of other pairs.
+    Returns (k,) array of Axes: a pair without a readable picture has its caption alone.
+    Raises ConfigError: unknown ``which``, no such pair, or fewer axes than pairs; DataError: scores of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     if len(y) != len(pairs):

@@ -18,8 +18,6 @@ from cleanpairs.report.gallery import Gallery, card_of
 from cleanpairs.report.outcome import Outcome
 from cleanpairs.report.pictures import Pictures
 
-__all__ = ["Comparison", "compare_scores", "precomputed_scores"]
-
 MOST = 4  # scores that are compared
 OWN = {"pair_id", "correspondence"}  # numbers of the scores table that are no other score
 
@@ -57,10 +55,7 @@ def compare_scores(
 
     The pairs that disagree most are those whose ranks by the two scores are furthest apart, ``count`` each way.
 
-    Raises
-    ------
-    DataError
-        A score is about another number of pairs.
+    Raises DataError: a score is about another number of pairs.
     """
     out = []
     for name, values in given.items():

@@ -17,8 +17,6 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.outcome import Outcome
 
-__all__ = ["SliceRow", "SliceTable", "caption_lengths", "slice_tables"]
-
 TOP = 20  # values shown; the rest is summed up
 MANY = 20  # distinct numbers; more are put into ranges
 RANGES = 6
@@ -52,12 +50,8 @@ def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list
     Text, numbers, dates and booleans can be sliced by. Of many different numbers there are ranges that hold about as
     many rows each.
 
-    Raises
-    ------
-    ConfigError
-        The input has no such column, or it holds lists, structs or bytes.
-    DataError
-        The pairs were only ever in memory, so there are no columns.
+    Raises ConfigError: the input has no such column, or it holds lists, structs or bytes; DataError: the pairs were
+    only ever in memory, so there are no columns.
     """
     if not columns:
         return []

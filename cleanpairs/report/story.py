@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.registry import BACKBONES, METHODS
-from cleanpairs.report.outcome import Outcome, PlanLike
-
-__all__ = ["flattened", "story"]
+from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.report.outcome import Outcome
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -28,16 +27,12 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def story(
-    info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Outcome, plan: PlanLike | None
+    info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Outcome, plan: RepairPlan | None
 ) -> list[tuple[str, str]]:
     """(Heading, sentence) of what is known; nothing is said of the rest.
 
-    Parameters
-    ----------
-    info : mapping
-        run.json: ``method``, ``input``, ``result``, ``seed``, ``device``, ``precision``.
-    settings : mapping
-        Name -> value of the estimator's parameters, out of the run's recipe.
+    - ``info``: run.json: ``method``, ``input``, ``result``, ``seed``, ``device``, ``precision``
+    - ``settings``: name -> value of the estimator's parameters, out of the run's recipe
     """
     told = [
         ("Data", _data(info.get("input") or {})),
@@ -112,11 +107,10 @@ def _threshold(info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Ou
     return f"{value}, as the settings say."
 
 
-def _repair(plan: PlanLike | None) -> str:
+def _repair(plan: RepairPlan | None) -> str:
     if plan is None:
         return ""
-    settings: Mapping[str, Any] = getattr(plan, "settings", None) or {}
-    least = getattr(plan, "min_repair_score", None)
+    settings, least = plan.settings, plan.min_repair_score
     plain = {k: v for k, v in settings.items() if isinstance(v, str | int | float)}  # no records of searches
     parts = [f"{k.replace('_', ' ')} {v}" for k, v in plain.items()]
     if least is not None:

@@ -11,8 +11,6 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from cleanpairs.data.display import visible
 from cleanpairs.report.outcome import Outcome
 
-__all__ = ["count_rows", "detection_tiles", "number", "reason_rows", "share"]
-
 MAX_REASONS = 12  # rows of the table of reasons; the rest is summed up
 
 

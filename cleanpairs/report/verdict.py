@@ -11,10 +11,8 @@ import numpy as np
 from cleanpairs.correspondence.calibration import Calibration, Estimate
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.actions import REPAIRED, acted
-from cleanpairs.repair.plan import wrong_in_output
-from cleanpairs.report.outcome import Outcome, PlanLike
-
-__all__ = ["Verdict", "verdict"]
+from cleanpairs.repair.plan import RepairPlan, wrong_in_output
+from cleanpairs.report.outcome import Outcome
 
 STAGES = ("as it came", "kept", "kept and repaired")
 UNDETERMINED = "undetermined"
@@ -29,17 +27,13 @@ class Verdict:
 
 
 def verdict(
-    outcome: Outcome, plan: PlanLike | None, pairs: Pairs | None, result: Mapping[str, Any],
+    outcome: Outcome, plan: RepairPlan | None, pairs: Pairs | None, result: Mapping[str, Any],
     calibration: Calibration | None,
 ) -> Verdict | None:  # fmt: skip
     """What is estimated, and what is known where the truth is; None of no pairs.
 
-    Parameters
-    ----------
-    result : mapping
-        run.json's: ``noise_rate`` in [0, 1] or None, ``noise_rate_interval``.
-    calibration : Calibration, optional
-        Of the scores; without it the share among the kept pairs is undetermined.
+    - ``result``: run.json's: ``noise_rate`` in [0, 1] or None, ``noise_rate_interval``
+    - ``calibration``: of the scores; without it the share among the kept pairs is undetermined
     """
     kept, repaired = (int((outcome.kind == kind).sum()) for kind in ("kept", "repaired"))
     if not len(outcome):
@@ -66,7 +60,7 @@ def verdict(
 
 
 def _estimated(
-    outcome: Outcome, plan: PlanLike | None, result: Mapping[str, Any], calibration: Calibration | None
+    outcome: Outcome, plan: RepairPlan | None, result: Mapping[str, Any], calibration: Calibration | None
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Of all pairs, of the kept ones, and of those and the repaired ones."""
     nothing = Estimate(np.nan, np.nan, np.nan)
@@ -84,7 +78,7 @@ def _estimated(
     return whole, of_kept, Estimate((of_kept.value * kept + wrong) / n, np.nan, np.nan)
 
 
-def _known(outcome: Outcome, plan: PlanLike | None, pairs: Pairs | None) -> list[float] | None:
+def _known(outcome: Outcome, plan: RepairPlan | None, pairs: Pairs | None) -> list[float] | None:
     """The true shares, NaN where it is unknown what a repair has made of a pair."""
     if outcome.truth is None or not outcome.truth[outcome.scored].any():
         return None

@@ -20,8 +20,6 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.correspondence.calibration import UNDETERMINED, Estimate
 
-__all__ = ["Matched"]
-
 EDGE = 0.002  # no score is surer
 PRIOR = (0.5, 0.2, 0.7)  # deviations of a, b and c where the score is a probability
 WIDE = (2.0, 1.0, 1.0)
@@ -33,15 +31,9 @@ BINS = 256
 class Matched:
     """P(matched) of N pairs after some labels.
 
-    Parameters
-    ----------
-    correspondence : (N,) float
-        NaN where quarantined.
-    threshold : float
-    probability : bool
-        Whether the correspondence is calibrated.
-    labels : (k,) int64, (k,) bool
-        Pairs that were asked about, and whether they are matched.
+    - ``correspondence`` (N,) float: NaN where quarantined
+    - ``probability``: whether the correspondence is calibrated
+    - ``labels`` (k,) int64, (k,) bool: pairs that were asked about, and whether they are matched
     """
 
     def __init__(

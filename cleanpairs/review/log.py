@@ -20,8 +20,6 @@ from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.core.regular import writing
 from cleanpairs.repair.actions import WRITTEN
 
-__all__ = ["CHOICES", "Decision", "DecisionLog"]
-
 CHOICES = (*WRITTEN, "drop")
 
 
@@ -48,21 +46,10 @@ class Decision:
 class DecisionLog:
     """The file, and what holds by it now; whatever others append is read when :meth:`refresh` is called.
 
-    Parameters
-    ----------
-    path : path
-        Made where it is not there yet.
-    fingerprint : str
-        Of the data.
-    pairs : int
-        N.
+    - ``fingerprint``: of the data
+    - ``pairs``: N
 
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    DataError
-        It is no log of decisions, or one about other data.
+    Raises OutputError: it cannot be written; DataError: it is no log of decisions, or one about other data.
     """
 
     def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:

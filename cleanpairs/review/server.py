@@ -30,8 +30,6 @@ from cleanpairs.audit.fragment import thumbnail
 from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputError
 from cleanpairs.review.session import Review
 
-__all__ = ["listen", "make_app", "serve"]
-
 POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -56,17 +54,9 @@ Work = Callable[[Request, Body], Any]
 def make_app(review: Review, folder: str | Path, *, token: str, port: int, title: str = "Review") -> Starlette:
     """The application.
 
-    Parameters
-    ----------
-    review : Review
-    folder : path
-        Where the plan and the labels are written.
-    token : str
-        First part of every path.
-    port : int
-        That it is reached at, on 127.0.0.1.
-    title : str
-        Of the page.
+    - ``folder``: where the plan and the labels are written
+    - ``token``: first part of every path
+    - ``port``: that it is reached at, on 127.0.0.1
     """
     pages, door = _Pages(review, folder, title), _Door(token, port)
     work = {
@@ -249,10 +239,7 @@ class _Pages:
 def listen() -> socket.socket:
     """A socket on 127.0.0.1, at a port that is free.
 
-    Raises
-    ------
-    OutputError
-        There is none.
+    Raises OutputError: there is none.
     """
     try:
         return socket.create_server(("127.0.0.1", 0))
@@ -265,16 +252,9 @@ def serve(
 ) -> None:
     """Answer until the process is interrupted; ``ready(address)`` is called when it does.
 
-    Parameters
-    ----------
-    review : Review
-    folder : path
-        Where the plan and the labels are written.
-    ready : callable
-    title : str
-        Of the page.
-    at : socket, optional
-        See :func:`listen`.
+    - ``folder``: where the plan and the labels are written
+    - ``ready`` callable
+    - ``at``: see :func:`listen`
     """
     import uvicorn
 

@@ -26,8 +26,6 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.review.estimate import Matched
 from cleanpairs.review.log import CHOICES, Decision, DecisionLog
 
-__all__ = ["EVERY", "SHOWN", "SORTED", "Review"]
-
 EVERY = 25  # decisions after which it estimates anew, and asks in another order
 AT_RANDOM = 10  # one in so many is asked at random
 DONORS, LENDERS = 5, 50_000  # of those that are flagged, and then of the others
@@ -47,26 +45,15 @@ PLANS = [ACTIONS.index(name) for name in REPAIRED]
 class Review:
     """What the page shows and does.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        N pairs.
-    plan : RepairPlan
-        Of them; what it says holds where nobody decides.
-    correspondence : (N,) float
-        NaN where quarantined.
-    log : DecisionLog
-    explainer : Explainer, optional
-        Gives evidence.
-    vectors : callable, optional
-        ``vectors(rows)`` of pairs (k,): unit vectors of their images (k, d) and captions (k, e); where these lie in one
-        space, the captions that fit an image best are offered.
-    probability : bool
-        The correspondence is a calibrated probability.
-    goal : float
-        Share of mismatched pairs to get below.
-    random_state : int
-        Of those that are asked about at random.
+    - ``pairs``: N pairs
+    - ``plan``: of them; what it says holds where nobody decides
+    - ``correspondence`` (N,) float: NaN where quarantined
+    - ``explainer``: gives evidence
+    - ``vectors`` callable: ``vectors(rows)`` of pairs (k,): unit vectors of their images (k, d) and captions (k, e);
+      where these lie in one space, the captions that fit an image best are offered
+    - ``probability``: the correspondence is a calibrated probability
+    - ``goal``: share of mismatched pairs to get below
+    - ``random_state``: of those that are asked about at random
     """
 
     def __init__(
@@ -108,13 +95,8 @@ class Review:
 
         ``sort``: the order in which a single pair was come to, where its words did not matter; it is a label then.
 
-        Raises
-        ------
-        ConfigError
-            There are no such pairs, or they are quarantined; the action is none of a plan's, or lacks its donor or its
-            caption.
-        OutputError
-            It could not be written.
+        Raises ConfigError: there are no such pairs, or they are quarantined; the action is none of a plan's, or lacks
+        its donor or its caption; OutputError: it could not be written.
         """
         ids = [int(i) for i in pairs]
         if not ids or any(not 0 <= i < len(self.pairs) or not self.known[i] for i in ids):

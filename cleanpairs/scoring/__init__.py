@@ -5,17 +5,8 @@ pairs that is kept with the model, so that the same pair always has the same sco
 """
 
 from cleanpairs.scoring.bank import Bank, trusted_rows
-from cleanpairs.scoring.embeddings import Embeddings, Encoded, as_input, embed_images, embed_texts, matrix
-from cleanpairs.scoring.groups import in_groups
+from cleanpairs.scoring.embeddings import Embeddings, Encoded, as_input, embed_images, embed_texts, in_groups, matrix
 
 __all__ = [
-    "Bank",
-    "Embeddings",
-    "Encoded",
-    "as_input",
-    "embed_images",
-    "embed_texts",
-    "in_groups",
-    "matrix",
-    "trusted_rows",
-]
+    "Bank", "Embeddings", "Encoded", "as_input", "embed_images", "embed_texts", "in_groups", "matrix", "trusted_rows",
+]  # fmt: skip

@@ -18,8 +18,6 @@ from cleanpairs.ops.matching import places
 from cleanpairs.ops.scratch import release
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
-__all__ = ["Bank", "PairJudge", "trusted_rows"]
-
 PairJudge = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
 """``judge(image_of, text_of, similarity)`` -> (e,) float32 in [0, 1]: the matching probability of e pairs by the rows
 of their images and texts, and by their similarity where it is known already."""
@@ -72,14 +70,9 @@ class Bank:
         What a pair's image has in common with the bank is computed once an image, and likewise for texts, so that many
         candidate pairs of few images and texts cost little more than their own similarity.
 
-        Parameters
-        ----------
-        images, texts : Embeddings
-            Of m images and n texts.
-        image_group, text_group : (m,), (n,) int64
-            Content hashes.
-        image_of, text_of : (e,) int64
-            Image and text of each pair.
+        - ``images``, ``texts``: of m images and n texts
+        - ``image_group``, ``text_group`` (m,), (n,) int64: content hashes
+        - ``image_of``, ``text_of`` (e,) int64: image and text of each pair
         """
         return self.judging(images, texts, image_group, text_group, image_of, text_of)(image_of, text_of, None)
 

@@ -6,6 +6,7 @@ laid end to end, since captions have different lengths.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,7 @@ from torch import Tensor
 
 from cleanpairs.encoders.base import DualEncoder, Local, State
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
-
-__all__ = ["Embeddings", "Encoded", "as_input", "embed_images", "embed_texts", "matrix"]
+from cleanpairs.ops.matching import duplicate_mask
 
 
 @dataclass(frozen=True)
@@ -180,3 +180,41 @@ def matrix(encoded: Encoded, image_rows: np.ndarray, text_rows: np.ndarray, bloc
             S = encoded.similarity(image_rows[i : i + block], text_rows[t : t + block])
             out[i : i + block, t : t + block] = S.numpy()
     return out
+
+
+@torch.inference_mode()
+def in_groups(
+    figure: Callable[[Tensor, Tensor | None], Tensor],
+    encoded: Encoded,
+    image_index: np.ndarray,
+    image_group: np.ndarray,
+    text_group: np.ndarray,
+    *,
+    group_size: int = 128,
+    rounds: int = 1,
+    seed: int = 0,
+    exclude_duplicates: bool = True,
+) -> np.ndarray:
+    """Mean over random groups of ``figure(S, excluded)`` -> (B,), for N pairs: (N,) float32.
+
+    The papers take it from the mini-batch that a pair happens to be trained in; of fixed random groups in evaluation
+    mode dropout, augmentation and a batch's company do not enter.
+
+    - ``figure`` callable: of a group's similarities S (B, B) and the mask (B, B) bool, or None, of what is no negative
+    - ``encoded``: the images, and the N captions
+    - ``image_index`` (N,) int64: image of each caption
+    - ``image_group``, ``text_group`` (N,) int64: equal numbers are the same image, the same text
+    - ``group_size``, ``rounds``: pairs in a group, and in how many random partitions a pair takes part
+    """
+    n = len(image_index)
+    total = np.zeros(n, dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    for _ in range(rounds):
+        order = rng.permutation(n)
+        for rows in np.array_split(order, max(1, round(n / group_size))):
+            S = encoded.similarity(image_index[rows], rows)  # (B, B)
+            excluded = None
+            if exclude_duplicates:
+                excluded = duplicate_mask(torch.from_numpy(image_group[rows]), torch.from_numpy(text_group[rows]))
+            total[rows] += figure(S, excluded).numpy()
+    return (total / max(rounds, 1)).astype(np.float32)

@@ -16,8 +16,6 @@ import torch
 
 from cleanpairs.core.errors import DataError
 
-__all__ = ["Detection", "Recall", "detection", "recall", "recall_folds", "recall_of_similarity"]
-
 KS = (1, 5, 10)
 MISS = np.iinfo(np.int64).max  # rank of what is no hit at any K
 ROUNDING = 1e-6  # of the similarity of two unit vectors in float32; a matrix product and a sum differ by less
@@ -115,21 +113,12 @@ class _Ranks:
 def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
     """R@1, 5, 10 of M images and N captions, by counting the less similar ones; one product, no sort, bounded memory.
 
-    Parameters
-    ----------
-    z_image : (M, E) float32
-        Unit vectors of the distinct images.
-    z_text : (N, E) float32
-        Unit vectors of the captions.
-    image_index : (N,) int64
-        Image of each caption.
-    block : int
-        Images at a time.
+    - ``z_image`` (M, E) float32: unit vectors of the distinct images
+    - ``z_text`` (N, E) float32: unit vectors of the captions
+    - ``image_index`` (N,) int64: image of each caption
+    - ``block``: images at a time
 
-    Raises
-    ------
-    DataError
-        Without any pair, or if ``image_index`` names no row of ``z_image``.
+    Raises DataError: without any pair, or if ``image_index`` names no row of ``z_image``.
     """
     zi, zt = torch.from_numpy(np.ascontiguousarray(z_image)), torch.from_numpy(np.ascontiguousarray(z_text))
     ranks = _Ranks(len(zi), image_index, np.zeros(len(zt), dtype=np.float32))
@@ -144,19 +133,11 @@ def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, 
 def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
     """R@1, 5, 10 of M images and N captions out of their similarities.
 
-    Parameters
-    ----------
-    S : (M, N) float32
-        Similarities.
-    image_index : (N,) int64
-        Image of each caption.
-    block : int
-        Images at a time.
+    - ``S`` (M, N) float32: similarities
+    - ``image_index`` (N,) int64: image of each caption
+    - ``block``: images at a time
 
-    Raises
-    ------
-    DataError
-        Without any pair, or if ``image_index`` names no row of ``S``.
+    Raises DataError: without any pair, or if ``image_index`` names no row of ``S``.
     """
     owner = np.asarray(image_index, dtype=np.int64)
     _Ranks(len(S), owner, np.zeros(len(owner)))  # checks the index
@@ -184,19 +165,11 @@ def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarra
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
     """Detection of mismatched pairs by low correspondence.
 
-    Parameters
-    ----------
-    correspondence : (N,) float in [0, 1]
-        NaN (quarantined) pairs are left out.
-    mismatched : (N,) bool
-        The truth.
-    threshold : float
-        Pairs below it are flagged.
+    - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are left out
+    - ``mismatched`` (N,) bool: the truth
+    - ``threshold``: pairs below it are flagged
 
-    Returns
-    -------
-    Detection
-        AUROC and AP are NaN when all pairs are alike in truth.
+    Returns Detection: AUROC and AP are NaN when all pairs are alike in truth.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 

@@ -7,18 +7,6 @@ from cleanpairs.trainer.strategy import Correspondence, SingleNetwork, TrainingS
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
 __all__ = [
-    "MAX_NON_FINITE",
-    "BatchOutput",
-    "Correspondence",
-    "EpochContext",
-    "EpochRecord",
-    "Network",
-    "SingleNetwork",
-    "Trained",
-    "Trainer",
-    "TrainingData",
-    "TrainingSettings",
-    "TrainingStage",
-    "TrainingStrategy",
-    "step_seed",
-]
+    "MAX_NON_FINITE", "BatchOutput", "Correspondence", "EpochContext", "EpochRecord", "Network", "SingleNetwork",
+    "Trained", "Trainer", "TrainingData", "TrainingSettings", "TrainingStage", "TrainingStrategy", "step_seed",
+]  # fmt: skip

@@ -20,8 +20,6 @@ from cleanpairs.core.regular import check_regular
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.tensors import write_tensors
 
-__all__ = ["Checkpoint", "Position", "Restored"]
-
 
 @dataclass(frozen=True)
 class Position:

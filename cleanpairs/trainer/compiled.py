@@ -7,16 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Compiled"]
-
 
 class Compiled:
     """Calls ``module`` compiled; where the compiler fails, which it does at the first call, as it is from then on.
 
-    Attributes
-    ----------
-    failed : str or None
-        What the compiler said.
+    - ``failed``: what the compiler said
     """
 
     def __init__(self, module: nn.Module, backend: str = "inductor") -> None:

@@ -20,8 +20,6 @@ from cleanpairs.trainer.inputs import Inputs, Prefetch
 from cleanpairs.trainer.staged import Staged
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
 
-__all__ = ["BatchOutput", "EpochContext", "Network", "random_batches"]
-
 
 class Network(nn.Module):
     """A dual encoder and what else a method learns beside it (``head``, which stays with the training)."""
@@ -78,16 +76,8 @@ class BatchOutput:
 class EpochContext:
     """One epoch as a method sees it.
 
-    Attributes
-    ----------
-    stage, epoch : int
-        From 1.
-    data : TrainingData
-    settings : TrainingSettings
-    networks : list of Network
-    device : torch.device
-    last : bool
-        Whether this is the last epoch of the last stage.
+    - ``stage``, ``epoch``: from 1
+    - ``last``: whether this is the last epoch of the last stage
     """
 
     def __init__(self, data: TrainingData, settings: TrainingSettings, networks: list[Network]) -> None:

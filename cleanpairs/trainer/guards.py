@@ -17,8 +17,6 @@ import numpy as np
 
 from cleanpairs.trainer.context import EpochContext
 
-__all__ = ["APART", "COLLAPSED", "EXPLODED", "LEAST_PART", "Diverged", "collapse", "explosion", "halves"]
-
 SAMPLE = 64  # images, and captions, that are looked at
 COLLAPSED, APART = 0.999, 0.99
 EXPLODED = 10.0

@@ -19,8 +19,6 @@ from cleanpairs.scoring import as_input
 from cleanpairs.trainer.shares import Shares, take_packed
 from cleanpairs.trainer.types import TrainingData
 
-__all__ = ["Inputs", "Prefetch", "StageInputs"]
-
 
 @dataclass(frozen=True)
 class StageInputs:

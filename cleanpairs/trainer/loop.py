@@ -30,8 +30,6 @@ from cleanpairs.trainer.step import Steps
 from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
-__all__ = ["Trainer"]
-
 
 @dataclass(frozen=True)
 class Trainer:

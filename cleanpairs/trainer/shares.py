@@ -13,8 +13,6 @@ from cleanpairs.core import distributed
 from cleanpairs.encoders.base import Local, State
 from cleanpairs.encoders.tokenizer import PackedTokens
 
-__all__ = ["Shares", "join", "take_packed"]
-
 
 @dataclass(frozen=True)
 class Shares:

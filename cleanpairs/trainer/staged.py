@@ -30,8 +30,6 @@ from cleanpairs.encoders.base import Local, State
 from cleanpairs.trainer.shares import Shares
 from cleanpairs.trainer.types import step_seed
 
-__all__ = ["Staged"]
-
 Run = Callable[[np.ndarray], tuple[State, State]]
 
 

@@ -19,8 +19,6 @@ from cleanpairs.trainer.guards import halves
 from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import TrainingData, TrainingSettings, step_seed
 
-__all__ = ["MAX_NON_FINITE", "Steps"]
-
 MAX_NON_FINITE = 10  # consecutive steps without a finite loss before the run is refused
 MAX_NAMED = 256  # pairs of a batch that a message names
 READ_EVERY = 25  # steps on a GPU
@@ -31,18 +29,14 @@ Batch = tuple[np.ndarray, ...]
 class Steps:
     """Takes the steps of an epoch, and counts.
 
-    Attributes
-    ----------
-    loss_sum, counted, done
-        Sum of the losses of the pairs whose step was taken, these pairs, and all whose step was tried.
-    last_loss : float
-        Of the latest step that was read; NaN if it was not taken.
-    skipped, skipped_in_row : int
-        Steps that were not taken, in the whole run, and without one between them that was.
-    parts : int
-        In how many a batch is computed, each with a backward pass of its own: more where memory did not suffice.
-    stop : bool
-        Whether a process was told to stop.
+    - ``loss_sum``, ``counted``, ``done``: sum of the losses of the pairs whose step was taken, these pairs, and all
+      whose step was tried
+    - ``last_loss``: of the latest step that was read; NaN if it was not taken
+    - ``skipped``, ``skipped_in_row``: steps that were not taken, in the whole run, and without one between them that
+      was
+    - ``parts``: in how many a batch is computed, each with a backward pass of its own: more where memory did not
+      suffice
+    - ``stop``: whether a process was told to stop
     """
 
     def __init__(self, settings: TrainingSettings, data: TrainingData, procedure: TrainingStrategy) -> None:

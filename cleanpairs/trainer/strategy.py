@@ -11,8 +11,6 @@ from cleanpairs.objectives.base import Objective
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer.context import EpochContext
 
-__all__ = ["Correspondence", "SingleNetwork", "TrainingStrategy"]
-
 
 class Correspondence(Protocol):
     """An estimator of N soft correspondences that lives through a training."""

@@ -10,8 +10,6 @@ import numpy as np
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.tokenizer import TokenTable
 
-__all__ = ["EpochRecord", "Trained", "TrainingData", "TrainingSettings", "TrainingStage", "step_seed"]
-
 
 @dataclass(frozen=True)
 class TrainingStage:

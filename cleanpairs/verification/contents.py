@@ -32,8 +32,6 @@ from cleanpairs.ops.columns import fresh_names, is_list
 from cleanpairs.repair.actions import REMATCHED, WRITTEN
 from cleanpairs.verification.findings import Findings
 
-__all__ = ["compare_contents", "noted_source"]
-
 Codes = Callable[[pa.Array], np.ndarray]
 
 _ROWS = 2048
@@ -328,8 +326,6 @@ class _Contents:
 
     def _check_originals(self, name: str, plain: np.ndarray, wanted: np.ndarray | None) -> None:
         """Of each row the ledger's original value, or the cleaned data has the same."""
-        if "original_row" not in common_schema([str(self.ledger)]).names:  # of an earlier version
-            return
         found, noted = [], []
         of = _text_codes if name == self.source.columns["text"] else codes
         for _, batch in iter_batches([str(self.ledger)], ["original_columns", "original_row"], 512):

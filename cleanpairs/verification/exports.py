@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import reading
+from cleanpairs.core.regular import read_object, reading
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.files import manifest_of, sha256_of
@@ -19,15 +19,13 @@ from cleanpairs.export.ledger import LEDGER_SCHEMA
 from cleanpairs.repair.actions import ACTIONS, COUNTED, WRITTEN
 from cleanpairs.verification.contents import compare_contents, noted_source
 from cleanpairs.verification.findings import Findings
-from cleanpairs.verification.tables import check_json, check_schema, counts_by, read_pages
-
-__all__ = ["verify_export"]
+from cleanpairs.verification.tables import check_schema, counts_by, read_pages
 
 
 def verify_export(out: Path, findings: Findings, data: str | Path | None = None) -> None:
     """Check the export whose cleaned data is ``out``, by the manifest beside it, and by its input ``data``."""
     manifest = manifest_of(out)
-    noted = check_json(manifest)
+    noted = read_object(manifest, "folder of an export")
     files, counts = noted.get("files"), noted.get("counts")
     if not isinstance(files, dict) or not isinstance(counts, dict) or not _plain(files, counts):
         raise DataError(f"{manifest} is no manifest of an export: it needs `files` and `counts`, as export writes them")

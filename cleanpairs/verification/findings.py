@@ -9,8 +9,6 @@ from pathlib import Path
 
 from cleanpairs.core.errors import CleanpairsError
 
-__all__ = ["Findings", "Problem", "Verification"]
-
 
 @dataclass(frozen=True)
 class Problem:

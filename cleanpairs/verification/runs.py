@@ -10,12 +10,10 @@ import numpy as np
 
 from cleanpairs.commands.run import Run, mistyped
 from cleanpairs.core.errors import CleanpairsError, ConfigError
-from cleanpairs.core.regular import check_regular, read_text, reading
+from cleanpairs.core.regular import check_regular, read_object, read_text, reading
 from cleanpairs.export.files import sha256_of
 from cleanpairs.verification.findings import Findings
-from cleanpairs.verification.tables import check_json, check_scores, read_pages
-
-__all__ = ["verify_model", "verify_run"]
+from cleanpairs.verification.tables import check_scores, read_pages
 
 _RUNS_CODE = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".ckpt")  # loading one of these may run code
 
@@ -24,7 +22,7 @@ def verify_run(path: Path, findings: Findings) -> None:
     """Check a run directory; what an unfinished run has not yet is a note."""
     run = Run(path)
     with findings.section("run.json", path / "run.json"):
-        info = check_json(path / "run.json")
+        info = read_object(path / "run.json", "run")
         _check_info(info, path, findings)
     if findings.problems:
         return  # nothing to hold the other files to
@@ -123,10 +121,7 @@ def _check_text(path: Path, done: bool, findings: Findings) -> None:
 def _check_scores(scores: Path, info: dict[str, Any], done: bool, findings: Findings) -> None:
     result = info.get("result", {}) if done else {}
     flagged = check_scores(
-        scores,
-        findings,
-        pairs=info["input"]["pairs"] if done else None,
-        threshold=result.get("threshold"),
+        scores, findings, pairs=info["input"]["pairs"] if done else None, threshold=result.get("threshold")
     )
     if done and not findings.problems and flagged != result.get("flagged"):
         findings.wrong(scores, f"flags {flagged:,} pairs, and run.json says {result.get('flagged')}", "is_mismatch")
@@ -141,7 +136,7 @@ def verify_model(folder: Path, findings: Findings) -> None:
         findings.wrong(file, "is of a kind that may run code when it is loaded; cleanpairs neither writes nor reads it")
     for file in sorted(folder.glob("*.json")):
         with findings.section(f"{folder.name}/{file.name}: JSON", file):
-            check_json(file)
+            read_object(file, "model")
     for file in sorted(folder.glob("*.safetensors")):
         with findings.section(f"{folder.name}/{file.name}: tensors, finite", file):
             _read_tensors(file, findings, finite=True)

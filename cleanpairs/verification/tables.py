@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +11,9 @@ import pyarrow.parquet as pq
 
 from cleanpairs.commands.run import SCORES_SCHEMA
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import error_text, read_json, reading
+from cleanpairs.core.regular import error_text
 from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.verification.findings import Findings
-
-__all__ = ["check_json", "check_schema", "check_scores", "read_pages"]
 
 _ROWS = 64  # of a column at once: a page of a compression bomb is not held whole, and images may be large
 
@@ -101,15 +98,6 @@ def _rows(path: Path, column: str, bad: np.ndarray, what: str, findings: Finding
     if len(where):
         more = f" (and in {len(where) - 1:,} more rows)" if len(where) > 1 else ""
         findings.wrong(path, what + more, f"row {where[0]}, column {column!r}")
-
-
-def check_json(path: Path) -> Any:
-    """The JSON object of a file; DataError names it and the line."""
-    with reading(path, "read as JSON", ValueError):
-        data = read_json(path)
-    if not isinstance(data, dict):
-        raise DataError(f"{path} does not hold a JSON object")
-    return data
 
 
 def counts_by(column: pa.ChunkedArray) -> dict[str, int]:

@@ -14,8 +14,6 @@ from cleanpairs.verification.findings import Findings, Verification
 from cleanpairs.verification.runs import verify_model, verify_run
 from cleanpairs.verification.tables import check_scores, read_pages
 
-__all__ = ["kind_of", "verify_path"]
-
 _MANIFEST = ".manifest.json"
 
 

@@ -14,7 +14,6 @@ from cleanpairs.core.recipe import (
     DataOptions,
     OutputOptions,
     Recipe,
-    load_recipe,
     recipe_header,
 )
 from cleanpairs.core.registry import METHODS, Registry
@@ -70,7 +69,7 @@ def test_sections_reach_their_places(tmp_path: Path) -> None:
         "method: {name: toy, threshold: auto, refine_epochs: [4, 5]}\nbackbone: {name: other, dim: 16}\n"
         "train: {epochs: 7, seed: 5}\ndata: {val: dev.parquet, limit: 10}\noutput: {out: runs/x, overwrite: true}\n",
     )
-    r = load_recipe(path)
+    r = Recipe.resolve(path)
     assert r.method == "toy"
     assert r.params == {
         "threshold": "auto",
@@ -85,9 +84,9 @@ def test_sections_reach_their_places(tmp_path: Path) -> None:
 
 
 def test_shorthand_names_and_empty_sections(tmp_path: Path) -> None:
-    r = load_recipe(written(tmp_path, "method: toy\nbackbone: other\ntrain:\n"))
+    r = Recipe.resolve(written(tmp_path, "method: toy\nbackbone: other\ntrain:\n"))
     assert (r.method, r.params) == ("toy", {"backbone": "other"})
-    assert load_recipe(written(tmp_path, "")) == Recipe()
+    assert Recipe.resolve(written(tmp_path, "")) == Recipe()
 
 
 def test_later_wins_recipe_then_set_then_option(tmp_path: Path) -> None:
@@ -120,7 +119,7 @@ def test_a_value_may_contain_equals_signs() -> None:
 def test_unknown_key_names_file_key_and_nearest(tmp_path: Path) -> None:
     path = written(tmp_path, "train: {epoch: 3}\n")
     with pytest.raises(ConfigError) as caught:
-        load_recipe(path)
+        Recipe.resolve(path)
     for part in (str(path), "'train.epoch'", "did you mean 'epochs'?", "method auto"):
         assert part in str(caught.value)
 
@@ -152,7 +151,7 @@ def test_unknown_key_names_file_key_and_nearest(tmp_path: Path) -> None:
 def test_bad_recipes_are_config_errors_that_name_the_file(tmp_path: Path, text: str, message: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
-        load_recipe(path)
+        Recipe.resolve(path)
     assert message in str(caught.value)
     assert ("crlc" in text) or (str(path) in str(caught.value))
 
@@ -165,30 +164,30 @@ def test_bad_overrides(text: str) -> None:
 
 def test_unreadable_recipes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no file"):
-        load_recipe(tmp_path / "absent.yaml")
+        Recipe.resolve(tmp_path / "absent.yaml")
     with pytest.raises(ConfigError, match="no recipe 'absent'"):
-        load_recipe("absent")
+        Recipe.resolve("absent")
     path = tmp_path / "r.yaml"
     path.write_bytes(b"train: {\xff: 1}")
     with pytest.raises(ConfigError, match="not UTF-8"):
-        load_recipe(path)
+        Recipe.resolve(path)
     path.write_bytes(b"#" * ((1 << 20) + 1))
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
-        load_recipe(path)
+        Recipe.resolve(path)
 
 
 def test_an_unknown_shipped_name_suggests_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "train: {epochs: 4}")
     monkeypatch.setattr(recipe_module, "find_recipes", lambda: {"crcl-toy": path})
-    assert load_recipe("crcl-toy").params == {"epochs": 4}
+    assert Recipe.resolve("crcl-toy").params == {"epochs": 4}
     with pytest.raises(ConfigError, match="did you mean 'crcl-toy'"):
-        load_recipe("crcl-toi")
+        Recipe.resolve("crcl-toi")
 
 
 def test_resolved_yaml_has_every_setting_and_resolves_to_the_same(tmp_path: Path) -> None:
     r = Recipe.resolve(overrides=["lr=5e-4", "dim=16", "val=é=1.parquet", "refine_epochs=[]", "quiet=true"])
     path = written(tmp_path, r.to_yaml())
-    again = load_recipe(path)
+    again = Recipe.resolve(path)
     assert again.estimator().given == r.estimator().given
     assert (again.method, again.data, again.output) == (r.method, r.data, r.output)
     assert again.to_yaml() == r.to_yaml()
@@ -202,7 +201,7 @@ def test_resolved_yaml_has_every_setting_and_resolves_to_the_same(tmp_path: Path
 )
 def test_text_stays_text_in_the_resolved_yaml(tmp_path: Path, text: str) -> None:
     r = Recipe.resolve(options={"val": text})
-    assert load_recipe(written(tmp_path, r.to_yaml())).data.val == text
+    assert Recipe.resolve(written(tmp_path, r.to_yaml())).data.val == text
 
 
 def test_keys_belong_to_one_place_for_every_method(monkeypatch: pytest.MonkeyPatch) -> None:

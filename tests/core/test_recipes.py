@@ -14,7 +14,7 @@ import torch
 
 from cleanpairs import Pairs
 from cleanpairs.core.papers import PAPERS
-from cleanpairs.core.recipe import HEADER_KEYS, Recipe, find_recipes, load_recipe, recipe_header, recipe_text
+from cleanpairs.core.recipe import HEADER_KEYS, Recipe, find_recipes, recipe_header, recipe_text
 from cleanpairs.core.registry import METHODS
 
 SHIPPED = find_recipes()
@@ -44,7 +44,7 @@ def corpus(n: int, seed: int = 0, wrong: int = 0) -> Pairs:
 
 def shrunk(name: str, **changes: Any) -> Any:
     """The recipe's estimator with its sizes made small; what is no size stays as the recipe has it."""
-    recipe = load_recipe(name)
+    recipe = Recipe.resolve(name)
     estimator = recipe.estimator()
     known = inspect.signature(type(estimator)).parameters
     return estimator.set_params(**{k: v for k, v in {**SMALL, **changes}.items() if k in known})
@@ -58,7 +58,7 @@ def test_the_sweep_covers_every_method_on_every_corpus() -> None:
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_name_header_and_settings(name: str) -> None:
-    recipe, header = load_recipe(name), recipe_header(SHIPPED[name], name)
+    recipe, header = Recipe.resolve(name), recipe_header(SHIPPED[name], name)
     assert name.startswith(f"{recipe.method}-")
     if SHIPPED[name].name == PAPERS:
         assert list(header) == ["command", "expected"]
@@ -84,13 +84,13 @@ def test_name_header_and_settings(name: str) -> None:
 def test_what_is_shown_is_the_recipe(name: str, tmp_path: Path) -> None:
     text = recipe_text(name)
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    shown, shipped = load_recipe(tmp_path / "mine.yaml"), load_recipe(name)
+    shown, shipped = Recipe.resolve(tmp_path / "mine.yaml"), Recipe.resolve(name)
     assert (shown.method, shown.params) == (shipped.method, shipped.params)
     assert f"# expected: {recipe_header(SHIPPED[name], name)['expected']}" in text
 
 
 def test_a_made_recipe_is_the_papers_settings_and_says_what_the_paper_prints() -> None:
-    own = load_recipe("pc2-flickr30k").estimator().get_params()
+    own = Recipe.resolve("pc2-flickr30k").estimator().get_params()
     assert own == METHODS.load("pc2").paper(dim=2048).get_params()
     expected = recipe_header(SHIPPED["pc2-flickr30k"], "pc2-flickr30k")["expected"]
     assert expected.startswith("the paper's settings, not run here; paper: rSum 493.8 at 40 % noise")
@@ -99,14 +99,14 @@ def test_a_made_recipe_is_the_papers_settings_and_says_what_the_paper_prints() -
 @pytest.mark.parametrize("name", [name for name in sorted(SHIPPED) if not name.startswith("clip-score")])
 def test_it_steps(name: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {}
-    if load_recipe(name).method == "mscn":
+    if Recipe.resolve(name).method == "mscn":
         meta = corpus(12, seed=3)
         features = meta.images.array()
         assert features is not None
         np.save(tmp_path / "train_ims.npy", features)
         (tmp_path / "train_caps.txt").write_text("\n".join(meta.captions) + "\n", encoding="utf-8")
         changes["meta"] = str(tmp_path)
-    if load_recipe(name).params.get("encoder"):  # a CLIP, which is not here: from the vectors
+    if Recipe.resolve(name).params.get("encoder"):  # a CLIP, which is not here: from the vectors
         changes |= {"encoder": None, "tune": "head"}
     model = shrunk(name, **changes)
     pairs = corpus(40, wrong=12)
@@ -148,4 +148,4 @@ def test_the_filter_steps(name: str, tmp_path: Path) -> None:
     model = recipe.estimator().fit(pairs)
     assert np.isfinite(model.correspondence_).all()
     flagged = float((model.correspondence_ < model.threshold_).mean())
-    assert abs(flagged - load_recipe(name).params["quantile"]) < 0.1
+    assert abs(flagged - Recipe.resolve(name).params["quantile"]) < 0.1

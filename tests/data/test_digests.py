@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanpairs.data import digests
-from cleanpairs.data.digests import digest_of
+from cleanpairs.data import source
+from cleanpairs.data.source import digest_of
 
 
 def _old(path: Path, seconds: float = 10.0) -> None:
@@ -23,9 +23,7 @@ def _sha(path: Path) -> bytes:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(
-        digests, "SETTLED", -10.0
-    )  # what was made just now may be remembered, but for those that say so
+    monkeypatch.setattr(source, "SETTLED", -10.0)  # what was made just now may be remembered, but for those that say so
     path = tmp_path / "rows"
     path.write_bytes(b"abc" * 1000)
     return path
@@ -72,7 +70,7 @@ def test_what_was_changed_just_now_and_what_is_small_is_not_remembered(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert digest_of(file, tmp_path / "notes") == _sha(file)
-    monkeypatch.setattr(digests, "SETTLED", 2.0)
+    monkeypatch.setattr(source, "SETTLED", 2.0)
     assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
     _old(file)  # the time of its change is not to be set
     assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)

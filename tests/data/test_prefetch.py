@@ -11,7 +11,7 @@ from cleanpairs.data.prefetch import read_ahead
 
 
 def readers() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name == "read-ahead"]
+    return [t.name for t in threading.enumerate() if t.name.startswith("read-ahead")]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 50])

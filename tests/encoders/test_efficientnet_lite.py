@@ -15,7 +15,7 @@ from torch import nn
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders import efficientnet_lite
-from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0, SameConv2d, weights_path
+from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0, _SameConv2d, weights_path
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,7 +51,7 @@ def test_every_weight_of_the_file_has_its_place_and_value() -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_same_padding_by_definition(size: int, kernel: int, stride: int) -> None:
     torch.manual_seed(0)
-    conv = SameConv2d(2, 3, kernel, stride, bias=False)
+    conv = _SameConv2d(2, 3, kernel, stride, bias=False)
     x = torch.randn(1, 2, size, size)
     n_out = -(-size // stride)
     before = max((n_out - 1) * stride + kernel - size, 0) // 2

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from cleanpairs import CRCL, InfoNCE, Pairs
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.recipe import Recipe
+from cleanpairs.core.errors import DataError
 from cleanpairs.estimators.persistence import load_estimator
 
 FILES = ("config.json", "vocabulary.json", "model.safetensors", "bank.safetensors")
@@ -120,14 +119,12 @@ def test_loading_leaves_the_callers_random_state_alone(saved: Path) -> None:
     assert torch.equal(torch.rand(2), want)
 
 
-def test_settings_are_read_by_the_names_that_they_had(copy: Path) -> None:
+def test_a_model_of_another_version_is_refused_by_its_number(copy: Path) -> None:
     config = json.loads((copy / "config.json").read_text())
-    config["parameters"]["label_group"] = config["parameters"].pop("eval_group_size")
     config["parameters"]["cross_fit"] = 0  # one that is gone
+    config["cleanpairs"] = "0.0.9"
     (copy / "config.json").write_text(json.dumps(config))
-    assert load_estimator(copy).eval_group_size == 6
-
-
-def test_a_setting_by_its_old_name_is_refused_with_the_new_one() -> None:
-    with pytest.raises(ConfigError, match="it is called 'label_epochs' now"):
-        Recipe.resolve(overrides=["horizon=3"], options={"method": "crcl"})
+    with pytest.raises(
+        DataError, match=r"written by cleanpairs 0\.0\.9, whose InfoNCE has settings .*: cross_fit; fit again"
+    ):
+        load_estimator(copy)

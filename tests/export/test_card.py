@@ -97,7 +97,7 @@ def test_what_a_run_says_is_text(make_pairs: Any, make_plan: Any, tmp_path: Path
 def test_a_type_that_datasets_does_not_know_costs_the_features_only() -> None:
     import pyarrow as pa
 
-    from cleanpairs.export.features import card_features
+    from cleanpairs.export.card import card_features
 
     assert card_features(pa.schema([("odd", pa.month_day_nano_interval())]), 1) == {}
 

@@ -15,8 +15,8 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.data import load_pairs, read_image
 from cleanpairs.export import datasets_format, diff_export, export_pairs, restore_export
+from cleanpairs.export.card import features_of
 from cleanpairs.export.datasets_format import iter_stored
-from cleanpairs.export.features import features_of
 from cleanpairs.export.formats import make_format
 
 

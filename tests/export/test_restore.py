@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
+from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import Pairs, iter_tables, load_pairs, parquet_io
 from cleanpairs.data import writing as data_writing
 from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore, restore_export
@@ -493,7 +493,9 @@ def test_an_older_ledger_without_the_rows_is_refused(exported: Path, tmp_path: P
     noted = json.loads(manifest.read_text())
     noted["files"][ledger.name]["sha256"] = hashlib.sha256(ledger.read_bytes()).hexdigest()
     manifest.write_text(json.dumps(noted))
-    with pytest.raises(ConfigError, match=r"earlier version.*original_caption in .*out\.parquet\.ledger"):
+    with pytest.raises(
+        DataError, match=r"out\.parquet\.ledger\.parquet .* lacks the column 'original_columns' .*version 1"
+    ):
         restore_export(exported, tmp_path / "back.parquet")
 
 

@@ -36,12 +36,30 @@ def small(**changes: Any) -> Auto:
     )
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.6])
-def test_rate_and_label_without_a_setting(rate: float) -> None:
+Fitted = tuple[Auto, _Weighing, np.ndarray]  # the model, the procedure that has trained it, (N,) which are wrong
+
+
+def procedures(patch: pytest.MonkeyPatch) -> list[_Weighing]:
+    """Those of the fits that follow."""
+    seen: list[_Weighing] = []
+    make = Auto._procedure
+    patch.setattr(Auto, "_procedure", lambda self, data: seen.append(make(self, data)) or seen[-1])
+    return seen
+
+
+@pytest.fixture(scope="module", params=[0.3, 0.6])
+def fitted(request: pytest.FixtureRequest) -> Fitted:
+    """1,500 pairs; without repairs where 30 % are wrong."""
     clean = corpus(1500)
-    noise = inject_noise(clean, rate, seed=1)
-    wrong = noise.mismatched
-    model = small().fit(apply_noise(clean, noise))
+    noise = inject_noise(clean, request.param, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        seen = procedures(patch)
+        model = small(**{"repaired": 0.0} if request.param == 0.3 else {}).fit(apply_noise(clean, noise))
+    return model, seen[0], noise.mismatched
+
+
+def test_rate_and_label_without_a_setting(fitted: Fitted) -> None:
+    model, _, wrong = fitted
     y = model.correspondence_
     assert abs(model.noise_rate_ - wrong.mean()) < 0.06
     assert abs(float((1 - y).mean()) - model.noise_rate_) < 0.02  # a probability: its mean is the share of right pairs
@@ -51,33 +69,37 @@ def test_rate_and_label_without_a_setting(rate: float) -> None:
     assert (flagged & wrong).sum() / flagged.sum() > 0.85 and (flagged & wrong).sum() / wrong.sum() > 0.85
 
 
+def test_the_label_beats_each_of_its_sources(fitted: Fitted) -> None:
+    model, procedure, wrong = fitted
+    asked = np.isfinite(procedure.scores[: len(wrong)])
+    asked[procedure.planted] = False  # they had another's caption then
+    sources = [roc_auc_score(~wrong[asked], each[: len(wrong)][asked]) for each in (procedure.right, procedure.scores)]
+    joint = roc_auc_score(~wrong[asked], model.correspondence_[asked])
+    assert joint > sources[0] and joint > sources[1] - 0.002
+
+
+def test_planted_pairs_get_their_own_captions_back_and_are_judged_like_all_others(fitted: Fitted) -> None:
+    model, procedure, wrong = fitted
+    planted, y = procedure.planted, model.correspondence_
+    assert len(planted) == 150 and (procedure.trained[planted] != planted).all()
+    if not procedure.repaired:
+        np.testing.assert_array_equal(procedure.caption, np.arange(1500))
+    assert roc_auc_score(~wrong[planted], y[planted]) > 0.9
+    assert abs(y[planted].mean() - (~wrong[planted]).mean()) < 0.1
+    for low, high in ((0.0, 0.1), (0.9, 1.0)):  # of all pairs: a probability
+        some = (y >= low) & (y <= high)
+        assert some.sum() > 100 and abs((~wrong[some]).mean() - y[some].mean()) < 0.05
+
+
 def test_clean_pairs_are_left_alone() -> None:
     model = small().fit(corpus(1200))
     assert model.noise_rate_ < 0.05 and (model.correspondence_ < model.threshold_).mean() < 0.02
 
 
-def test_the_label_beats_each_of_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    clean = corpus(1500, seed=3)
-    noise = inject_noise(clean, 0.5, seed=2)
-    seen: list[_Weighing] = []
-    make = Auto._procedure
-    monkeypatch.setattr(Auto, "_procedure", lambda self, data: seen.append(make(self, data)) or seen[-1])
-    model = small().fit(apply_noise(clean, noise))
-    truth = ~noise.mismatched
-    untrained_evidence, network = seen[0].right, seen[0].scores[: len(truth)]
-    network[seen[0].planted] = np.nan  # they had another's caption then
-    asked = np.isfinite(network)
-    truth, untrained_evidence, network = truth[asked], untrained_evidence[asked], network[asked]
-    joint = roc_auc_score(truth, model.correspondence_[asked])
-    assert joint > roc_auc_score(truth, untrained_evidence) and joint > roc_auc_score(truth, network) - 0.002
-
-
 def test_repair_gives_mismatched_images_captions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clean = corpus(800, seed=5)
     noise = inject_noise(clean, 0.4, seed=4)
-    seen: list[_Weighing] = []
-    make = Auto._procedure
-    monkeypatch.setattr(Auto, "_procedure", lambda self, data: seen.append(make(self, data)) or seen[-1])
+    seen = procedures(monkeypatch)
     small(repaired=0.25).fit(apply_noise(clean, noise))
     procedure = seen[0]
     moved = np.flatnonzero(procedure.caption != np.arange(800))
@@ -158,9 +180,7 @@ def test_captions_that_are_vectors_are_asked_too() -> None:
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
 
 
-@pytest.mark.parametrize(
-    "change", [{"networks": 1}, {"neighbour_similarity": False}, {"untrained_evidence": False}, {"repaired": 0.0}]
-)
+@pytest.mark.parametrize("change", [{"networks": 1}, {"neighbour_similarity": False}, {"untrained_evidence": False}])
 def test_every_part_can_be_left_out(change: dict[str, Any]) -> None:
     clean = corpus(700, seed=9)
     noise = inject_noise(clean, 0.5, seed=3)
@@ -190,25 +210,6 @@ def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(rate: float, mo
         assert (flagged & noise.mismatched).sum() / flagged.sum() > 0.8
     else:
         assert flagged.mean() < 0.03
-
-
-def test_planted_pairs_get_their_own_captions_back_and_are_judged_like_all_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clean = corpus(1000, seed=2)
-    noise = inject_noise(clean, 0.4, seed=6)
-    seen: list[_Weighing] = []
-    make = Auto._procedure
-    monkeypatch.setattr(Auto, "_procedure", lambda self, data: seen.append(make(self, data)) or seen[-1])
-    model = small(repaired=0.0).fit(apply_noise(clean, noise))
-    planted, wrong, y = seen[0].planted, noise.mismatched, model.correspondence_
-    assert len(planted) == 100 and (seen[0].trained[planted] != planted).all()
-    np.testing.assert_array_equal(seen[0].caption, np.arange(1000))
-    assert roc_auc_score(~wrong[planted], y[planted]) > 0.9
-    assert abs(y[planted].mean() - (~wrong[planted]).mean()) < 0.1
-    for low, high in ((0.0, 0.1), (0.9, 1.0)):  # of all pairs: a probability
-        some = (y >= low) & (y <= high)
-        assert some.sum() > 100 and abs((~wrong[some]).mean() - y[some].mean()) < 0.05
 
 
 def test_the_checkpoint_of_another_version_is_refused() -> None:

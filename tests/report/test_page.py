@@ -64,7 +64,7 @@ def plan_of(pairs: Pairs, y: np.ndarray, actions: list[str], donors: dict[int, i
             "reason": pa.array(["no candidate" if a == "drop" else None for a in actions], pa.string()),
         }
     )
-    return SimpleNamespace(table=table)
+    return SimpleNamespace(table=table, settings={}, min_repair_score=None)
 
 
 @pytest.fixture
@@ -284,8 +284,7 @@ def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp
         {"scores": SimpleNamespace(correspondence=y[:5]), "truth": None, "plan": None},
         {"scores": pa.table({"x": [1.0]})},
         {"scores": pa.table({"pair_id": [0, 0], "correspondence": [0.1, 0.2]})},
-        {"plan": SimpleNamespace(table=case["plan"].table.set_column(1, "action", pa.array(["melt"] * 12)))},
-        {"plan": SimpleNamespace(table=case["plan"].table.set_column(3, "donor_pair_id", pa.array([99] * 12)))},
+        {"plan": SimpleNamespace(table=case["plan"].table.slice(0, 11))},
     ]
     for change in changed:
         with pytest.raises(DataError):

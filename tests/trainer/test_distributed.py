@@ -23,7 +23,7 @@ from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
-CASES = ["crcl-sgr", "crcl-mlp-4", "repair", "pc2", "l2rm", "auto", "infonce"]
+CASES = ["crcl", "crcl-sgr", "crcl-mlp-4", "repair", "pc2", "l2rm", "auto", "infonce"]
 
 
 def start(out: Path, cases: list[str], world: int) -> None:
@@ -102,12 +102,6 @@ def test_a_training_goes_on_in_another_number_of_processes(
     case: str, ended_by: int, trained: tuple[Path, Path]
 ) -> None:
     compare(trained[0] / f"{case}.npz", trained[ended_by] / f"{case}-resume.npz", case)
-
-
-def test_two_processes_train_crcl_as_one(tmp_path: Path) -> None:
-    for world in (1, 2):
-        start(tmp_path / str(world), ["crcl"], world)
-    compare(tmp_path / "1" / "crcl.npz", tmp_path / "2" / "crcl.npz", "crcl")
 
 
 def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", help="parts whose names begin with one of these, with commas between")
     parser.add_argument("--list", action="store_true", help="the names of the parts")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parts at once [%(default)s]")
-    parser.add_argument("--quick", action="store_true", help="two minutes: 2 points, 1 signal, 200 mutations, 60 MB")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="two minutes: 2 points, by turns 1 error and 1 signal each, 200 mutations, 60 MB",
+    )
     parser.add_argument("--write", type=Path, help="put the tables between the marks of this file")
     given = parser.parse_args()
     if given.quick:
@@ -173,7 +177,7 @@ def of_numbers(attempt: Callable[[range, Path], list[Figure]], numbers: range, f
 def of_command(given: argparse.Namespace, prepared: Path, case: Case, folder: Path) -> Iterator[Row]:
     base, tally, full = build(prepared, folder / "base", case), Tally(), FullDisk(0, 0, ())
     if not strace_works(folder / "probe"):
-        tally = try_case(case, base, folder, most=given.points, signals=given.signals)
+        tally = try_case(case, base, folder, most=given.points, signals=given.signals, turns=given.quick)
     if not mount_works(folder / "probe"):
         full = try_full_disk(case, base, folder)
     wrong = [f"{trial.fault} at {trial.point}: {'; '.join(trial.problems)}" for trial in tally.failures]

@@ -21,6 +21,7 @@ FAULTS = {
     "SIGTERM": "signal=SIGTERM",
     "SIGHUP": "signal=SIGHUP",
 }
+ALIKE = (("SIGKILL",), ("EIO", "ENOSPC"), ("SIGINT", "SIGTERM", "SIGHUP"))  # those of one group may take turns
 CODES = {"SIGKILL": -9, "EIO": 4, "ENOSPC": 4, "SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 _CALL = re.compile(r"^(\d+) +(\w+)\((.*)")
 
@@ -112,9 +113,7 @@ def spread(points: list[Point], most: int) -> list[Point]:
     return kept
 
 
-def try_case(
-    case: Case, base: Path, scratch: Path, *, most: int, signals: int, faults: tuple[str, ...] = tuple(FAULTS)
-) -> Tally:
+def try_case(case: Case, base: Path, scratch: Path, *, most: int, signals: int, turns: bool = False) -> Tally:
     """Try faults at the points of a command.
 
     Parameters
@@ -123,6 +122,8 @@ def try_case(
         Points of each system call for SIGKILL, EIO and ENOSPC; all of them when 0.
     signals : int
         The same for SIGINT, SIGTERM and SIGHUP.
+    turns : bool
+        Whether faults that are alike take turns: each point then gets a kill, an error and a signal, one of each.
     """
     work = scratch / "work"
     old, tally = state_of(base, case), Tally()
@@ -139,11 +140,13 @@ def try_case(
         raise RuntimeError(f"{case.name} does not give the same output twice")
     points = points_of(traced, work)
     tally.calls = len(points)
-    for fault in faults:
-        for point in spread(points, signals if fault in ("SIGINT", "SIGTERM", "SIGHUP") else most):
-            trial = _try(case, base, work, fault, point, old, new)
-            if trial is not None:
-                tally.add(trial)
+    for group in ALIKE:
+        chosen = spread(points, signals if "SIGINT" in group else most)
+        for k, fault in enumerate(group):
+            for point in chosen[k :: len(group)] if turns else chosen:
+                trial = _try(case, base, work, fault, point, old, new)
+                if trial is not None:
+                    tally.add(trial)
     return tally
 
 

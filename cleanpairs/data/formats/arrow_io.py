@@ -16,8 +16,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, open_regular, reading
 from cleanpairs.data.views import plain_batch, plain_schema
 
-__all__ = ["arrow_schema", "count_arrow_rows", "iter_arrow"]
-
 _MAGIC = b"ARROW1"  # of the file format; streams begin with the length of their first message
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _BATCH_BYTES = 32 * 2**20

@@ -23,8 +23,6 @@ from cleanpairs.data.images import ImageSource, StoredImages
 from cleanpairs.data.source import Source, fingerprint_files, settings_text
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
-__all__ = ["CaptionJsonReader"]
-
 _SCHEMA = pa.schema([("key", pa.string()), ("image", IMAGE_TYPE), ("captions", pa.list_(pa.string()))])
 LOOK_AT = 100
 
@@ -75,11 +73,7 @@ class CaptionJsonReader(TableReader):
 
         listed = _entries(path, source.options.get("split"))[: source.n_rows]
         for entries, images, faults in with_images(listed, _path, root if "image" in wanted else None, batch_rows):
-            values = {
-                "key": [e.key for e in entries],
-                "image": images,
-                "captions": [list(e.captions) for e in entries],
-            }
+            values = {"key": [e.key for e in entries], "image": images, "captions": [list(e.captions) for e in entries]}
             yield Rows(path, record_batch(_SCHEMA, values, columns), faults)
 
     def encoded(self, source: Source) -> ImageSource:

@@ -24,8 +24,6 @@ from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows
 from cleanpairs.ops.scratch import release
 
-__all__ = ["ClipRetrievalReader", "by_number", "vectors_in"]
-
 VECTORS = ("image_features", "text_features")
 _NUMBER = re.compile(r"(\d+)$")
 _FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]

@@ -23,8 +23,6 @@ from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, reso
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
-__all__ = ["DatasetsReader"]
-
 HUB = "hf://"
 _HUB_NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from cleanpairs.core.errors import DataError
 
-__all__ = ["MAX_FILES", "expand_braces", "expand_files"]
-
 MAX_FILES = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")

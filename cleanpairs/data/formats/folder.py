@@ -26,8 +26,6 @@ from cleanpairs.data.images import ImageSource, StoredImages, encoded_bytes, res
 from cleanpairs.data.source import Source, cache_folder, fingerprint_files, fingerprint_of, settings_text
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
-__all__ = ["FolderReader", "annotation_files", "find_root"]
-
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 FIRST = ("metadata.csv", "metadata.jsonl", "captions.txt")
 SUBFOLDERS = ("", "images", "Images", "image", "img", "imgs")

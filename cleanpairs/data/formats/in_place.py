@@ -17,8 +17,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import open_regular
 from cleanpairs.data.source import cache_dir
 
-__all__ = ["FOLDER", "bytes_of", "location", "mark_of", "open_remote", "stand_in", "url_of"]
-
 FOLDER = "remote"  # of the cache directory
 _BEGIN = '{"in place": '
 _MARKS = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created", "updated")

@@ -14,8 +14,6 @@ from cleanpairs.core.regular import cached_by_file
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.records import Record, csv_header, iter_csv, iter_json
 
-__all__ = ["JSON_ENDINGS", "column", "iter_records", "table_of"]
-
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _AT_ONCE = 1000

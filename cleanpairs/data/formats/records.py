@@ -19,8 +19,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import open_regular, read_json, reading
 from cleanpairs.data.text import likely_encoding
 
-__all__ = ["IMAGES", "Record", "csv_header", "iter_csv", "iter_json", "undecodable"]
-
 MAX_FIELD = 16 * 2**20  # characters of a field of CSV, bytes of a line of JSON
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _IMAGE_NAME = re.compile(rf"({'|'.join(map(re.escape, IMAGES))})\b", re.IGNORECASE)

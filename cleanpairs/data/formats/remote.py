@@ -30,8 +30,6 @@ from cleanpairs.data.formats.file_names import expand_braces
 from cleanpairs.data.formats.in_place import FOLDER, mark_of, stand_in, url_of
 from cleanpairs.data.source import cache_dir
 
-__all__ = ["fetch", "is_url"]
-
 ENDINGS = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
 TIMEOUT = 60.0  # seconds without an answer
 PROTOCOLS = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")

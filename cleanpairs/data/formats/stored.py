@@ -11,8 +11,6 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import cell_bytes
 
-__all__ = ["IMAGE_TYPE", "bounded", "image_array", "read_files", "record_batch", "with_images"]
-
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 BATCH_BYTES = 32 * 2**20
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, open_regular, reading
 
-__all__ = ["Member", "Sample", "read_index"]
-
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
 
 

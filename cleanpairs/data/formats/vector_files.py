@@ -21,8 +21,6 @@ from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest
 from cleanpairs.data.writing import cached_table
 
-__all__ = ["VectorFilesReader"]
-
 
 class VectorFilesReader(ClipRetrievalReader):
     """Reads ``.npy`` files of image vectors, beside those that ``text_vectors`` and ``captions`` name."""

@@ -31,8 +31,6 @@ from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 from cleanpairs.data.text import NOT_UTF8
 from cleanpairs.ops.columns import taken
 
-__all__ = ["WebDatasetReader"]
-
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 TAR = (".tar", ".tar.gz", ".tgz")
 MAX_JSON_BYTES = 16 * 2**20
