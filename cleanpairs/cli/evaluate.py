@@ -6,20 +6,23 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import column_options, existing_run, pick_columns, split_run_and_data
+from cleanpairs.cli.options import column_options, existing_run, pick_columns, run_and_data, trust_option
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 from cleanpairs.core.plain import plain
 
 
 @click.command(short_help="Retrieval recall, and detection where the truth is known.")
-@click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
+@click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
 @click.option("--truth", metavar="FILE", help="True mismatches: .npy (booleans, or a permutation) or Parquet.")
 @click.option("--threshold", type=float, metavar="P", help="For precision and recall.  [default: the run's]")
 @column_options
+@trust_option
 @json_option
 def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, as_json: bool, **options: Any) -> None:
     """R@1, 5, 10 both ways and rSum of RUN's model (runs/latest if not given) on DATA.
+
+    Without DATA it is the data that RUN was fitted on: recall is what the model remembers there.
 
     Where DATA has a column `true_mismatch`, or with --truth: AUROC and average precision of detection, and precision,
     recall and F1 at the threshold. The training data is judged by the labels of the run, other data by its scores; the
@@ -31,10 +34,10 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     from cleanpairs.data import load_pairs
     from cleanpairs.scoring.evaluate import detection
 
-    run_path, data = split_run_and_data(paths)
-    run = existing_run(run_path)
+    run_path, data = run_and_data(paths)
+    run = existing_run(run_path, options["trusted"])
     model = run.model()
-    pairs = load_pairs(data, **pick_columns(options))
+    pairs = run.load_input() if data is None else load_pairs(data, **pick_columns(options))
     figures: dict[str, float | None] = dict(model.evaluate(pairs).to_dict())
     mask = pairs.true_mismatch_mask(truth) if truth is not None or pairs.true_mismatch is not None else None
     noise = (run.info.get("input") or {}).get("noise") or {}

@@ -90,11 +90,14 @@ def existing_run(run: str | None, trusted: bool = False) -> Any:
     return Run.open(run, trusted=trusted)
 
 
-def split_run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str]:
-    """``[RUN] DATA``: one path is the data, two are a run and the data; usage error otherwise."""
-    if not 1 <= len(paths) <= 2:
-        raise click.UsageError("give DATA, or RUN and DATA")
-    return (None, paths[0]) if len(paths) == 1 else (paths[0], paths[1])
+def run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """``[RUN] [DATA]``: one path is a run if there is a run in it."""
+    if len(paths) > 2:
+        raise click.UsageError("give RUN, DATA, both or neither")
+    if len(paths) == 1 and not (Path(paths[0]) / "run.json").exists():
+        return None, paths[0]
+    run, data, *_ = (*paths, None, None)
+    return run, data
 
 
 RUN = click.argument("run", required=False, type=click.Path())

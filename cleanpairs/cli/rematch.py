@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from cleanpairs.cli.options import (
     pick_columns,
     repair_options,
     repair_settings,
+    run_and_data,
     trust_option,
 )
 from cleanpairs.cli.paths import PathsCommand, Writes
@@ -64,7 +64,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     from cleanpairs.ops.search import SearchNote
     from cleanpairs.repair.actions import COUNTED
 
-    run, data = _run_and_data(paths)
+    run, data = run_and_data(paths)
     if data is not None and options["max_wrong"] is not None:
         raise click.UsageError("--max-wrong goes by the scores of the data that RUN was fitted on: leave DATA out")
     opened, asked = existing_run(run, options["trusted"]), chosen_threshold(options["threshold"])
@@ -93,13 +93,3 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         where = " (made in a stream, vectors and candidates in files; --spill never: in memory)"
         echo(f"{summary}\n\nplan: {out}{where if planned.streamed else ''}")
         echo(f"next: cleanpairs export --plan {out} --repaired FILE")
-
-
-def _run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """``[RUN] [DATA]``: one path is a run if there is a run in it."""
-    if len(paths) > 2:
-        raise click.UsageError("give RUN, DATA, both or neither")
-    if len(paths) == 1 and not (Path(paths[0]) / "run.json").exists():
-        return None, paths[0]
-    run, data, *_ = (*paths, None, None)
-    return run, data

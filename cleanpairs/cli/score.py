@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, split_run_and_data
+from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, run_and_data
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
@@ -38,7 +38,9 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
     """
     from cleanpairs.commands.score import score_stream
 
-    run_path, data = split_run_and_data(paths)
+    run_path, data = run_and_data(paths)
+    if data is None:
+        raise click.UsageError("give the DATA to score; the scores of the pairs of a fit are in RUN/scores.parquet")
     run = existing_run(run_path)
     if not (run.path / "model").exists():
         run.model()  # says what to do

@@ -240,7 +240,7 @@ def image_header(content: bytes) -> tuple[str, int, int] | None:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as image:
             return str(image.format), image.width, image.height
     except Exception:  # Pillow raises anything; that it cannot be decoded is a reason of its own
         return None

@@ -119,9 +119,10 @@ def test_an_unknown_command_suggests_the_nearest(command: Command) -> None:
         (["fit", "--resume", "--out", "never"], 3, ["never", "run.json"]),
         (["fit", "--resume"], 3, ["runs/latest", "cleanpairs fit"]),
         (["score", "data.parquet", "--out", "s.parquet"], 3, ["runs/latest", "cleanpairs fit"]),
-        (["score", "a", "b", "c", "--out", "s.parquet"], 2, ["RUN and DATA"]),
+        (["score", "a", "b", "c", "--out", "s.parquet"], 2, ["give RUN, DATA"]),
         (["score", "data.parquet"], 2, ["--out"]),
-        (["evaluate"], 2, ["DATA"]),
+        (["evaluate"], 3, ["runs/latest"]),
+        (["score", "--out", "s.parquet"], 2, ["give the DATA"]),
         (["evaluate", "norun", "data.parquet"], 3, ["norun"]),
         (["export", "--repaired", "o.parquet"], 3, ["runs/latest"]),
         (["report", "norun"], 3, ["norun"]),
@@ -195,6 +196,9 @@ def test_end_to_end(command: Command, data: Path) -> None:
     assert fit["worst"].startswith(f"k{worst}, correspondence ") and fit["issues"]["mismatched"] == N
 
     done = command("evaluate", "run", data, "--json")
+    assert command("evaluate", "run", "--json").out == done.out  # of the run's own data
+    refused = command("score", "run", "--out", "s.parquet")
+    assert refused.code == 2 and "scores of the pairs of a fit" in refused.err
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     assert list(figures) == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 import zlib
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL import Image
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import read_image
-from cleanpairs.data.images import vector_groups
+from cleanpairs.data.images import image_header, vector_groups
 
 
 def encode(image: Image.Image, form: str, **options: Any) -> bytes:
@@ -127,3 +128,11 @@ def test_equal_vectors_are_one_group_and_others_are_not() -> None:
     np.testing.assert_array_equal(same, want)
     np.testing.assert_array_equal(groups, vector_groups(array.astype(np.float32)))
     assert vector_groups(array[:0]).shape == (0,)
+
+
+def test_the_size_of_a_large_image_is_read_without_a_warning_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    Image.new("L", (4, 4)).save(file, "PNG")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with warnings.catch_warnings(action="error"):
+        assert image_header(file.getvalue()) == ("PNG", 4, 4)
