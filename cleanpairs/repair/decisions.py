@@ -137,7 +137,7 @@ def _no_dirtier(decided: Repairs, chance: Chance) -> Repairs:
 
 
 def no_repairs(n: int, reason: int = _UNDETERMINED) -> Repairs:
-    """Of n mismatched pairs none is repaired, for one of :data:`REASONS`."""
+    """Of n mismatched pairs none is repaired, for one of :data:`cleanpairs.repair.actions.REASONS`."""
     nothing, false = np.full(n, np.nan, np.float32), np.zeros(n, bool)
     return Repairs(np.full(n, -1), false, false, nothing, nothing, nothing, np.full(n, reason, np.uint8), ())
 
