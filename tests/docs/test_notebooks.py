@@ -13,6 +13,8 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
+from .conftest import EPOCHS
+
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 
 
@@ -70,11 +72,15 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KernelManager]:
     manager.shutdown_kernel(now=True)
 
 
-# Each in a folder and a namespace of its own.
+# Each in a folder and a namespace of its own, with few epochs, and no sentence encoder (as in tests/conftest.py).
 ALONE = """
 %reset -f
 import os
 os.chdir({folder!r})
+from cleanpairs import Auto
+from cleanpairs.encoders import sentences
+Auto.__init__.__kwdefaults__["epochs"] = {epochs}
+sentences.PACKAGE = "not_installed"
 """
 
 
@@ -89,7 +95,7 @@ def test_runs(path: Path, tmp_path: Path, fewer_pictures: str, kernel: KernelMan
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         cell.source = shorter(cell.source)
-    for first in (fewer_pictures, ALONE.format(folder=str(tmp_path))):
+    for first in (fewer_pictures, ALONE.format(folder=str(tmp_path), epochs=EPOCHS)):
         notebook.cells.insert(0, nbformat.v4.new_code_cell(first))
     runner = NotebookClient(notebook, km=kernel, timeout=None)
     try:
