@@ -6,6 +6,7 @@ input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.base import SklearnConventions
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.cut import Cut, cut_at
+from cleanpairs.estimators.languages import SAMPLE, unknown_share
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT
@@ -318,11 +320,17 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
         """Correspondence (n,) float32 in [0, 1] of any n pairs: of trained methods the matching probability against the
         model's bank of trusted pairs.
 
-        The same pair always gets the same score, whatever it is scored beside. NaN where a pair is quarantined.
+        The same pair always gets the same score, whatever it is scored beside. NaN where a pair is quarantined. Warns
+        where the model knows less than half of the captions' words: its scores say nothing there.
 
         Raises NotFittedError; DataError: the pairs cannot be read, or their vectors have another size than the model's.
         """
         found = self.embed(pairs)
+        captions = found.pairs.captions
+        unknown = unknown_share(getattr(self, "tokenizer_", None), captions[:: max(1, len(captions) // SAMPLE)])
+        if unknown is not None and unknown > 0.5:
+            what = f"the model does not know {unknown:.0%} of the words: it was fitted on other captions"
+            warnings.warn(what, stacklevel=2)
         scores = self.score_embedded(found.pairs, found.images, found.texts)
         scores[list(found.quarantined)] = np.nan
         return scores

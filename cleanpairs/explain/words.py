@@ -19,14 +19,21 @@ from itertools import pairwise
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
+from cleanpairs.encoders.words import runs
+
 NEIGHBOURS = 50
 NAMED = 0.05  # of the words of trusted pairs
 SHRINK = 2.0  # captions with a word that are as if they had p_w among their neighbours
 LEAST_SHARE = 0.2  # of the neighbours that agree on an expected word
 LEAST_RATIO = 20.0  # of both rates, for an expected word
 MOST_WORDS = 4
-WORD = r"(?u)\b\w\w+\b"
 _ROWS = 4096  # captions at once
+
+
+def _words(caption: str) -> list[str]:
+    """Words of two letters and more; of scripts that put no spaces between words every two characters."""
+    pairs = ([run[i : i + 2] for i in range(len(run) - 1)] if unspaced else [run] for run, unspaced in runs(caption))
+    return [word for found in pairs for word in found if len(word) > 1 and word[0].isalnum()]
 
 
 class WordSupport:
@@ -41,7 +48,7 @@ class WordSupport:
     def __init__(self, captions: Sequence[str], image: np.ndarray, asked: np.ndarray, near: np.ndarray) -> None:
         from sklearn.feature_extraction.text import CountVectorizer
 
-        self._vectorizer = CountVectorizer(binary=True, token_pattern=WORD, dtype=np.float32)
+        self._vectorizer = CountVectorizer(binary=True, analyzer=_words, dtype=np.float32)
         try:
             has = csr_array(self._vectorizer.fit_transform(captions))
             self.names = self._vectorizer.get_feature_names_out()

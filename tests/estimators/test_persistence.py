@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,16 @@ def test_it_holds_four_files_that_cannot_run(saved: Path) -> None:
     assert sorted(p.name for p in saved.iterdir()) == sorted(FILES)
     for name in ("config.json", "vocabulary.json"):
         json.loads((saved / name).read_text(), parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+
+
+def test_captions_of_unknown_words_are_scored_with_a_warning(saved: Path) -> None:
+    model = load_estimator(saved)
+    features = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
+    with pytest.warns(UserWarning, match="does not know 100% of the words"):
+        model.score_pairs(Pairs.from_arrays(["新 款"] * 4, features=features))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.score_pairs(Pairs.from_arrays(["a b1"] * 4, features=features))
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "garbage", "directory"])

@@ -61,6 +61,17 @@ def test_foreign_words_are_named_and_own_words_are_not() -> None:
     assert len(lacking) > 0.9 * wrong.sum() and np.mean(lacking) >= 0.95
 
 
+def test_scripts_without_spaces_have_words_of_two_characters() -> None:
+    chinese = dict(zip("sand waves sea surf shell".split(), ("沙滩", "浪花", "大海", "冲浪", "贝壳"), strict=True))
+    chinese |= dict(zip("stove pan cook plate oven".split(), ("炉灶", "煎锅", "烹饪", "盘子", "烤箱"), strict=True))
+    pairs, _, wrong = corpus()
+    captions = ["".join(chinese.get(w, "") for w in caption.split()) or "路" for caption in pairs.captions]
+    found = explainer(replace(pairs, captions=captions), wrong).explain(range(N))
+    named = [word for e in found for word in (*e.unsupported, *e.expected)]
+    assert len(named) > 20 and {len(word) for word in named} == {2}
+    assert np.mean([word in chinese.values() for word in named]) > 0.8  # others stand across two words
+
+
 def test_similar_images_agree_on_nothing_where_images_are_noise() -> None:
     pairs, _, wrong = corpus()
     noise = np.random.default_rng(2).normal(size=(N, 1, 16)).astype(np.float32)
