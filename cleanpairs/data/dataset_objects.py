@@ -34,7 +34,7 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
         return data
     if isinstance(data, list) and (odd := [row for row in data if not isinstance(row, Mapping)]):
         raise DataError(
-            "a list is one of a list of dicts, one for each pair, {'image': ..., 'caption': ...}, not of "
+            "a list is to be a list of dicts, one for each pair, {'image': ..., 'caption': ...}, not of "
             f"{type(odd[0]).__name__}; two lists go as {{'image': images, 'caption': captions}}, files as a glob"
         )
     try:

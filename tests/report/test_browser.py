@@ -96,7 +96,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         settings={"threshold": None, "backbone": "mlp"},
         metrics=[{"stage": 1, "loss": 2.0, "flagged": 0.2}, {"stage": 1, "loss": 1.0, "flagged": 0.3}],
         pairs=pairs,
-        plan=type("Plan", (), {"table": plan})(),
+        plan=type("Plan", (), {"table": plan, "settings": {}, "min_repair_score": 0.0})(),
         slice_by=["source", "width"],
         audit=sample,
         audit_result=result,
