@@ -17,7 +17,7 @@ from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, release
 from cleanpairs.ops.search import SearchNote
 from cleanpairs.repair.assignment import Greedy
 from cleanpairs.repair.candidates import Corpus, DonorSearch, Edges, NeighbourSearch, Side, candidate_edges
-from cleanpairs.repair.edge_pairs import BUCKET, EdgeScorer, Paired, bucket_bounds, pair_edges
+from cleanpairs.repair.edge_pairs import BUCKET, EdgeScorer, Paired, pair_edges
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.repair.transport_plan import transport_shares
 
@@ -26,7 +26,7 @@ __all__ = ["Chance", "Repairs", "decide_repairs"]
 _UNSURE, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7
 DIRTIER = 0.02  # by which the expected share of mismatched pairs may rise above that of the kept ones
 _ROWS = 1 << 14  # vectors that are read at once
-_RANKS = 1 << 20  # into which ranks are counted: most edges have one of a few
+_SAMPLED = 1 << 20  # edges by whose ranks all are cut into runs
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,8 @@ class _Candidates:
         """
         best = np.full(len(self.own), -np.inf, np.float32)
         sure, unsure = np.zeros(len(self.own), bool), np.zeros(len(self.own), bool)
-        self._per_rank = np.zeros(_RANKS, np.int64)
+        step = max(1, len(self.edges) // _SAMPLED)
+        some = []
         for s in self._blocks():
             row = self.edges.row[s]
             np.maximum.at(best, row, self.paired.score[s])
@@ -237,9 +238,14 @@ class _Candidates:
             below = self._below(confidence)
             sure[row[good[~below]]] = True
             unsure[row[good[below]]] = True
-            rank = self._rank(s, good[~below], confidence[~below])
-            self._per_rank += np.bincount(_falling(rank), minlength=_RANKS)
+            some.append(self._key(s, good[~below], confidence[~below])[::step])
+        keys = np.sort(np.concatenate(some)) if some else np.empty(0, np.uint64)
+        self._bounds = np.unique(keys[:: max(1, BUCKET // step)])
         return best, sure, unsure
+
+    def _key(self, s: slice, good: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+        """uint64 that falls where the rank of edges rises, and then where their similarity does."""
+        return _falling(self._rank(s, good, confidence), self.edges.similarity[s][good])
 
     def _below(self, confidence: np.ndarray) -> np.ndarray:
         """Edges (b',) that are not to be taken, as they are not probable enough."""
@@ -257,7 +263,12 @@ class _Candidates:
 
         Ties: the more similar, text, then the lower numbers.
         """
-        bucket_of, counts = bucket_bounds(self._per_rank, BUCKET)
+        counts = np.zeros(len(self._bounds) + 1, np.int64)
+        for s in self._blocks():
+            good, confidence = self._good(s)
+            keep = ~self._below(confidence)
+            found = np.searchsorted(self._bounds, self._key(s, good[keep], confidence[keep]), side="right")
+            counts += np.bincount(found, minlength=len(counts))
         types = {
             "edge": np.int64,
             "row": np.int32,
@@ -274,7 +285,7 @@ class _Candidates:
             good, confidence = good[keep], confidence[keep]
             rank = self._rank(s, good, confidence)
             buckets.add(
-                bucket_of[_falling(rank)],
+                np.searchsorted(self._bounds, _falling(rank, self.edges.similarity[s][good]), side="right"),
                 edge=good + s.start,
                 row=self.edges.row[s][good],
                 group=self.edges.donor_group[s][good],
@@ -298,9 +309,9 @@ class _Candidates:
         return best
 
 
-def _falling(rank: np.ndarray) -> np.ndarray:
-    """The leading bits of a key that falls where ``rank`` (b,) float32 rises: equal ranks have equal ones."""
-    return np.asarray((_falling_bits(rank) // np.uint32((1 << 32) // _RANKS)).astype(np.int64))
+def _falling(rank: np.ndarray, similarity: np.ndarray) -> np.ndarray:
+    """Keys (b,) uint64 that fall where ``rank`` (b,) float32 rises, and among equal ones where ``similarity`` does."""
+    return np.asarray(_falling_bits(rank).astype(np.uint64) << np.uint64(32) | _falling_bits(similarity))
 
 
 def _falling_bits(values: np.ndarray) -> np.ndarray:
@@ -311,7 +322,7 @@ def _falling_bits(values: np.ndarray) -> np.ndarray:
 
 def _order(part: dict[str, np.ndarray]) -> np.ndarray:
     """By falling rank, then similarity; only where both are equal, which they seldom are, by the other keys."""
-    key = _falling_bits(part["rank"]).astype(np.uint64) << np.uint64(32) | _falling_bits(part["similarity"])
+    key = _falling(part["rank"], part["similarity"])
     order = np.argsort(key)
     key = key[order]
     same = np.append(key[1:] == key[:-1], False)

@@ -70,6 +70,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rematch, "_BATCH", 64)
     monkeypatch.setattr(edge_pairs, "BUCKET", 500)
     monkeypatch.setattr(repairs, "BUCKET", 500)
+    monkeypatch.setattr(repairs, "_SAMPLED", 1000)
     monkeypatch.setattr(sparse_transport, "_BLOCK", 700)
 
 

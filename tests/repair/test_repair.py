@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.data import Pairs
+from cleanpairs.repair import decisions
 from cleanpairs.repair.gather import Gathered
 from cleanpairs.repair.plan import RepairPlan, part_sources, truth_after
 from cleanpairs.repair.planning import Evidence
@@ -360,8 +361,13 @@ def test_quarantined_pairs_are_carried_and_never_give() -> None:
     assert plan.summary().quarantined == 6
 
 
-def test_the_same_plan_every_time() -> None:
-    assert Corpus(150, 0.4).plan().table.equals(Corpus(150, 0.4).plan().table)
+def test_the_same_plan_every_time_however_many_edges_are_sorted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Corpus(150, 0.4).plan().table
+    assert whole.equals(Corpus(150, 0.4).plan().table)
+    for bucket, sampled in ((40, 1 << 20), (300, 100)):
+        monkeypatch.setattr(decisions, "BUCKET", bucket)
+        monkeypatch.setattr(decisions, "_SAMPLED", sampled)
+        assert whole.equals(Corpus(150, 0.4).plan().table)
 
 
 def test_apply_keeps_what_it_should_and_the_truth_follows() -> None:
