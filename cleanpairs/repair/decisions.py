@@ -238,7 +238,7 @@ class _Candidates:
             below = self._below(confidence)
             sure[row[good[~below]]] = True
             unsure[row[good[below]]] = True
-            some.append(self._key(s, good[~below], confidence[~below])[::step])
+            some.append(self._key(s, good[~below], confidence[~below])[::step].copy())
         keys = np.sort(np.concatenate(some)) if some else np.empty(0, np.uint64)
         self._bounds = np.unique(keys[:: max(1, BUCKET // step)])
         return best, sure, unsure
