@@ -32,7 +32,7 @@ from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.data.rows import texts_of
 from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.estimators import PairScorer
-from cleanpairs.estimators.languages import SAMPLE, unknown_share
+from cleanpairs.estimators.languages import MOST_NEW, SAMPLE, unknown_share
 from cleanpairs.estimators.persistence import load_estimator, save_estimator
 
 ROWS = 4096  # of a batch
@@ -128,7 +128,7 @@ def score_stream(
     workers: int = 1,
     address: str | None = None,
     progress: Progress | None = None,
-    max_unknown: float = 0.5,
+    max_unknown: float = MOST_NEW,
 ) -> ScoreResult:
     """Score all pairs of ``data`` and write the scores table ``out``, in memory that does not grow with the input.
 

@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from cleanpairs.encoders.sentences import SentenceEncoder
 
 SAMPLE = 2000  # captions that are looked at, at even distances
+MOST_NEW = 0.5  # share of the words; of more a model says nothing
 MOST_PIECES, MOST_UNKNOWN = 1.5, 0.05  # pieces a word; share of the pieces
 
 
 def unknown_share(tokenizer: Any, captions: Sequence[str]) -> float | None:
-    """Share of the words of some captions that a model has not learned; None where it has no vocabulary of its own."""
+    """Share of the words of captions that a model has not learned, by some of them; None where it has no vocabulary."""
     vocabulary = getattr(tokenizer, "words", tokenizer)
     if not isinstance(vocabulary, Tokenizer) or not captions:
         return None
-    return float((vocabulary.encode(captions).ids == UNKNOWN).mean())
+    return float((vocabulary.encode(_some(captions)).ids == UNKNOWN).mean())
 
 
 def knows(encoder: SentenceEncoder, captions: Sequence[str]) -> tuple[bool, str]:
     """Whether the vectors of ``encoder`` say what these captions say; and the figures, in words."""
-    chosen = [words(text) for text in captions[:: max(1, len(captions) // SAMPLE)]]
+    chosen = [words(text) for text in _some(captions)]
     marks = len(encoder.tokens([""])[0])
     unknown = set(encoder.tokens(["[UNK]"])[0]) - set(encoder.tokens([""])[0])
     rows = encoder.tokens([" ".join(text) for text in chosen if text])
@@ -38,3 +39,7 @@ def knows(encoder: SentenceEncoder, captions: Sequence[str]) -> tuple[bool, str]
     share = sum(token in unknown for row in rows for token in row) / max(1, sum(len(row) - marks for row in rows))
     said = f"{encoder.name} makes {pieces:.2f} pieces of a word, {share:.0%} of them unknown"
     return bool(rows) and pieces <= MOST_PIECES and share <= MOST_UNKNOWN, said
+
+
+def _some(captions: Sequence[str]) -> Sequence[str]:
+    return captions[:: max(1, len(captions) // SAMPLE)]

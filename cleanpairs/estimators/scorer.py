@@ -27,7 +27,7 @@ from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.base import SklearnConventions
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.cut import Cut, cut_at
-from cleanpairs.estimators.languages import SAMPLE, unknown_share
+from cleanpairs.estimators.languages import MOST_NEW, unknown_share
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT
@@ -326,9 +326,8 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
         Raises NotFittedError; DataError: the pairs cannot be read, or their vectors have another size than the model's.
         """
         found = self.embed(pairs)
-        captions = found.pairs.captions
-        unknown = unknown_share(getattr(self, "tokenizer_", None), captions[:: max(1, len(captions) // SAMPLE)])
-        if unknown is not None and unknown > 0.5:
+        unknown = unknown_share(getattr(self, "tokenizer_", None), found.pairs.captions)
+        if unknown is not None and unknown > MOST_NEW:
             what = f"the model does not know {unknown:.0%} of the words: it was fitted on other captions"
             warnings.warn(what, stacklevel=2)
         scores = self.score_embedded(found.pairs, found.images, found.texts)
