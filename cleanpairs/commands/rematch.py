@@ -41,8 +41,6 @@ from cleanpairs.repair.planning import Evidence, judged_pairs, plan_repairs
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
-__all__ = ["STREAMED_ROWS", "NotStreamedError", "WrittenPlan", "chosen_cut", "rematch_run"]
-
 STREAMED_ROWS = 250_000  # a plan for as many rows is made in a stream, where that can be done
 _BATCH = 4096
 

@@ -51,8 +51,6 @@ from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.transport_plan import SHARPNESS, STAY
 from cleanpairs.trainer import EpochContext, TrainingData, step_seed
 
-__all__ = ["Auto"]
-
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
 # Of the ranks of similarity to neighbours and evidence, beside 1 of the networks' score; by whether the evidence is

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Greedy", "Members"]
-
 _STEP = 1 << 16  # edges between two looks at what is over
 
 

@@ -19,8 +19,6 @@ from cleanpairs.ops.search import SearchNote, TopK, top_k
 from cleanpairs.repair.assignment import Members
 from cleanpairs.repair.settings import RepairSettings
 
-__all__ = ["Corpus", "CosineReference", "DonorSearch", "Edges", "NeighbourSearch", "Side", "candidate_edges", "sampled"]
-
 DonorSearch = Callable[[bool, bool, np.ndarray, np.ndarray, int], TopK | None]
 """``search(is_image, trusted, asking, showing, k)``: for each pair of ``asking`` (Q,), whose text is kept where
 ``is_image`` and whose image is kept otherwise, the k best pairs of ``showing`` (G,) to take the other part from, as

@@ -21,8 +21,6 @@ from cleanpairs.repair.edge_pairs import BUCKET, EdgeScorer, Paired, pair_edges
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.repair.transport_plan import transport_shares
 
-__all__ = ["Chance", "Repairs", "decide_repairs"]
-
 _UNSURE, _DIRTIER, _UNDETERMINED, _NOT_ASKED = 4, 5, 6, 7
 DIRTIER = 0.02  # by which the expected share of mismatched pairs may rise above that of the kept ones
 _ROWS = 1 << 14  # vectors that are read at once
@@ -238,25 +236,31 @@ class _Candidates:
             below = self._below(confidence)
             sure[row[good[~below]]] = True
             unsure[row[good[below]]] = True
-            some.append(self._key(s, good[~below], confidence[~below])[::step].copy())
+            some.append(self._ranked(s, good[~below], confidence[~below])[1][::step].copy())
         keys = np.sort(np.concatenate(some)) if some else np.empty(0, np.uint64)
         self._bounds = np.unique(keys[:: max(1, BUCKET // step)])
         return best, sure, unsure
 
-    def _key(self, s: slice, good: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-        """uint64 that falls where the rank of edges rises, and then where their similarity does."""
-        return _falling(self._rank(s, good, confidence), self.edges.similarity[s][good])
+    def _allowed(self, s: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The edges of a block that may be taken, (b',) places in it; their rank; the run that each is in."""
+        good, confidence = self._good(s)
+        keep = ~self._below(confidence)
+        rank, key = self._ranked(s, good[keep], confidence[keep])
+        return good[keep], rank, np.searchsorted(self._bounds, key, side="right")
 
     def _below(self, confidence: np.ndarray) -> np.ndarray:
         """Edges (b',) that are not to be taken, as they are not probable enough."""
         return ~(confidence >= self.settings.min_confidence) & self.probable
 
-    def _rank(self, s: slice, good: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-        """float32: those that have a confidence come by it and before all others."""
+    def _ranked(self, s: slice, good: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rank of edges, float32: those that have a confidence come by it and before all others; and the key uint64
+        that falls where rank rises, or among equal ones similarity does.
+        """
         edges, settings = self.edges, self.settings
         rank = self.paired.score[s][good] + np.float32(settings.mismatched_bonus) * ~edges.trusted[s][good]
         rank -= np.float32(settings.image_margin) * edges.is_image[s][good]
-        return np.asarray(np.where(np.isnan(confidence), rank, 2 + confidence), np.float32)
+        rank = np.where(np.isnan(confidence), rank, 2 + confidence).astype(np.float32)
+        return rank, _falling(rank, edges.similarity[s][good])
 
     def best_first(self, scratch: Scratch) -> Iterator[dict[str, np.ndarray]]:
         """The edges that may be taken, best first, in parts; after :meth:`overview`.
@@ -265,10 +269,7 @@ class _Candidates:
         """
         counts = np.zeros(len(self._bounds) + 1, np.int64)
         for s in self._blocks():
-            good, confidence = self._good(s)
-            keep = ~self._below(confidence)
-            found = np.searchsorted(self._bounds, self._key(s, good[keep], confidence[keep]), side="right")
-            counts += np.bincount(found, minlength=len(counts))
+            counts += np.bincount(self._allowed(s)[2], minlength=len(counts))
         types = {
             "edge": np.int64,
             "row": np.int32,
@@ -280,12 +281,9 @@ class _Candidates:
         }
         buckets = Buckets(scratch, counts, types)
         for s in self._blocks():
-            good, confidence = self._good(s)
-            keep = ~self._below(confidence)
-            good, confidence = good[keep], confidence[keep]
-            rank = self._rank(s, good, confidence)
+            good, rank, run = self._allowed(s)
             buckets.add(
-                np.searchsorted(self._bounds, _falling(rank, self.edges.similarity[s][good]), side="right"),
+                run,
                 edge=good + s.start,
                 row=self.edges.row[s][good],
                 group=self.edges.donor_group[s][good],

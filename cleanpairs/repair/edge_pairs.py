@@ -15,8 +15,6 @@ import numpy as np
 from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, release
 from cleanpairs.repair.candidates import Edges
 
-__all__ = ["BUCKET", "EdgeScorer", "PairGraph", "Paired", "bucket_bounds", "pair_edges"]
-
 BUCKET = 1 << 20  # edges that are sorted at once
 _SCATTERED = 1 << 18  # edges that are written out of order at once
 

@@ -19,8 +19,6 @@ from cleanpairs.core.regular import check_regular
 from cleanpairs.ops.columns import one_array
 from cleanpairs.repair.actions import KINDS, REASONS, acted
 
-__all__ = ["DonorRows", "donor_use", "followed", "read_csv", "same_key", "write_csv"]
-
 # What a spreadsheet takes for a formula; and the apostrophe itself, so that reading undoes writing.
 FORMULA = r"^[=+\-@\t\r']"
 JUDGED = ("repair_score", "margin", "confidence")  # belong to one donor

@@ -27,8 +27,6 @@ from cleanpairs.ops.scratch import Scratch, release
 from cleanpairs.repair.candidates import CosineReference, sampled
 from cleanpairs.repair.settings import RepairSettings
 
-__all__ = ["TEXTS", "Gathered", "gather", "gathered_before"]
-
 TEXTS = pa.schema([("key", pa.string()), ("caption", pa.string())])
 _NUMBERS = ("correspondence", "image_group", "text_group", "mismatched", "trusted")
 _FILES = ("texts.arrow", "image.f32", "text.f32", *(f"{name}.npy" for name in _NUMBERS), "gathered.json")

@@ -53,8 +53,6 @@ from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.searches import half_replacing, pseudo_captioning
 from cleanpairs.repair.settings import RepairSettings
 
-__all__ = ["BoundScorer", "Evidence", "Planned", "judged_pairs", "plan_repairs"]
-
 JUDGED = 100_000  # pairs that probabilities are learned from; of more, TRUSTED of the trusted ones
 TRUSTED = 50_000
 SPILLED = 1 << 25  # candidates: some 2 GB of them

@@ -21,8 +21,6 @@ from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
 from cleanpairs.data.text import text_groups
 from cleanpairs.repair.plan import RepairPlan
 
-__all__ = ["CaptionWriter", "recaption"]
-
 BATCH = 64  # images that are decoded at once
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.candidates import DonorSearch
 
-__all__ = ["half_replacing", "pseudo_captioning"]
-
 
 def half_replacing(z_image: np.ndarray, z_text: np.ndarray, neighbours: int = 32) -> DonorSearch:
     """Half-replacing over the trusted pairs: of those nearest in the kept part, the other part that fits it best.

@@ -9,8 +9,6 @@ from typing import Any
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import check_settings, choice, number, whole
 
-__all__ = ["REPAIRS", "STRATEGIES", "RepairSettings", "changed"]
-
 STRATEGIES = ("ot", "nearest", "half-replace", "pseudo-caption", "method")
 REPAIRS = ("probable", "plausible", "none")
 

@@ -22,8 +22,6 @@ from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.candidates import CosineReference
 from cleanpairs.repair.edge_pairs import Paired
 
-__all__ = ["transport_shares"]
-
 STAY, SHARPNESS = 0.3, 0.5
 RELAXATION = 1.8
 _ROWS = 1 << 20  # pairs that are worked on at once
