@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +16,10 @@ from cleanpairs.core.regular import read_json
 from cleanpairs.data import Source, fingerprint_of
 from cleanpairs.data.guard import refuse_foreign
 from cleanpairs.export.files import CARD, manifest_of
-from cleanpairs.repair.actions import COUNTED
+from cleanpairs.repair.actions import ActionCounts
 
 # What the formats that are directories put into them.
 OURS = re.compile(rf"\d{{5,}}\.(tar|parquet)|data-\d{{5,}}\.arrow|dataset_info\.json|state\.json|{re.escape(CARD)}")
-
-
-def count_actions(actions: Counter[str]) -> dict[str, int]:
-    """How many pairs became what."""
-    return {name: actions[action] for name, action in COUNTED.items()}
 
 
 def refuse_changed_input(source: Source) -> None:
@@ -110,20 +104,13 @@ def extra_column(values: np.ndarray | pa.Array, n: int, name: str) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class ExportSummary:
-    """What an export wrote: the counts add up to ``pairs``; ``rows`` are those of the cleaned data.
+class ExportSummary(ActionCounts):
+    """What an export wrote; ``rows`` are those of the cleaned data.
 
     ``files`` maps out, manifest, ledger, dropped and card (if written) to their paths; ``format`` is that of out;
     ``renamed`` maps columns of the input that gave way to an added column to their new names.
     """
 
-    pairs: int
-    kept: int
-    rematched_text: int
-    rematched_image: int
-    recaptioned: int
-    dropped: int
-    quarantined: int
     rows: int
     files: Mapping[str, Path]
     renamed: Mapping[str, str]

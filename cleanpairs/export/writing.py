@@ -26,7 +26,6 @@ from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.export.accounting import (
     ExportSummary,
-    count_actions,
     extra_column,
     output_paths,
     refuse_changed_input,
@@ -40,6 +39,7 @@ from cleanpairs.export.formats import ExportFormat, choose_format, make_format
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import REVERSIBLE, input_schema
 from cleanpairs.export.partitions import ExportWork, Written
+from cleanpairs.repair.actions import count_actions
 from cleanpairs.repair.plan import RepairPlan
 
 PARTITION = 65_536  # rows of a partition, about

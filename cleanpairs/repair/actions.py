@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.ops.columns import one_array
-
-__all__ = ["ACTIONS", "COUNTED", "KINDS", "NEW_CAPTION", "REASONS", "REMATCHED", "REPAIRED", "WRITTEN", "acted"]
 
 ACTIONS = ("keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine")
 COUNTED = {  # the name of their count -> the action
@@ -21,6 +21,26 @@ COUNTED = {  # the name of their count -> the action
     "dropped": "drop",
     "quarantined": "quarantine",
 }
+
+
+@dataclass(frozen=True)
+class ActionCounts:
+    """How many pairs each action is done with; those of :data:`COUNTED` add up to ``pairs``."""
+
+    pairs: int
+    kept: int
+    rematched_text: int
+    rematched_image: int
+    recaptioned: int
+    dropped: int
+    quarantined: int
+
+    @property
+    def repaired(self) -> int:
+        """Pairs with another caption or another image."""
+        return self.rematched_text + self.rematched_image + self.recaptioned
+
+
 REMATCHED = ("rematch_text", "rematch_image")  # with a part of another pair
 NEW_CAPTION = ("rematch_text", "recaption")
 REPAIRED = (*REMATCHED, "recaption")
@@ -39,6 +59,11 @@ REASONS = (
 )
 # What lends its part to a repair, by number.
 KINDS = ("trusted image", "mismatched image", "pseudo-caption of a trusted pair", "mismatched caption")
+
+
+def count_actions(actions: Counter[str]) -> dict[str, int]:
+    """How many pairs became what, by the names of :data:`COUNTED`."""
+    return {name: actions[action] for name, action in COUNTED.items()}
 
 
 def acted(table: pa.Table, actions: Sequence[str]) -> np.ndarray:

@@ -26,29 +26,11 @@ from cleanpairs.data.columns import score_columns
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.text import text_groups
 from cleanpairs.ops.columns import filtered, one_array
-from cleanpairs.repair.actions import ACTIONS, REMATCHED, REPAIRED, WRITTEN, acted
+from cleanpairs.repair.actions import ACTIONS, REMATCHED, REPAIRED, WRITTEN, ActionCounts, acted, count_actions
 from cleanpairs.repair.editing import followed, read_csv, same_key, write_csv
 
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
     import pandas as pd
-
-__all__ = [
-    "METADATA_KEY",
-    "PLAN_SCHEMA",
-    "WRITTEN_KEY",
-    "PlanSummary",
-    "RepairPlan",
-    "Truth",
-    "check_decisions",
-    "counted",
-    "part_sources",
-    "refuse_edited",
-    "truth_after",
-    "truth_of",
-    "with_why",
-    "write_plan",
-    "wrong_in_output",
-]
 
 PLAN_SCHEMA = pa.schema(
     [
@@ -80,30 +62,18 @@ def counted(column: pa.ChunkedArray) -> Counter[str]:
 
 
 @dataclass(frozen=True)
-class PlanSummary:
+class PlanSummary(ActionCounts):
     """Counts of a plan; ``str`` of it is a small table.
 
-    ``kept + rematched_text + rematched_image + recaptioned + dropped + quarantined == pairs``. ``mean_repair_score``
-    is NaN without a repair, ``mean_confidence`` also where undetermined; ``reasons`` counts why pairs were dropped.
+    ``mean_repair_score`` is NaN without a repair, ``mean_confidence`` also where undetermined; ``reasons`` counts why
+    pairs were dropped.
     """
 
-    pairs: int
-    kept: int
-    rematched_text: int
-    rematched_image: int
-    recaptioned: int
-    dropped: int
-    quarantined: int
     threshold: float
     min_repair_score: float
     mean_repair_score: float
     mean_confidence: float
     reasons: Mapping[str, int]
-
-    @property
-    def repaired(self) -> int:
-        """Pairs with another caption or another image."""
-        return self.rematched_text + self.rematched_image + self.recaptioned
 
     def __str__(self) -> str:
         def line(name: str, count: int, note: str = "") -> str:
@@ -374,19 +344,15 @@ class _Counts:
             total[1] += pc.count(table[name]).as_py()
 
     def summary(self, plan: RepairPlan) -> PlanSummary:
-        means = {f"mean_{name}": total / n if n else float("nan") for name, (total, n) in self.sums.items()}
+        score, confidence = (total / n if n else float("nan") for total, n in self.sums.values())
         return PlanSummary(
             pairs=self.actions.total(),
-            kept=self.actions["keep"],
-            rematched_text=self.actions["rematch_text"],
-            rematched_image=self.actions["rematch_image"],
-            recaptioned=self.actions["recaption"],
-            dropped=self.actions["drop"],
-            quarantined=self.actions["quarantine"],
+            **count_actions(self.actions),
             threshold=plan.threshold,
             min_repair_score=plan.min_repair_score,
             reasons=dict(self.reasons.most_common()),
-            **means,
+            mean_repair_score=score,
+            mean_confidence=confidence,
         )
 
 
