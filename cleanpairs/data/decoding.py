@@ -192,12 +192,20 @@ class Decoder:
         with self._lock:
             if self._idle and not fresh:
                 return self._idle.pop()
-        worker = _Worker(self.preparation, self.memory)
-        with self._lock:
-            self._all.append(worker)
-        if self._closed:
-            worker.kill()
-        worker.start()
+        for again in (True, False):  # one that is killed while it starts is no reason to end the run
+            worker = _Worker(self.preparation, self.memory)
+            with self._lock:
+                self._all.append(worker)
+            if self._closed:
+                worker.kill()
+            try:
+                worker.start()
+            except ResourceError:
+                if not again or self._closed:
+                    raise
+                self.lost += 1
+            else:
+                break
         return worker
 
 

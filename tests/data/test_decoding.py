@@ -150,6 +150,24 @@ def test_a_worker_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytes
         decode(decoder, [picture(10)])
 
 
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = decoding._Worker.start
+    workers: list[decoding._Worker] = []
+
+    def killed_at_first(worker: decoding._Worker) -> None:
+        workers.append(worker)
+        if len(workers) == 1:
+            worker.kill()
+        start(worker)
+
+    monkeypatch.setattr(decoding._Worker, "start", killed_at_first)
+    with Decoder(SQUARE(4), 1) as decoder:
+        (batch,) = decode(decoder, [picture(10)])
+    assert not batch.failures
+    assert len(workers) == 2
+    assert decoder.lost == 1
+
+
 def test_leaving_early_ends_the_processes() -> None:
     decoder = Decoder(Preparation(f"{HERE}:faulty"), 2)
     batches = decoder.batches((at, [picture(10)] * 16 if at else [picture(10)]) for at in range(0, 160, 16))

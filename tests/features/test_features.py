@@ -137,8 +137,9 @@ def test_features_are_the_same_when_decoding_processes_are_killed_meanwhile(
     monkeypatch.setattr(Decoder, "__init__", remembered)
 
     def kill(done: int, total: int) -> None:
-        for worker in decoders[0]._all:
-            worker.kill()
+        if decoders[0].lost == 0:  # twice in a row is more than an image, or a start, is tried
+            for worker in decoders[0]._all:
+                worker.kill()
 
     there = image_matrix(pairs, "cnn", image_size=16, progress=kill)
     assert np.array_equal(here.array, there.array)
