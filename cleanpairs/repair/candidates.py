@@ -67,16 +67,9 @@ def sampled(rows: np.ndarray, sample: int = 20_000) -> np.ndarray:
 class Corpus:
     """N pairs, or those of them that a repair can concern: all to be repaired and all that may lend a part.
 
-    Attributes
-    ----------
-    image, text : Side
-    mismatched : (R,) int64
-        Pairs to repair.
-    pools : sequence of ((m,) int64, bool)
-        Donor pairs, and whether they are trusted.
-    taken : (U,) int64
-        Sorted: image group times the number of text groups plus text group, of pairs that no repair may make.
-    typical : CosineReference
+    ``mismatched`` (R,) int64: pairs to repair; ``pools``: donor pairs (m,) int64, and whether they are trusted;
+    ``taken`` (U,) int64: sorted: image group times the number of text groups plus text group, of pairs that no repair
+    may make.
     """
 
     image: Side

@@ -41,27 +41,14 @@ None where it is known already."""
 class Gathered:
     """What is known of N pairs.
 
-    Attributes
-    ----------
-    correspondence : (N,) float32
-        NaN where quarantined.
-    image_group, text_group : (N,) int64
-        Content hashes.
-    mismatched : (R,) int64
-        Pairs below the threshold, rising.
-    trusted : (T,) int64
-        The trusted pairs that may lend a part, rising: those of the highest correspondence.
-    z_image, z_text : (m, d), (n, d) float32
-        Unit vectors; perhaps mapped.
-    image_row, text_row : (R + T,) int64
-        Where those of the mismatched pairs are, and behind them those of the trusted ones.
-    typical : CosineReference
-    reasons : mapping
-        Pair -> why it is quarantined.
-    held : pa.RecordBatch, optional
-        Keys and captions, where they are in memory.
-    folder : path, optional
-        Where :func:`gather` has left its files.
+    - ``correspondence`` (N,) float32: NaN where quarantined, of which ``reasons`` (pair -> why) tells
+    - ``image_group``, ``text_group`` (N,) int64: content hashes
+    - ``mismatched`` (R,) int64: pairs below the threshold, rising
+    - ``trusted`` (T,) int64: the trusted pairs that may lend a part, rising: those of the highest correspondence
+    - ``z_image``, ``z_text`` (m, d), (n, d) float32: unit vectors; perhaps mapped
+    - ``image_row``, ``text_row`` (R + T,) int64: where those of the mismatched pairs are, and behind them those of the
+      trusted ones
+    - ``held``: keys and captions, where they are in memory; ``folder``: where :func:`gather` has left its files
     """
 
     correspondence: np.ndarray
@@ -92,12 +79,8 @@ class Gathered:
     ) -> Gathered:
         """Of N pairs in memory, with unit vectors (M, d) of their images and (N, d) of their captions.
 
-        Raises
-        ------
-        DataError
-            Arrays that do not belong to ``pairs``.
-        RefusedError
-            Vectors of pairs that are not quarantined are not finite.
+        Raises DataError: arrays that do not belong to ``pairs``; RefusedError: vectors of pairs that are not
+        quarantined are not finite.
         """
         _check_shapes(pairs, correspondence, z_image, z_text)
         values = np.array(correspondence, np.float32)
@@ -178,28 +161,10 @@ def gathered_before(folder: Path, job: str) -> Gathered | None:
 def gather(
     rows: Rows, n: int, folder: Path, settings: RepairSettings, *, job: str, known: np.ndarray | None, scratch: Scratch
 ) -> Gathered:
-    """Make the pass.
+    """Make the pass over ``n`` pairs, see :data:`Rows`; the files go into ``folder``, which exists.
 
-    Parameters
-    ----------
-    rows : iterator
-        See :data:`Rows`; N pairs in all.
-    n : int
-        N.
-    folder : path
-        Where the files go; it exists.
-    settings : RepairSettings
-    job : str
-        Names everything that the files follow from.
-    known : (N,) float32, optional
-        The correspondence, where it is known.
-
-    Raises
-    ------
-    RefusedError
-        Vectors of pairs that are not quarantined are not finite.
-    OutputError
-        The disk is full.
+    ``job`` names everything that the files follow from; ``known`` (n,) float32: the correspondence, where it is known.
+    Raises RefusedError: vectors of pairs that are not quarantined are not finite; OutputError: the disk is full.
     """
     numbers: dict[str, np.ndarray] = {name: np.empty(n, np.int64) for name in ("image_group", "text_group")}
     correspondence, cosine = np.full(n, np.nan, np.float32), np.zeros(n, np.float32)

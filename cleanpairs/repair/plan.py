@@ -101,32 +101,20 @@ class PlanSummary(ActionCounts):
 class RepairPlan:
     """What becomes of every pair.
 
-    Attributes
-    ----------
-    table : pyarrow.Table
-        One row a pair, in order of ``pair_id`` (0 .. N-1): ``key``; ``action`` (keep, rematch_text, rematch_image,
-        recaption, drop, quarantine); ``correspondence`` before the repair (null if quarantined); ``donor_pair_id``,
-        ``donor_key``: whose caption or image is taken (null unless rematched); ``caption`` after (null where dropped or
-        quarantined); ``original_caption``; ``repair_score``: the scorer's probability of the repaired pair;
-        ``margin``: that score less the best other candidate's of the row in the same direction (null where there is
-        none); ``confidence``: the probability that the repaired pair belongs together (null where undetermined);
-        ``donor_use``: how many repaired rows carry the part taken; ``reason``: why dropped or quarantined, or
-        which kind of donor.
-    threshold : float
-        Correspondence below which a pair is not kept.
-    min_repair_score : float
-    fingerprint : str
-        Of the input that the plan is for.
-    settings : mapping
-        The other settings that it was made with.
+    - ``table`` pyarrow.Table: one row a pair, in order of ``pair_id`` (0 .. N-1): ``key``; ``action`` (keep,
+      rematch_text, rematch_image, recaption, drop, quarantine); ``correspondence`` before the repair (null if
+      quarantined); ``donor_pair_id``, ``donor_key``: whose caption or image is taken (null unless rematched);
+      ``caption`` after (null where dropped or quarantined); ``original_caption``; ``repair_score``: the scorer's
+      probability of the repaired pair; ``margin``: that score less the best other candidate's of the row in the same
+      direction (null where there is none); ``confidence``: the probability that the repaired pair belongs together
+      (null where undetermined); ``donor_use``: how many repaired rows carry the part taken; ``reason``: why dropped or
+      quarantined, or which kind of donor
+    - ``threshold``: correspondence below which a pair is not kept
+    - ``fingerprint``: of the input that the plan is for
+    - ``settings`` mapping: the other settings that it was made with
 
-    Raises
-    ------
-    DataError
-        If the table is no plan: a column is missing, the pairs are not 0 .. N-1 in order, an action is unknown, or a
-        repair names no donor.
-    ConfigError
-        If the threshold or the least score is not in [0, 1].
+    Raises DataError: the table is no plan: a column is missing, the pairs are not 0 .. N-1 in order, an action is
+    unknown, or a repair names no donor; ConfigError: the threshold or the least score is not in [0, 1].
     """
 
     table: pa.Table
@@ -156,10 +144,7 @@ class RepairPlan:
     def check_for(self, pairs: Pairs) -> RepairPlan:
         """The plan with the keys of ``pairs`` where a spreadsheet has rewritten them, as 7 for 007.
 
-        Raises
-        ------
-        DataError
-            It is no plan for ``pairs``: as many, with the same keys, of one input.
+        Raises DataError: it is no plan for ``pairs``: as many, with the same keys, of one input.
         """
         if len(self) != len(pairs):
             raise DataError(
@@ -185,10 +170,7 @@ class RepairPlan:
         ``datasets.Dataset`` it is a Dataset with the same features: given similarities of repaired rows are null, and
         so are the vectors of captions that were written.
 
-        Raises
-        ------
-        ConfigError
-            The rows of a Dataset hold lists of captions; or it is neither Pairs nor a Dataset.
+        Raises ConfigError: the rows of a Dataset hold lists of captions; or it is neither Pairs nor a Dataset.
         """
         if not isinstance(pairs, Pairs):
             return self._applied_to(pairs)
@@ -261,10 +243,8 @@ class RepairPlan:
         ``<path>.json`` beside it, which has to stay there. A caption that a spreadsheet would take for a formula gets
         an apostrophe in front, which :meth:`load` does not mind.
 
-        Raises
-        ------
-        OutputExistsError
-            It exists and ``overwrite`` is False; or ``<path>.json`` is something else than a plan's.
+        Raises OutputExistsError: it exists and ``overwrite`` is False; or ``<path>.json`` is something else than a
+        plan's.
         """
         path = Path(path)
         if path.suffix == ".csv":
@@ -292,10 +272,7 @@ class RepairPlan:
         To be edited are ``action`` and ``donor_pair_id``: ``caption``, ``donor_key`` and ``donor_use`` follow from
         these, and a score, margin or confidence is kept only with the donor that it was computed for.
 
-        Raises
-        ------
-        DataError
-            If the file cannot be read, or holds no plan.
+        Raises DataError: the file cannot be read, or holds no plan.
         """
         path = Path(path)
         if path.suffix == ".csv":

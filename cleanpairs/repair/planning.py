@@ -184,38 +184,17 @@ def plan_repairs(
 ) -> Planned:
     """Plan the repair of every pair below the threshold. Nothing is changed; the same input gives the same plan.
 
-    Parameters
-    ----------
-    given : Gathered
-        N pairs.
-    scorer : BoundScorer
-        Of its vectors.
-    settings : RepairSettings
-        Those that ``given`` was made with.
-    fingerprint : str
-        Of the input.
-    temperature : float
-        Of the model's softmax, above 0; the transport's regularisation is half of it.
-    evidence : Evidence, optional
-        What the repairs' probabilities come from; without it none is probable.
-    search : callable, optional
-        A method's own way to look for donors instead of the strategy's, by the numbers of pairs; see
-        :data:`cleanpairs.repair.candidates.DonorSearch`.
-    look : callable, optional
-        Who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`: they take most of the time.
-    scratch : Scratch, optional
-        Where candidates lie. By default in memory, or in temporary files where there may be more than
-        :data:`SPILLED` of them; the plan is the same.
+    - ``given`` Gathered: N pairs; ``scorer``: of their vectors; ``settings``: those that they were gathered with
+    - ``fingerprint``: of the input
+    - ``temperature``: of the model's softmax, above 0; the transport's regularisation is half of it
+    - ``evidence``: what the repairs' probabilities come from; without it none is probable
+    - ``search`` callable: a method's own way to look for donors instead of the strategy's, by the numbers of pairs
+    - ``look`` callable: who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`: they take most
+      of the time
+    - ``scratch``: where candidates lie. By default in memory, or in temporary files where there may be more than
+      :data:`SPILLED` of them; the plan is the same
 
-    Raises
-    ------
-    RefusedError
-        Scores that are not finite.
-
-    Notes
-    -----
-    Time is that of the search (matrix products of the mismatched pairs with the donors), of the scorer (at most
-    ``4 * candidates`` pairs a mismatched pair) and of one Python loop over the candidates that are good enough.
+    Raises RefusedError: scores that are not finite.
     """
     if not (np.isfinite(temperature) and temperature > 0):
         raise ConfigError(f"temperature must be above 0, got {temperature!r}")
