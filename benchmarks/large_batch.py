@@ -30,7 +30,7 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     import torch
 
     from cleanpairs.core.registry import BACKBONES
-    from cleanpairs.correspondence.averaged import Trusting
+    from cleanpairs.correspondence.averaged import Averaged
     from cleanpairs.encoders.tokenizer import TokenTable
     from cleanpairs.objectives.acl import ActiveComplementaryLoss
     from cleanpairs.trainer import SingleNetwork, Trainer, TrainingData, TrainingSettings, TrainingStage
@@ -43,7 +43,7 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     data = TrainingData(rng.normal(size=(batch, regions, dim)).astype(np.float32), tokens, ids, ids, ids)
     settings = TrainingSettings(batch_size=batch, micro_batch=micro or None)
     before, times = high_water(), [time.perf_counter()]
-    procedure = SingleNetwork(ActiveComplementaryLoss(tau=0.07), Trusting(batch))
+    procedure = SingleNetwork(ActiveComplementaryLoss(tau=0.07), Averaged(batch))
     torch.manual_seed(0)
     trainer = Trainer(settings, on_step=lambda *_: times.append(time.perf_counter()))
     trained = trainer.fit(data, [TrainingStage(1)], procedure, lambda: BACKBONES.load(backbone)(1001, dim, dim=256))

@@ -19,8 +19,9 @@ Probabilities Using Bayesian Binning, 2015 (expected calibration error).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 from scipy.optimize import minimize
@@ -33,29 +34,8 @@ CLIP = 1e-3  # scores nearer to 0 and 1 than this are alike: a logit of float32 
 RIDGE = 1e-3  # on both coefficients, in labels: only where the labels leave them open
 
 
-class Calibrator(Protocol):
-    """A fitted map from scores (k,) to probabilities (k,), never decreasing."""
-
-    def __call__(self, score: np.ndarray) -> np.ndarray:
-        """Probabilities of scores in [0, 1]."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Steps:
-    score: np.ndarray
-    probability: np.ndarray
-
-    def __call__(self, score: np.ndarray) -> np.ndarray:
-        return np.interp(score, self.score, self.probability)
-
-
-@dataclass(frozen=True)
-class _Logistic:
-    slope: float
-    intercept: float
-
-    def __call__(self, score: np.ndarray) -> np.ndarray:
-        return np.asarray(expit(self.slope * logit(np.clip(score, CLIP, 1 - CLIP)) + self.intercept))
+Calibrator = Callable[[np.ndarray], np.ndarray]
+"""A fitted map from scores (k,) in [0, 1] to probabilities (k,), never decreasing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +67,7 @@ def fit_isotonic(score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> 
     fitted = isotonic_regression(t, sample_weight=w)
     step = np.concatenate([[0], np.cumsum(np.diff(fitted) > 1e-12)])
     mass = np.bincount(step, weights=w)
-    return _Steps(np.bincount(step, weights=w * s) / mass, np.bincount(step, weights=w * fitted) / mass)
+    return partial(np.interp, xp=np.bincount(step, weights=w * s) / mass, fp=np.bincount(step, w * fitted) / mass)
 
 
 def fit_logistic(score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> Calibrator:
@@ -101,8 +81,8 @@ def fit_logistic(score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> 
         value = float((w * (np.logaddexp(0, z) - t * z)).sum() + 0.5 * RIDGE * (c @ c))
         return value, np.array([wrong @ x, wrong.sum()]) + RIDGE * c
 
-    found = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)])
-    return _Logistic(float(found.x[0]), float(found.x[1]))
+    a, b = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
+    return lambda s: np.asarray(expit(a * logit(np.clip(s, CLIP, 1 - CLIP)) + b))
 
 
 FITS = {"isotonic": fit_isotonic, "logistic": fit_logistic}

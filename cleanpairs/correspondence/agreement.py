@@ -155,7 +155,7 @@ class _Question:
             answer, among = said[place[asking]], mass[place[asking]]
             against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]
             against -= all_say.without(asking, shown)
-            compare = _Compare.with_all(t)
+            compare = Centred.of(t)
             standing = compare.standing(against - hub, shown)
             scale = max(float(standing.std()), LEAST)
             observed += compare.standing(of - hub, rows) / scale
@@ -189,22 +189,27 @@ def ridge(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Compare:
-    """Vectors ``t`` (N, d) around their mean, and their covariance (d, d)."""
+class Centred:
+    """Vectors (N, d) around their mean, and their covariance (d, d)."""
 
-    t: np.ndarray
+    vectors: np.ndarray
     covariance: np.ndarray
 
     @classmethod
-    def with_all(cls, t: np.ndarray) -> _Compare:
-        """Of (N, d)."""
-        t = t - t.mean(axis=0)
-        return cls(t, t.T @ t / np.float32(len(t)))
+    def of(cls, vectors: np.ndarray) -> Centred:
+        """Of vectors (N, d) as they come."""
+        centred = vectors - vectors.mean(axis=0)
+        return cls(centred, centred.T @ centred / np.float32(len(centred)))
+
+    def spread(self, c: np.ndarray, least: float = 0.0) -> np.ndarray:
+        """The deviation (R,) of the products of vectors ``c`` (R, d) with all of these."""
+        return np.asarray(np.sqrt(np.maximum(np.einsum("ij,ij->i", c @ self.covariance, c), least)))
 
     def standing(self, c: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Products (R,) of vectors ``c`` (R, d) and t's ``rows`` (R,), in deviations of c's products with all of t."""
-        spread = np.sqrt(np.maximum(np.einsum("ij,ij->i", c @ self.covariance, c), 0))
-        return np.asarray(np.einsum("ij,ij->i", c, self.t[rows]) / np.maximum(spread, 1e-6 * spread.max(initial=LEAST)))
+        """Products (R,) of ``c`` (R, d) and these ``rows`` (R,), in deviations of c's products with all."""
+        spread = self.spread(c)
+        products = np.einsum("ij,ij->i", c, self.vectors[rows])
+        return np.asarray(products / np.maximum(spread, 1e-6 * spread.max(initial=LEAST)))
 
 
 def similarity_to_neighbours(
@@ -222,14 +227,10 @@ def similarity_to_neighbours(
 
         c_i = sum_j K_ij right_j t_j, as a unit vector
 
-    with the kernel of :func:`neighbours_agreement`. Two figures are asked for: with many neighbours (tau = .07), by how
-    much c_i . t_i is above its mean over all t_j; with few (.05), how many t_j are nearer to c_i than t_i, and how many
-    c_j nearer to t_i than c_i. Of each figure both directions are added; the result is the mean of their ranks, in
-    (0, 1).
-
-    - ``images``, ``texts`` (N, D) float32: unit vectors in a joint space
-    - ``right`` (N,): the probability that a pair is right
-    - ``bank``, ``ranked``: a random sample of so many pairs answers, or is compared with, where there are more
+    with the kernel of :func:`neighbours_agreement`, of unit vectors in a joint space. Two figures are asked for: with
+    many neighbours (tau = .07), by how much c_i . t_i is above its mean over all t_j; with few (.05), how many t_j are
+    nearer to c_i than t_i, and how many c_j nearer to t_i than c_i. Of each figure both directions are added; the
+    result is the mean of their ranks, in (0, 1). ``bank``, ``ranked``: so many pairs answer, or are compared with.
     """
     from scipy.stats import rankdata
 

@@ -10,11 +10,10 @@ Both densities are exponential in three features of x, so the log of the ratio o
 and both are refitted from the weighted mean and variance. One EM serves both; it runs on the counts of 4096 bins, so
 that its cost does not grow with N, and the posterior is then taken at each value itself.
 
-Departures. The papers' code starts the beta mixture from fixed betas, and where the losses are not beta-distributed its
-likelihood has a maximum with one wide component around the other (two clear modes come out as one narrow mode and the
-rest, on both its sides). Here it starts from the Gaussian mixture, the posterior of the high component may not exceed
-below the low mean what it is there (nor fall short above the high mean), and it stops after 10 iterations, as Arazo et
-al. do.
+Departures. The papers' code starts the beta mixture from fixed betas, where two clear modes may come out as one narrow
+mode and the rest, on both its sides. Here it starts from the Gaussian mixture, the posterior of the high component may
+not exceed below the low mean what it is there (nor fall short above the high mean), and it stops after 10 iterations,
+as Arazo et al. do.
 
 A mixture always finds two components, so a split alone is no evidence: :class:`Split` says whether the components
 are apart, and its user must ask; :func:`guarded_split` asks.
@@ -63,11 +62,8 @@ class Split:
     - the means m are apart: sqrt(2) (m_high - m_low) / sqrt(v_high + v_low) >= 2.35 with the variances v (Ashman's D,
       of the Gaussian mixture run to convergence, whichever mixture is asked for; 2.0 for the betas themselves).
 
-    Measured, 5,000 values a case, 20 seeds each: two normal modes of 5 to 95 % that are 5 deviations apart and
-    N(0.2, 0.1) against N(0.55, 0.15) of 20 to 80 % are always separated; one lognormal, exponential, gamma,
-    half-normal, normal, t, beta, uniform or logistic-normal mode, its tail on either side, never is. With 300 values
-    a third of the modes that overlap are refused, and one single mode in forty passes; with 100 values it is a
-    guess.
+    Of 5,000 values that is right of all two modes and all single ones that were tried (docs/log.md); with 300 a third
+    of the modes that overlap are refused, and one single mode in forty passes; with 100 values it is a guess.
 
     Where all values are alike, or fewer than four, all are in the high component, with the threshold at minus infinity.
     """
@@ -368,18 +364,13 @@ SPLITS: dict[str, Callable[[ArrayLike], Split]] = {
 
 
 def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarray | None = None) -> GuardedSplit:
-    """Clean probabilities out of N losses, or the previous ones where the split is implausible.
+    """Clean probabilities out of N losses in [0, 1] (low = clean), or the previous ones where the split is implausible.
 
     The public codes' splits flip: clean shares of .77, .94, .01 and .95 over four epochs were seen, though the losses
     ranked the pairs as well as before. A split is refused that does not separate (:class:`Split`), that leaves less
-    than 3 % clean or 0.5 % noisy, or whose clean share is off the previous one by more than 0.3. Below the low mean no
-    value is less clean than there, above the high mean none is cleaner. The Gaussian mixture is run to convergence,
-    which the papers' is not (:func:`gaussian_split`).
-
-    - ``losses`` (N,) float in [0, 1]: low = clean
-    - ``kind`` {"gaussian", "beta"}
-    - ``previous`` (N,) float: clean probabilities of the epoch before; without them all pairs count as clean where the
-      split is refused
+    than 3 % clean or 0.5 % noisy, or whose clean share is off the previous one by more than 0.3. The Gaussian mixture
+    is run to convergence, which the papers' is not (:func:`gaussian_split`). Without ``previous`` (N,), the epoch
+    before's, all pairs count as clean where the split is refused.
 
     Raises ConfigError: an unknown kind; DataError: a loss is not finite or outside [0, 1], or ``previous`` is not of N
     pairs.

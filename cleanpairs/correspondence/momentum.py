@@ -7,20 +7,13 @@ In stage j, epoch t (both from 1), with p the matching probability of epoch t - 
     otherwise                 y = beta y + (1 - beta) p
     yhat                      0 where y < epsilon, else y
 
-The p of a stage's last epoch is taken over when that epoch ends: the label that the next stage starts from has it, and
-so has the one that is left at the end. The paper does not say which it means.
+The p of a stage's last epoch is taken over when that epoch ends; the paper does not say whether. The stored y stays
+raw, with the paper and unlike the public code, so that a pair below epsilon returns as soon as its probability does.
 
-Departure from the public code, with the paper: the threshold acts on use only. The stored y stays raw, so that a
-pair below epsilon returns as soon as its probability does.
-
-Departure from the paper: ``separates`` guards the end of the first freeze. A model that knows nothing gives every
-pair p near 1 / K, and then every label would fall below epsilon at once; such a p is not taken over and the freeze
-lasts an epoch longer (``held_epochs`` counts them). Off with ``guard=False``.
-
-Departure from the paper: ``label_epochs``. The longer a stage trains, the more wrong pairs it has learnt by heart,
-and the label that follows it gets worse: the papers' own code loses .01 to .1 of AUROC over its last stage. With
-``label_epochs=h`` only the probabilities of the first h epochs of a stage enter the label; in the epochs behind them
-the label stands still while the retrieval model goes on training. ``label_epochs=None`` is the paper.
+Departures from the paper. ``guard``: a model that knows nothing gives every pair p near 1 / K, and every label would
+fall below epsilon at once; such a p is not taken over, and the first freeze lasts an epoch longer. ``label_epochs``:
+the longer a stage trains, the more wrong pairs it has learnt by heart (the papers' code loses .01 to .1 of AUROC over
+its last stage): only the first epochs of a stage enter the label.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleanpairs.correspondence.agreement import ridge
+from cleanpairs.correspondence.agreement import Centred, ridge
 from cleanpairs.ops.matching import unit_rows
 
 FOLDS = 3
@@ -62,29 +62,11 @@ class _Sides:
         return out
 
 
-@dataclass(frozen=True)
-class _Space:
-    """Vectors (n, d) of one side around their mean, and their covariance."""
-
-    vectors: np.ndarray
-    covariance: np.ndarray
-
-    @classmethod
-    def of(cls, vectors: np.ndarray) -> _Space:
-        centred = np.asarray(vectors - vectors.mean(axis=0), np.float32)
-        return cls(centred, centred.T @ centred / np.float32(len(centred)))
-
-    def scaled(self, predicted: np.ndarray) -> np.ndarray:
-        """Predictions (k, d) in units of the deviation of their product with all vectors."""
-        spread = np.sqrt(np.maximum(np.einsum("ij,ij->i", predicted @ self.covariance, predicted), 1e-12))
-        return np.asarray(predicted / spread[:, None], np.float32)
-
-
 class _Bank:
     """Trusted pairs that predict captions of images, and images of captions."""
 
     def __init__(
-        self, image: _Space, text: _Space, of_image: np.ndarray, pairs: np.ndarray, weight: np.ndarray
+        self, image: Centred, text: Centred, of_image: np.ndarray, pairs: np.ndarray, weight: np.ndarray
     ) -> None:
         self.image, self.text = image, text
         self.x, self.t, self.weight = image.vectors[of_image[pairs]], text.vectors[pairs], weight.astype(np.float32)
@@ -100,16 +82,21 @@ class _Bank:
                 out[k + 1][start : start + 1024] = K @ said / np.maximum(K.sum(axis=1, keepdims=True), 1e-12)
         return out
 
-    def sides(self, images: np.ndarray, captions: np.ndarray, joint: tuple[_Space, _Space] | None) -> _Sides:
+    def sides(self, images: np.ndarray, captions: np.ndarray, joint: tuple[Centred, Centred] | None) -> _Sides:
         """Of rows of the images, and of the captions."""
         x, t = self.image.vectors[images], self.text.vectors[captions]
-        texts = [self.text.scaled(c) for c in self._said(x, self.x, self.t, self.map[0])]
-        pictures = [self.image.scaled(c) for c in self._said(t, self.t, self.x, self.map[1])]
+        texts = [_scaled(c, self.text) for c in self._said(x, self.x, self.t, self.map[0])]
+        pictures = [_scaled(c, self.image) for c in self._said(t, self.t, self.x, self.map[1])]
         of_images, of_captions = texts + [x] * len(pictures), [t] * len(texts) + pictures
         if joint is not None:
             a, b = joint[0].vectors[images], joint[1].vectors[captions]
-            of_images, of_captions = [*of_images, joint[1].scaled(a), a], [*of_captions, b, joint[0].scaled(b)]
+            of_images, of_captions = [*of_images, _scaled(a, joint[1]), a], [*of_captions, b, _scaled(b, joint[0])]
         return _Sides(of_images, of_captions)
+
+
+def _scaled(predicted: np.ndarray, space: Centred) -> np.ndarray:
+    """Predictions (k, d) in units of the deviation of their product with all vectors of a space."""
+    return np.asarray(predicted / space.spread(predicted, 1e-12)[:, None], np.float32)
 
 
 def _terms(views: np.ndarray) -> np.ndarray:
@@ -173,8 +160,8 @@ class RepairEvidence:
         self.judged = len(self.trusted) >= LEAST and 2 <= len(self.captions) <= MOST_REPAIRED
         if not self.judged:
             return
-        spaces = _Space.of(images), _Space.of(texts)
-        self._joint = None if joint is None else (_Space.of(joint[0]), _Space.of(joint[1]))
+        spaces = Centred.of(images), Centred.of(texts)
+        self._joint = None if joint is None else (Centred.of(joint[0]), Centred.of(joint[1]))
         folds = [self.trusted[f::FOLDS] for f in range(FOLDS)]
         banks = []
         for fold in folds:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleanpairs.correspondence.agreement import Agreement, _Compare, ridge
+from cleanpairs.correspondence.agreement import Agreement, Centred, ridge
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs
 from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, TAU, Background, balanced, cosines
@@ -136,7 +136,7 @@ def _predicted(pairs: Background, right: np.ndarray, fold: np.ndarray, asked: li
     image, text = (x - x.mean(axis=0) for x in (pairs.images, pairs.texts))
     out = [np.zeros(rows.shape[1]) for rows in asked]
     for flipped, (x, t) in enumerate(((image, text), (text, image))):
-        compare = _Compare.with_all(t)
+        compare = Centred.of(t)
         for f in range(FOLDS):
             others = fold != f
             map_ = ridge(x[others], t[others], right[others])

@@ -173,6 +173,19 @@ def _matches(path: Path, pattern: Path) -> bool:
     return same_depth and fnmatchcase(str(path), str(pattern))
 
 
+def refuse_unless(ours: Kept, path: Path, whose: str) -> None:
+    """OutputExistsError where a file beside an output, which nobody has named, is there and none of ``ours``."""
+    if not path.is_file():
+        return
+    known = False
+    with suppress(OSError, ValueError, AttributeError):
+        known = ours(path)
+    if not known:
+        raise OutputExistsError(
+            f"{path} exists and is no {whose}: it would be replaced by one; move it away, or name another output"
+        )
+
+
 def refuse_foreign(folder: Path, ours: re.Pattern[str]) -> None:
     """Raise :class:`OutputExistsError` if a directory that is to be replaced holds what cleanpairs did not write there.
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.core.regular import read_json
 from cleanpairs.data import Source, fingerprint_of
-from cleanpairs.data.guard import refuse_foreign
+from cleanpairs.data.guard import refuse_foreign, refuse_unless
 from cleanpairs.export.files import CARD, manifest_of
 from cleanpairs.repair.actions import ActionCounts
 
@@ -69,30 +69,10 @@ def output_paths(
         if directory and name != "out" and whole.is_relative_to(out.resolve()):
             raise ConfigError(f"{name} would be {path}, in the output {out}, which is written as a whole: name another")
         seen[whole] = name
-    _refuse_others(targets["manifest"], targets["ledger"] if ledger is None else None)
+    refuse_unless(lambda path: {"files", "counts"} <= read_json(path).keys(), targets["manifest"], "export's")
+    if ledger is None:
+        refuse_unless(lambda p: {"pair_id", "action"} <= set(pq.read_schema(p).names), targets["ledger"], "export's")
     return targets
-
-
-def _refuse_others(manifest: Path, ledger: Path | None) -> None:
-    """OutputExistsError where files that nobody named would be replaced, and no export wrote them."""
-    theirs = []
-    if manifest.is_file():
-        try:
-            if not {"files", "counts"} <= read_json(manifest).keys():
-                theirs.append(manifest)
-        except (OSError, ValueError, AttributeError):
-            theirs.append(manifest)
-    if ledger is not None and ledger.is_file():
-        try:
-            if not {"pair_id", "action"} <= set(pq.read_schema(ledger).names):
-                theirs.append(ledger)
-        except (OSError, pa.ArrowException):
-            theirs.append(ledger)
-    if theirs:
-        raise OutputExistsError(
-            f"{theirs[0]} exists, and no export wrote it: it would be replaced by this one's; move it away, or "
-            "name another output"
-        )
 
 
 def extra_column(values: np.ndarray | pa.Array, n: int, name: str) -> pa.Array:
@@ -105,10 +85,8 @@ def extra_column(values: np.ndarray | pa.Array, n: int, name: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class ExportSummary(ActionCounts):
-    """What an export wrote; ``rows`` are those of the cleaned data.
-
-    ``files`` maps out, manifest, ledger, dropped and card (if written) to their paths; ``format`` is that of out;
-    ``renamed`` maps columns of the input that gave way to an added column to their new names.
+    """What an export wrote: ``rows`` of cleaned data; ``files``: role -> path, of out, manifest, ledger, dropped and
+    card; ``renamed``: columns of the input that gave way to an added one -> their new names.
     """
 
     rows: int

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pyarrow as pa
 
+import cleanpairs
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data.writing import with_image_feature
@@ -61,15 +61,11 @@ def dataset_card(
     restorable: bool,
     about: CardFacts,
 ) -> str:
-    """The text of the card.
+    """The text of the card of the output ``name``.
 
-    - ``name``: of the output, its last path component
-    - ``loading``: more fields of the header: ``configs``, ``dataset_info``
-    - ``shards``: tars of a webdataset
-    - ``counts``: pairs, kept, rematched_text, rematched_image, recaptioned, dropped, quarantined
-    - ``rows``: of the output
-    - ``plan`` RepairPlan: that was carried out
-    - ``restorable``: whether the ledger holds what the input is written again from
+    ``loading``: more fields of the header: ``configs``, ``dataset_info``; ``shards``: tars of a webdataset; ``counts``:
+    those of :class:`cleanpairs.repair.actions.ActionCounts`; ``restorable``: whether the ledger holds what the input is
+    written again from.
     """
     from huggingface_hub import DatasetCardData
 
@@ -87,7 +83,7 @@ def dataset_card(
         known=about.method in METHODS,
         settings={setting: plan.settings[setting] for setting in _SAID if plan.settings.get(setting) is not None},
         counted=[(what, counts[count]) for count, what in _COUNTED.items()],
-        versions=_versions(about.versions),
+        versions={**about.versions, "cleanpairs": cleanpairs.__version__, "pyarrow": pa.__version__},
         name=name,
         format=format,
         shards=shards,
@@ -123,16 +119,6 @@ def _inline(value: object) -> str:
 def size_category(rows: int) -> str:
     """The hub's class of sizes."""
     return next((text for limit, text in (*SIZES, *LARGER) if rows < limit), "n>1T")
-
-
-def _versions(known: Mapping[str, str]) -> dict[str, str]:
-    found = dict(known)
-    for package in ("cleanpairs", "pyarrow"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def features_of(schema: pa.Schema) -> Any:

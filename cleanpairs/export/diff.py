@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from cleanpairs.export.opening import Exported, open_export
 from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import ACTIONS
 from cleanpairs.repair.editing import write_csv
+from cleanpairs.repair.plan import counted
 
 CHANGES = tuple(action for action in ACTIONS if action != "keep")
 _LINES = 8192  # of the ledger in memory at once: they are captions and numbers
@@ -83,10 +85,9 @@ def diff_export(
         raise ConfigError(f"limit is a number of changes, 0 or more; found {limit}")
     export = _checked(out, ledger)
     wanted = _actions(actions)
-    counts = dict.fromkeys(ACTIONS, 0)
+    counts = Counter(dict.fromkeys(ACTIONS, 0))
     for batch in _batches(export, ["action"]):
-        for entry in pc.value_counts(batch.column("action")).to_pylist():
-            counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+        counts.update(counted(batch.column("action")))
     return ExportDiff(counts, tuple(itertools.islice(_changes(export, wanted), limit)))
 
 

@@ -31,10 +31,7 @@ class StoredRows:
 
     @classmethod
     def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> StoredRows:
-        """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition.
-
-        Raises OutputError: ``path`` cannot be written.
-        """
+        """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition."""
         first = 0
         writer: pa.RecordBatchFileWriter | None = None
         try:

@@ -7,11 +7,12 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
+import cleanpairs
 from cleanpairs.core.regular import sha256_of
 from cleanpairs.data import Source, iter_tables, note_named
 from cleanpairs.data.atomic import ScratchDirectory
@@ -64,14 +65,11 @@ def write_manifest(
 ) -> None:
     """Write what an export left: of every file its role, rows, bytes and SHA-256.
 
-    - ``format``: of ``out``, a name of :data:`cleanpairs.export.formats.FORMATS`
     - ``files``: role (out, dropped, ledger, card) -> (final path, where it is now, its rows or None). The final paths
       are noted as seen from the folder of ``out``, so that the files may be moved together. Of a directory every file
       in it is noted, its README.md as the card
     - ``parts``: of a directory: file name -> rows, where a file holds any
-    - ``counts``, ``threshold``: noted as they are
-    - ``source`` Source: the input: its fingerprint is noted, and what finds the same rows again, paths as seen from the
-      folder of ``out``
+    - ``source``: its fingerprint is noted, and what finds the same rows again
     - ``sha256``: role -> SHA-256, of the files of which it is known; the others are read
     """
     entries, home, known = {}, files["out"][0].parent, sha256 or {}
@@ -103,13 +101,10 @@ def write_manifest(
             "options": dict(source.options),
         },
         "threshold": threshold,
-        "versions": {"python": platform.python_version(), **{p: _version(p) for p in ("cleanpairs", "pyarrow")}},
+        "versions": {
+            "python": platform.python_version(),
+            "cleanpairs": cleanpairs.__version__,
+            "pyarrow": pa.__version__,
+        },
     }
     Path(path).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

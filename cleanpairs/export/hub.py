@@ -69,8 +69,6 @@ def push_files(
 
     - ``repo``: OWNER/NAME
     - ``files``: name in the repository -> a file, or its contents
-    - ``kind`` {"dataset", "model"}
-    - ``message``: of the commit
     - ``private``: of a repository that is made; one that exists stays as public as it is
     - ``stale``: a regular expression: files of the repository that it matches whole, and that are not among ``files``,
       go in the same commit. Without it shards of a longer, earlier upload would mix with the new ones

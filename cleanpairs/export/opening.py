@@ -22,11 +22,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of an export, and what its manifest says of them.
-
-    ``parts``: the files of ``out``, which is one of them unless it is a directory; ``format``: a name of
-    :data:`cleanpairs.export.formats.FORMATS`.
-    """
+    """The files of an export, and what its manifest says of them; ``parts`` are those of ``out``."""
 
     out: Path
     manifest: Path

@@ -35,11 +35,8 @@ def replaced_vectors(
 
 
 def of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.ndarray) -> pa.Array:
-    """One score a pair out of a column of lists: that of its place, null where the list is short or the pair ``bare``.
-
-    ``column`` (n,) array of lists; ``row``, ``position`` (k,) int64: of each pair: its row of ``column``, its place in
-    the row's list; ``bare`` (k,) bool: the pairs that have no score any more.
-    Returns (k,) array, of the type of a single score.
+    """One score a pair (k,) out of a ``column`` (n,) of lists: that in its ``row`` (k,) int64 at its ``position`` (k,);
+    null where the list is short, or the pair has none any more, ``bare`` (k,) bool.
     """
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -49,12 +46,8 @@ def of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.n
 
 
 def along_captions(column: pa.Array, scores: pa.Array, counts: np.ndarray, changed: np.ndarray) -> pa.Array:
-    """A column of lists of scores of which the ``changed`` rows are made anew, and the others are as they were.
-
-    - ``column`` (n,) array of lists
-    - ``scores`` (k,) array: of the pairs left in these rows, one after the other
-    - ``counts`` (n,) int64: pairs left in each row
-    - ``changed`` (m,) int64
+    """A ``column`` (n,) of lists of scores of which the rows ``changed`` (m,) int64 are made anew, of the ``scores``
+    (k,) of the pairs left, one after the other, ``counts`` (n,) in each row.
     """
     kind = list_type(column.type)
     column = column if column.type.equals(kind) else column.cast(kind)

@@ -36,15 +36,11 @@ def push_export(
 ) -> Pushed:
     """Upload an export as a dataset; the ledger and the dropped pairs stay where they are.
 
-    - ``out``: the cleaned data; its manifest is beside it, and its files are compared with that first
-    - ``repo``: OWNER/NAME. Data files of an earlier upload go in the same commit
-    - ``private``: of a repository that is made
-    - ``card``: the dataset card; README.md of a directory, else ``<out>.card.md``, when None
-    - ``ledger``: where the ledger is now; where the manifest says when None
-    - ``endpoint``: of the hub
-
+    ``out``: the cleaned data; its manifest is beside it, and its files are compared with that first; ``card``: the
+    dataset card; README.md of a directory, else ``<out>.card.md``, when None; ``ledger``: where it is now; where the
+    manifest says when None. Data files of an earlier upload go in the same commit.
     Raises DataError: ``out`` is no export, or not as it was exported; ConfigError, OutputError: as
-    :func:`cleanpairs.export.hub.push_files`; or there is no card.
+    :func:`cleanpairs.export.hub.push_files`, for the other parameters too; or there is no card.
     """
     check_push(repo, endpoint)
     export = open_export(out, ledger)

@@ -26,13 +26,8 @@ from cleanpairs.ops.columns import filtered, taken
 
 @dataclass(frozen=True)
 class RestoreSummary:
-    """``rows == unchanged + undone + returned``.
-
-    - ``path``: the file written
-    - ``rows``, ``columns``: of that file
-    - ``unchanged``: rows that the export had left as they were
-    - ``undone``: rows that it had repaired, or taken captions from
-    - ``returned``: rows that it had dropped or quarantined
+    """Of the file ``path``: ``rows`` are those that the export had left ``unchanged``, those that it had repaired, or
+    taken captions from (``undone``), and those that it had dropped or quarantined (``returned``).
     """
 
     path: Path
@@ -65,8 +60,8 @@ def restore_export(
     - ``ledger``: where the ledger is now; where the manifest says when None
 
     Raises ConfigError: the export is neither Parquet nor a `datasets` directory; DataError: a file is missing, is not
-    as it was exported (SHA-256), or cannot be read. Nothing is written then; OutputExistsError: ``to`` exists and
-    ``overwrite`` is not given, or is a file of the export; OutputError: ``to`` cannot be written.
+    as it was exported (SHA-256), or cannot be read; OutputExistsError, also where ``to`` is a file of the export;
+    OutputError.
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:

@@ -53,20 +53,13 @@ class ExportSettings:
 
     - ``dropped``: Parquet of the dropped and quarantined pairs, one a row: the input's columns, ``pair_id``,
       ``correspondence``, ``action``, ``reason``
-    - ``ledger``: ``<out>.ledger.parquet`` when None. Parquet with every input pair exactly once, in order: ``pair_id``,
-      ``key``, ``row`` and ``position`` in the input, ``action``, ``correspondence``, ``repair_score``,
-      ``source_pair_id``, ``source_key``, ``original_caption``, ``new_caption`` (null unless replaced), ``reason``,
-      ``out_row`` (null unless written), ``original_row`` with the values of the input that the cleaned file does not
-      hold, and ``original_columns`` with their names, in the line of each row's first pair:
-      :func:`cleanpairs.export.restore_export` needs these, and the images of dropped pairs are among them
+    - ``ledger``: see :mod:`cleanpairs.export.ledger`; ``<out>.ledger.parquet`` when None
     - ``explode``: rows with lists of captions become one row a pair, with a string in the text column
-    - ``overwrite``: replace files that exist
-    - ``format``: ``parquet``, ``webdataset``, ``datasets`` or ``uids`` (:data:`cleanpairs.export.formats.FORMATS`);
-      what the suffix of ``out`` says when None. A uid list holds no captions: pairs that were to be repaired are
-      dropped
+    - ``format``: a name of :data:`cleanpairs.export.formats.FORMATS`; what the suffix of ``out`` says when None. A uid
+      list holds no captions: pairs that were to be repaired are dropped
     - ``shard_size``: samples to a tar of webdataset; 10,000 when None
     - ``card``: where the dataset card goes. A directory always has one, as its README.md
-    - ``about`` CardFacts: what the card tells beyond the export itself
+    - ``about``: what the card tells beyond the export itself
     """
 
     dropped: str | Path | None = None
@@ -90,25 +83,19 @@ def export_pairs(
     """Write the kept and repaired pairs.
 
     - ``pairs``: as they were read from the input, which must not have changed since
-    - ``out``: in the order of the input. All columns of the input, and: ``correspondence`` float32 (before the repair),
-      ``action`` (keep, rematch_text, rematch_image, recaption), ``original_caption`` (null where the caption is the
-      original one), ``source_key`` (whose caption or image it is; null where its own, or written for it),
-      ``repair_score`` float32; for a plan of plausible repairs ``sample_weight`` float32, for training: 1 for a kept
-      pair, ``confidence`` for a repaired one, which is null where undetermined. A new caption stands in the text
-      column, and its vector, where the input brings those of captions, in theirs (null for a written caption); a new
-      image in the image and the feature column. Given similarities are null where either is new, and ``true_mismatch``
-      and ``true_key`` follow the repair; the row's key and other columns stay. A row with a list of captions stays one
-      row: wrong captions are taken out or replaced, and given similarities that are lists along the captions with them;
-      the added columns are such lists; a row without captions left is dropped. Images of such rows cannot be replaced:
-      those pairs are dropped. Beside it comes ``<out>.manifest.json``: rows, bytes and SHA-256 of every file, the
-      counts, the input's fingerprint, versions
+    - ``out``: in the order of the input: all columns of the input, in which captions, images and what was computed from
+      them follow the repair, and ``correspondence`` float32 (before the repair), ``action`` (keep, rematch_text,
+      rematch_image, recaption), ``original_caption`` (null where the caption is the original one), ``source_key``
+      (whose caption or image it is; null where its own, or written for it), ``repair_score`` float32; for a plan of
+      plausible repairs ``sample_weight`` float32, for training: 1 for a kept pair, ``confidence`` for a repaired one,
+      which is null where undetermined. A row with a list of captions stays one row, and the added columns are lists;
+      images of such rows cannot be replaced: those pairs are dropped. Beside it comes ``<out>.manifest.json``
     - ``extra_columns`` mapping of str to (N,) array: more columns, one value a pair
     - ``**settings``: of :class:`ExportSettings`, by their names
 
     Raises ConfigError: two outputs with one name, an extra column that is not (N,), or a format that cannot hold this
-    input; DataError: the plan is not for this data, or the input has changed since it was read; OutputExistsError: an
-    output exists and ``overwrite`` is not given, or is the input; OutputError: an output cannot be written;
-    CleanpairsError: the counts do not add up. Nothing is published then.
+    input; DataError: the plan is not for this data, or the input has changed since it was read; OutputExistsError;
+    OutputError; CleanpairsError: the counts do not add up. Nothing is published then.
     """
     export = _Export(pairs.source, out, ExportSettings(**settings))
     extra = pa.table({k: extra_column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})

@@ -8,10 +8,8 @@ nearest to I_i, and (I_c', T_c') the one whose text is nearest to T_i,
 
 with Euclidean distances of unit vectors; clean pairs keep y = 1. All pairs are trained on with the soft margin of y.
 
-y of the paper is at least one half by construction for most pairs, since the nearest is nearer than the other, and is
-then thresholded at one half. Here the ratios of the anchors among themselves (each to its nearest other anchor) say
-what a right pair looks like and those of anchors' images with other anchors' texts what a wrong one does: y is scaled
-between the two medians. The soft correspondence that the method leaves is w (1 + y) / 2.
+y is scaled between the median of the anchors' own ratios and that of ratios put together wrongly. The soft
+correspondence that the method leaves is w (1 + y) / 2. Departures from the paper: docs/methods/bicro.md.
 """
 
 from __future__ import annotations

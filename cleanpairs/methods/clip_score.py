@@ -11,9 +11,7 @@ captions of random others gives the noise rate, and the probability of being rig
 so a threshold is one on the cosine: LAION-400M's 0.3 is 0.65, LAION-5B's 0.28 is 0.64. ``quantile`` flags the lowest
 share instead, as in DataComp, which keeps the best 30 %.
 
-Departures: wrong pairs are repaired too, where the papers only drop them. Candidates are judged by the matching
-probability against a bank of trusted pairs at the model's own temperature, as all methods do it, and not by the cosine,
-which has no absolute meaning.
+Departures from the papers: docs/methods/clip-score.md.
 """
 
 from __future__ import annotations

@@ -3,17 +3,7 @@ r"""CRCL: cross-modal robust complementary learning with self-refining correspon
 The active complementary loss (:mod:`cleanpairs.objectives.acl`, eq. 8-9) trains on labels that momentum correction
 (:mod:`cleanpairs.correspondence.momentum`, eq. 10-12) refines over several stages, each from fresh weights.
 
-Where the defaults depart from the paper, measured in docs/log.md:
-
-- p of eq. 10 comes from an evaluation pass at the end of the epoch and not from the training batches
-  (``label_pass="batch"`` is the paper);
-- only the first ``label_epochs`` epochs of a stage enter the label, since later ones have learnt wrong pairs by heart
-  (``label_epochs=None`` with ``label_pass="batch"`` is the paper);
-- stages are shorter, batches smaller and the temperature is 0.07: the paper's are for 145,000 pairs of 36 regions;
-- more regions are left out at random, which a grid of 9 from a frozen network needs;
-- duplicates are no negatives; inputs are standardised.
-
-``CRCL.paper()`` has the paper's settings (000, table 5).
+``CRCL.paper()`` has the paper's settings (supplement, table 5). Departures from the paper: docs/methods/crcl.md.
 """
 
 from __future__ import annotations

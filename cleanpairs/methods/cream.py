@@ -19,14 +19,8 @@ phi is the mean label of all pairs; 0 for clean and hard pairs where more than .
 from the epoch ``hard_after`` behind the warm-up on, noisy ones from ``noisy_after`` on; before ``hard_after`` clean
 pairs spread nothing. Each kind is a batch of its own.
 
-Departures. p comes from an evaluation pass in random groups, once an epoch, and not from the batch of the own kind; so
-phi is the mean of all labels and not of three batches. Cosines below 0 spread nothing (the paper's S is a sigmoid). An
-implausible split is refused, where the public code calls the worst hundredth noisy if all are clean. The public code
-ignores its temperature option, steps once for each kind, keeps a warm-up epoch only where all recalls improve, and the
-peer is in training mode while it labels noisy pairs; none of this is repeated.
-
 The paper leaves no label of all pairs; here it is v_i + (1 - v_i) p_i for clean and hard ones and p_i for noisy ones,
-with the mean p of both networks.
+with the mean p of both networks. Departures from the paper: docs/methods/cream.md.
 """
 
 from __future__ import annotations

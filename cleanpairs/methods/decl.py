@@ -6,7 +6,7 @@ distribution with alpha = e + 1 (:mod:`cleanpairs.objectives.evidential`), whose
 Behind the warm-up, 1 - the expected probability alpha_ii / sum_j alpha_ij, which is high where the evidence is weak or
 lies elsewhere, is split by a Gaussian mixture, and the clean posterior w weighs the evidential loss of every pair.
 
-Departure: the paper's second loss, a hinge whose hardness grows over training, is left out: the split takes its place.
+Departures from the paper: docs/methods/decl.md.
 """
 
 from __future__ import annotations

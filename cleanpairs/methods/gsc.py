@@ -15,13 +15,8 @@ of a Gaussian mixture of c, p_i the matching probability:
 
 ``networks=2`` is GSC+: two networks, each trained with the y of the other.
 
-Departures. c and p come from an evaluation pass in random groups and not from the training batches
-(``label_pass="batch"`` is the paper). V and U of backbones that compare vectors are cosines, where the paper has
-sigmoids of SGR's similarity head; with local backbones, regions of one image take the place of the words that attend
-over the regions of another. ``gamma`` is 1, the public code's for MS-COCO; its .01 for Flickr30K does nothing for the
-labels of small corpora (docs/log.md). The learning rate falls to a tenth, the public code's to a fifth. The
-correspondence is the mean of a and b over the first ``label_epochs`` epochs with labels: the minimum, which the paper
-trains with, ranks worse.
+The correspondence is the mean of a and b over the first ``label_epochs`` epochs with labels.
+Departures from the paper: docs/methods/gsc.md.
 """
 
 from __future__ import annotations

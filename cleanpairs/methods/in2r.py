@@ -13,12 +13,7 @@ pass with other dropout:
 MHA is self-attention of four heads, NCE the cross entropy with its reverse (:mod:`cleanpairs.objectives.rce`). The
 warm-up's loss is NCE(S) + NCE(f f') + NCE(g g'). The label is the mean w of both networks: no label weighs a loss.
 
-Departures. ``clean_loss="rce"``, the default, has NCE in the place of the triplets, as the warm-up has; the paper's are
-sums over a batch beside means for noisy pairs (``reduction="sum"``). Vectors are not centred by the mean of their
-batch: a similarity must not depend on what it is computed beside. The public code starts B as a copy of A, and A asks
-B's memory; the networks here begin from different weights, in spaces of their own, so each asks its own memory, which
-holds the pairs that the other's split calls clean (that split's w is compared with its own mean; the public code
-compares it with the other's). Its terms of noisy pairs are off unless asked for; its default of ``neighbours`` is 1.
+Departures from the paper: docs/methods/in2r.md.
 """
 
 from __future__ import annotations

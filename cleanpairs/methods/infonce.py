@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cleanpairs.correspondence.averaged import Trusting
+from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.infonce import InfoNCELoss
@@ -26,7 +26,8 @@ class InfoNCE(PairCleaner):
     method_name: ClassVar[str] = "infonce"
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
-        return SingleNetwork(InfoNCELoss(tau=self.tau), Trusting(len(data), self.epochs), label_tau=self.label_tau)
+        labels = Averaged(len(data), start=self.epochs)  # the last epoch's
+        return SingleNetwork(InfoNCELoss(tau=self.tau), labels, label_tau=self.label_tau)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return density_minimum.threshold if density_minimum.separated else 0.0

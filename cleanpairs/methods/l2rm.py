@@ -11,12 +11,8 @@ corpus (:mod:`cleanpairs.methods.splitting`), and each step takes a matched and 
 
     L = hard triplet on the matched batch + rematching loss on the mismatched batch
 
-Facts about the cost net. Its layer is tied to positions in a batch and its objective has no counter-term, so its
-weights only fall, by 5e-5 in a run: it stays relu(1 - S). ``cost="cosine"`` is that, without the net.
-
-Departures: rows of the plan weigh by the mass that they carried with ``by_mass=True`` (a row that transported nothing
-has a near-uniform target otherwise, which the paper calls label smoothing). ``search="corpus"`` first pairs every
-mismatched image with a caption of the whole mismatched part and lets both meet in one batch.
+The cost net does not learn: it stays relu(1 - S), which ``cost="cosine"`` is without it.
+Departures from the paper: docs/methods/l2rm.md.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.rematching import RematchingLoss
-from cleanpairs.ops.search import TopK, top_k
+from cleanpairs.ops.search import TopK
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.scoring import Embeddings
@@ -67,49 +63,17 @@ class CostNet(nn.Module):
 class _Rematching(Splitting):
     networks = 1
     mixture = "beta"
-    kept = (*Splitting.kept, "partner")
 
     def __init__(self, n: int, method: Any) -> None:
         super().__init__(n, method)
-        self.rematching = RematchingLoss(method.transport_tau, method.by_mass, method.divergence)
-        self.partner = np.arange(n, dtype=np.int64)  # search="corpus": the pair whose caption suits the image
+        self.rematching = RematchingLoss(method.transport_tau, method.divergence)
 
     def head_lr(self) -> float:
         return float(self.method.cost_lr)
 
     def judge(self, view: EpochContext) -> np.ndarray:
         self.y[0] = self.w[0]
-        if self.method.search == "corpus":
-            self.look_up(view)
         return np.asarray(self.w[0])
-
-    def look_up(self, view: EpochContext) -> None:
-        """For every mismatched image the most similar caption of the mismatched part, but its own."""
-        self.partner = np.arange(self.n, dtype=np.int64)
-        noisy = np.flatnonzero(self.w[0] <= self.clean_above)
-        if len(noisy) < 3:
-            return
-        images, texts = view.pair_vectors(0)
-        found = top_k(images[noisy], texts[noisy], 2)
-        first = noisy[np.maximum(found.indices, 0)]  # (n, 2)
-        self.partner[noisy] = np.where(first[:, 0] == noisy, first[:, 1], first[:, 0])
-
-    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """With ``search="corpus"`` a mismatched batch is made of images and the pairs that hold their captions."""
-        batches = super().batches(view, network)
-        if self.method.search != "corpus" or not self.split_known:
-            return batches
-        size = max(2, view.settings.batch_size // 2)
-        out: list[tuple[np.ndarray, ...]] = []
-        for batch in batches:
-            if len(batch) == 1:
-                out.append(batch)
-                continue
-            half = batch[1][:size]
-            together = np.concatenate([half, self.partner[half]])
-            _, first = np.unique(together, return_index=True)
-            out.append((batch[0], together[np.sort(first)]))
-        return out
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, torch.ones(len(clean.rows), device=view.device))
@@ -161,11 +125,8 @@ class L2RM(SplittingCleaner):
     - ``masked``: whether the pairs of a mismatched batch may not be matched as they are
     - ``divergence`` {"symmetric", "kl", "infonce"}: form of the rematching loss; see
       :class:`cleanpairs.objectives.rematching.RematchingLoss`
-    - ``by_mass``: rows and columns of the plan weigh by the mass that they carried
     - ``rematch_weight``: weight of the rematching loss; 0.5 is the paper's, which halves the two divergences
     - ``rematch_mass`` float in (0, 1]: share of the mismatched pairs that ``rematch`` transports
-    - ``search`` {"batch", "corpus"}: whether a mismatched image meets the captions of a random batch, or those that
-      suit it
     """
 
     method_name: ClassVar[str] = "l2rm"
@@ -179,10 +140,8 @@ class L2RM(SplittingCleaner):
     kept: int = whole(8, 1)
     masked: bool = True
     divergence: str = choice("symmetric", "kl", "infonce")
-    by_mass: bool = False
     rematch_weight: float = number(0.1, least=0)
     rematch_mass: float = number(0.5, above=0, most=1)
-    search: str = choice("batch", "corpus")
 
     _strategy = _Rematching
     _paper: ClassVar[dict[str, Any]] = {

@@ -15,8 +15,7 @@ loss at w'.
 The product of d l_i / dw with v is the derivative of the pair's loss along v, taken here as a central difference, so
 two forward passes stand for a backward pass through a backward pass; a test compares both.
 
-Departures: the paper passes the correction through the similarity, here it weighs the loss; eta is scaled so that the
-step ahead is ``lookahead`` of the weights' norm; the meta step is taken every ``meta_every``-th batch.
+Departures from the paper: docs/methods/mscn.md.
 """
 
 from __future__ import annotations

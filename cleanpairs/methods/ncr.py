@@ -11,8 +11,7 @@ and all pairs are trained on with the soft margin alpha (m^y - 1) / (m - 1) of t
 r is how well the pair satisfies its margin, relative to the best tenth of its batch
 (:func:`cleanpairs.objectives.triplet.prediction`).
 
-Departures: r comes from an evaluation pass in random groups, once an epoch, and not from the training batch; the public
-code's label broadcasts to (B, B) by a slip of shapes, which is not repeated; an implausible split is refused.
+r comes from an evaluation pass, once an epoch. Departures from the paper: docs/methods/ncr.md.
 """
 
 from __future__ import annotations

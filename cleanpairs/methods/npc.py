@@ -12,14 +12,8 @@ With the cross entropy of a pair in its batch, CE(i) = -(log P_ii + log Q_ii) / 
 
 3. The network itself is trained on  mean weight_i CE(i) + mean CE(B_I) + mean CE(B_T).
 
-Departures. The paper fine-tunes CLIP, whose losses tell pairs apart before any training; networks that know nothing
-yet are trained for ``warmup`` epochs with the reverse cross entropy before the bank is built (``warmup=0`` is the
-paper). The mixture is that of the matching probability, guarded, and not of CE. The public code averages CE before it
-weighs (so that no pair is weighed by itself) and lets no gradient through the bank's loss; this is what the paper says.
-Its copy's moments of Adam go on from step to step; here every copy starts with none. Losses before and after are taken
-in evaluation mode. Neither the learning rate's own warm-up nor its cosine are there.
-
-The paper leaves no label; here it is the mean of w over the first ``label_epochs`` epochs behind the warm-up.
+The paper leaves no label; here it is the mean of w over the first ``label_epochs`` epochs behind the warm-up. Networks
+that know nothing yet are warmed up before the bank is built (``warmup=0`` is the paper): docs/methods/npc.md.
 """
 
 from __future__ import annotations

@@ -13,12 +13,7 @@ shared by both modalities: p_i = C(f(I_i)), q_i = C(g(T_i)).
 
 L_c, L_n and L_pse are sums over the batch in the paper (``reduction="sum"``, the preset :meth:`PC2.paper`).
 
-Departures. The public classifier, two layers with ReLU on 36 x 1024 region vectors, was seen to stay constant after the
-warm-up, so that its pseudo-captions said nothing; why is not established. Here the classifier is a
-cosine one with a temperature (``class_tau``), learns from the first epoch on, and has a learning rate of its own.
-Oscillation compares with the previous epoch, as the paper has it, not with the last warm-up epoch; where the
-oscillations do not separate, w_o counts as 0. ``search="corpus"`` looks for the caption in all clean pairs and not in
-the batch only.
+Departures from the paper: docs/methods/pc2.md.
 """
 
 from __future__ import annotations
@@ -35,8 +30,6 @@ from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.data import Pairs
 from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
 from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
-from cleanpairs.ops.matching import unit_rows
-from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.searches import pseudo_captioning
 from cleanpairs.scoring import Embeddings
@@ -58,15 +51,13 @@ class PseudoClassifier(nn.Module):
 
 class _PseudoCaptioning(Splitting):
     half = True
-    kept = (*Splitting.kept, "p", "p_known", "donor", "donor_similarity")
+    kept = (*Splitting.kept, "p", "p_known")
 
     def __init__(self, n: int, method: Any) -> None:
         super().__init__(n, method)
         self.p = np.zeros((self.networks, n, method.classes), dtype=np.float32)  # of the last epoch
         self.p_known = False
         self.previous: np.ndarray | None = None
-        self.donor = np.full((self.networks, n), -1, dtype=np.int64)  # search="corpus": the clean pair found
-        self.donor_similarity = np.zeros((self.networks, n), dtype=np.float32)
 
     def head_lr(self) -> float:
         return float(self.method.class_lr)
@@ -99,25 +90,7 @@ class _PseudoCaptioning(Splitting):
             values.append(self.w[k] + (1 - self.w[k]) * steady)
         for k in range(self.networks):
             self.y[k] = values[1 - k] if self.method.rectify else 1
-        if self.method.search == "corpus":
-            self.look_up(view)
         return np.asarray(np.mean(values, axis=0))
-
-    def look_up(self, view: EpochContext | None = None) -> None:
-        """The clean pair of most similar prediction (or image), for every pair of either network."""
-        for k in range(self.networks):
-            clean = self.clean_rows(k)
-            if not len(clean):
-                continue
-            unit = unit_rows(self.p[k])
-            if view is not None and self.method.donors == "embeddings":
-                unit = view.pair_vectors(k)[0]
-            found = top_k(unit, unit[clean], 2)
-            own = clean[found.indices[:, 0]] == np.arange(self.n)  # a clean pair's nearest is itself
-            column = own.astype(np.int64) if found.indices.shape[1] > 1 else np.zeros(self.n, dtype=np.int64)
-            at = np.arange(self.n)
-            self.donor[k] = clean[np.maximum(found.indices[at, column], 0)]
-            self.donor_similarity[k] = np.clip(found.scores[at, column], 0, 1)
 
     def class_loss(self, view: EpochContext, network: int, clean: BatchOutput, everyone: BatchOutput) -> Tensor:
         """L_pse of the clean pairs and the weighted L_ent of all."""
@@ -130,14 +103,6 @@ class _PseudoCaptioning(Splitting):
         warm = self.warm_objective(f.similarity(), f.of(np.ones(self.n, np.float32)), f.excluded)
         return self.reduced(warm) + self.class_loss(view, network, f, f)
 
-    def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
-        """The half-clean, half-noisy batch goes through the network at once; donors of another batch with it."""
-        if self.method.search != "corpus" or not self.split_known or len(batch) == 1:
-            return super().loss(view, network, batch, seed)
-        donors = np.unique(self.donor[network][batch[1]])
-        f = view.forward(network, *batch, np.setdiff1d(donors, batch[0]), seed=seed)
-        return self.joint_loss(view, network, f)
-
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, clean.of(self.y[network]))
         loss = loss + self.class_loss(view, network, clean, clean)
@@ -149,24 +114,10 @@ class _PseudoCaptioning(Splitting):
             if self.method.donors == "classes":
                 p_clean, p_noisy = head(p_clean).softmax(dim=1), head(p_noisy).softmax(dim=1)
             index, similarity = pseudo_caption(p_noisy, p_clean)
-        return loss + self.captioned(view, noisy, clean.select(index.cpu().numpy()), similarity)
-
-    def joint_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
-        """As :meth:`split_loss`, with captions that were found in the whole corpus."""
-        clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
-        loss = self.pair_loss(clean, clean.of(self.y[network]))
-        loss = loss + self.class_loss(view, network, clean, clean)
-        givers = f.select(f.source != 1)
-        order = np.argsort(givers.rows)
-        wanted = self.donor[network][noisy.rows]
-        texts = givers.select(order[np.searchsorted(givers.rows[order], wanted)])
-        return loss + self.captioned(view, noisy, texts, noisy.of(self.donor_similarity[network]))
-
-    def captioned(self, view: EpochContext, noisy: BatchOutput, texts: BatchOutput, s: Tensor) -> Tensor:
-        """Triplet of noisy images with the captions that they were given; equal captions are no negatives."""
-        S = view.similarity(noisy.model, noisy.images, texts.texts)  # (n, n)
-        loss = self.triplet(S, s.clamp(0, 1), view.duplicates(noisy.rows, texts.rows))
-        return self.method.noisy_weight * self.reduced(loss)
+        texts = clean.select(index.cpu().numpy())
+        S = view.similarity(noisy.model, noisy.images, texts.texts)  # (n, n): noisy images, captions that were given
+        captioned = self.triplet(S, similarity.clamp(0, 1), view.duplicates(noisy.rows, texts.rows))
+        return loss + self.method.noisy_weight * self.reduced(captioned)
 
     def reduced(self, loss: Tensor) -> Tensor:
         """Per-pair losses (n,) to the one of the batch; L_ent, which is of a batch, weighs by their number in a sum."""
@@ -196,7 +147,6 @@ class PC2(SplittingCleaner):
     - ``rectify``: whether clean pairs have the label y_i, or 1
     - ``donors`` {"classes", "embeddings"}: by what a noisy image finds the clean one whose caption it takes: class
       probabilities, or its embedding
-    - ``search`` {"batch", "corpus"}: where a noisy image's caption is looked for
     - ``reduction`` {"mean", "sum"}: whether the losses of a batch's pairs are averaged, or summed as the paper has them
       (eq. 6, 9): beside a sum, ``entropy_weight`` counts for as many times less as there are pairs in half a batch
     """
@@ -211,7 +161,6 @@ class PC2(SplittingCleaner):
     pseudo_weight: float = number(1.0, least=0)
     rectify: bool = True
     donors: str = choice("classes", "embeddings")
-    search: str = choice("batch", "corpus")
     reduction: str = choice("mean", "sum")
 
     _strategy = _PseudoCaptioning

@@ -39,11 +39,9 @@ class RCL(PairCleaner):
     _paper: ClassVar[dict[str, Any]] = {**PAPERS, "epochs": 40, "lr_update": 30, "tau": 0.05}
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
-        return SingleNetwork(
-            ComplementaryLoss(tau=self.tau, kind=self.kind),
-            Averaged(len(data), start=self.start, label_epochs=self.label_epochs),
-            label_tau=self.label_tau,
-        )
+        start = min(self.start, self.epochs, self.label_epochs or self.epochs)
+        labels = Averaged(len(data), start=start, label_epochs=self.label_epochs)
+        return SingleNetwork(ComplementaryLoss(tau=self.tau, kind=self.kind), labels, label_tau=self.label_tau)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return density_minimum.at_most(0.1)

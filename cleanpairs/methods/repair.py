@@ -17,9 +17,7 @@ pair has a y of its own by rank correlation, and weight ``noisy_weight``.
 The soft correspondence that the method leaves is the mean over both networks of y_i and w_i: the rank correlation,
 which never asks the similarity that is being trained, joined with the clean posterior.
 
-Departures: the c come from an evaluation pass at the end of every epoch, in which a pair's own memory entry is left
-out; backbones that compare words with regions have no single vector, so the normalised mean of the words (regions)
-stands for it in distances and in the choice of f_j, and the chosen image or text is encoded again, without gradient.
+Departures from the paper: docs/methods/repair.md.
 """
 
 from __future__ import annotations

@@ -6,9 +6,7 @@ being clean. A split that is implausible is refused and the previous one kept. N
 each other's split (co-teaching).
 
 The papers split the triplet loss over the mean of the negatives, after a warm-up with it. Both are settings; the
-defaults are a warm-up with the reverse cross entropy and a split of the matching probability. Measured on photographs
-(8,000 pairs, noise 0.4, four epochs): the loss of the papers ranks wrong pairs at AUROC .81 and falls, its mixture
-takes a fifth of them; the defaults rank at .95, stay there, and flag .40 of the pairs (docs/log.md).
+defaults, a warm-up with the reverse cross entropy and a split of the matching probability, rank better (docs/log.md).
 
 The soft correspondence that a method leaves is the mean of its labels over the first ``label_epochs`` epochs behind the
 warm-up: later losses tell less, since wrong pairs have been learnt by heart by then (the papers' own labels lose .04 to

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cleanpairs.core.parameters import number, whole
-from cleanpairs.correspondence.averaged import Trusting
+from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives.triplet import TripletLoss
@@ -34,7 +34,7 @@ class Triplet(PairCleaner):
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         return SingleNetwork(
             TripletLoss(margin=self.margin, negatives="hard", tau=self.tau),
-            Trusting(len(data), self.epochs),
+            Averaged(len(data), start=self.epochs),  # the last epoch's
             label_tau=self.label_tau,
             warm=(TripletLoss(margin=self.margin, negatives="mean", tau=self.tau), self.warmup),
         )

@@ -24,12 +24,9 @@ class RematchingLoss:
     - ``tau``: temperature of P and Q
     - ``divergence`` {"symmetric", "kl", "infonce"}: the paper's ablations beside its own: KL(R || P) alone; or -log P
       of the entry that the plan gave most in a row (column), as if it were the pair
-    - ``by_mass``: a row (column) weighs by the mass that the plan moved in it, relative to the mean, instead of all
-      alike: a row that transported nothing has a near-uniform target otherwise
     """
 
     tau: float = 0.05
-    by_mass: bool = False
     divergence: str = "symmetric"
 
     def __call__(self, S: Tensor, plan: Tensor) -> Tensor:
@@ -50,10 +47,6 @@ class RematchingLoss:
         target_p, target_q = kept / kept.sum(dim=1, keepdim=True), kept / kept.sum(dim=0, keepdim=True)
         rows = self._apart(target_p, log_p, 1)  # (n,)
         columns = self._apart(target_q, log_q, 0)
-        if self.by_mass:
-            mass = plan.sum().clamp_min(BOUND)
-            rows = rows * plan.sum(dim=1) / (mass / plan.shape[0])
-            columns = columns * plan.sum(dim=0) / (mass / plan.shape[1])
         return rows + (columns if len(rows) == len(columns) else columns.mean())
 
     def _apart(self, target: Tensor, log_p: Tensor, dim: int) -> Tensor:

@@ -23,6 +23,7 @@ from cleanpairs.core.parameters import check_number
 from cleanpairs.core.regular import read_json, sha256_of
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file, staged_set
 from cleanpairs.data.columns import score_columns
+from cleanpairs.data.guard import refuse_unless
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.text import text_groups
 from cleanpairs.ops.columns import filtered, one_array
@@ -53,6 +54,7 @@ PLAN_SCHEMA = pa.schema(
 
 METADATA_KEY = b"cleanpairs.repair.plan"
 WRITTEN_KEY = "cleanpairs.written"  # beside the schema's metadata, of the file: no program that rewrites it keeps it
+_NOTED = {"threshold", "fingerprint", "settings"}
 
 
 def counted(column: pa.ChunkedArray) -> Counter[str]:
@@ -251,7 +253,7 @@ class RepairPlan:
             with staged_set() as outputs:
                 staged = outputs.file(path, overwrite=overwrite)
                 write_csv(self.table, staged)
-                _refuse_other(_beside(path))
+                refuse_unless(lambda p: read_json(p).keys() >= _NOTED, _beside(path), "plan's")
                 beside = outputs.file(_beside(path), overwrite=overwrite)
                 noted = self.note | {"sha256": sha256_of(staged), "previous": _previous(path)}
                 beside.write_text(json.dumps(noted, indent=2) + "\n", encoding="utf-8")
@@ -345,20 +347,6 @@ def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -
 
 def _beside(path: Path) -> Path:
     return path.with_name(path.name + ".json")
-
-
-def _refuse_other(beside: Path) -> None:
-    """OutputExistsError where the note's file is there and holds something else: nobody has named that."""
-    if not beside.is_file():
-        return
-    try:
-        known = {"threshold", "fingerprint", "settings"} <= read_json(beside).keys()
-    except (OSError, ValueError, AttributeError):
-        known = False
-    if not known:
-        raise OutputExistsError(
-            f"{beside} exists and is no plan's: it would be replaced by one; move it away, or name another output"
-        )
 
 
 def refuse_edited(path: Path) -> None:

@@ -91,33 +91,21 @@ def outcome_of(
         truth = np.asarray(truth, dtype=bool)
         if truth.shape != (n,):
             raise DataError(f"the truth is about {truth.shape} pairs, and the scores about {n}")
+    captions: list[str | None] = [None] * n
     if plan is None:
-        below = np.isfinite(correspondence) & (correspondence < threshold)
-        action = np.where(np.isfinite(correspondence), np.where(below, "flagged", "keep"), "quarantine").astype(object)
-        empty = np.full(n, np.nan)
-        return _outcome(correspondence, threshold, action, reasons, np.full(n, -1), [None] * n, empty, truth)
-    table = plan.table
-    if table.num_rows != n:
-        raise DataError(f"the plan has {table.num_rows} pairs and is not about the {n} pairs of the scores")
-    action = np.array(table["action"].to_pylist(), dtype=object)
-    donor = table["donor_pair_id"].fill_null(-1).to_numpy()
-    repair_score = table["repair_score"].cast(pa.float64()).fill_null(np.nan).to_numpy()
-    why, captions = table["reason"].to_pylist(), table["caption"].to_pylist()
-    return _outcome(correspondence, threshold, action, why, donor, captions, repair_score, truth)
-
-
-def _outcome(
-    correspondence: np.ndarray,
-    threshold: float,
-    action: np.ndarray,
-    reason: list[str | None],
-    donor: np.ndarray,
-    caption: list[str | None],
-    repair_score: np.ndarray,
-    truth: np.ndarray | None,
-) -> Outcome:
+        known, below = np.isfinite(correspondence), correspondence < threshold
+        action = np.where(known, np.where(below, "flagged", "keep"), "quarantine").astype(object)
+        donor, repair_score = np.full(n, -1), np.full(n, np.nan)
+    else:
+        table = plan.table
+        if table.num_rows != n:
+            raise DataError(f"the plan has {table.num_rows} pairs and is not about the {n} pairs of the scores")
+        action = np.array(table["action"].to_pylist(), dtype=object)
+        donor = table["donor_pair_id"].fill_null(-1).to_numpy()
+        repair_score = table["repair_score"].cast(pa.float64()).fill_null(np.nan).to_numpy()
+        reasons, captions = table["reason"].to_pylist(), table["caption"].to_pylist()
     kind = np.array([_KIND_OF[a] for a in action], dtype=object)
-    return Outcome(correspondence, float(threshold), kind, action, reason, donor, caption, repair_score, truth)
+    return Outcome(correspondence, float(threshold), kind, action, reasons, donor, captions, repair_score, truth)
 
 
 def _scores(scores: pa.Table | ScoresLike) -> tuple[np.ndarray, list[str | None]]:

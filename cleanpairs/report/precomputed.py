@@ -14,7 +14,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.figures import comparison_figure
-from cleanpairs.report.gallery import Gallery, card_of
+from cleanpairs.report.gallery import Gallery, card_of, load_shown
 from cleanpairs.report.outcome import Outcome
 from cleanpairs.report.pictures import Pictures
 
@@ -97,8 +97,7 @@ def _apart(
         (both[order[:count][gap[order[:count]] > 0]], f"Higher by {name} than by cleanpairs"),
         (both[order[::-1][:count][gap[order[::-1][:count]] < 0]], f"Lower by {name} than by cleanpairs"),
     ):
-        donors = outcome.donor[ids][outcome.action[ids] == "rematch_image"]
-        pictures.load(np.concatenate([ids, donors]).astype(np.int64))
+        load_shown(pictures, outcome, ids)
         cards = [card_of(pairs, outcome, i, pictures, f"{name} {values[i]:.3g}") for i in ids.tolist()]
         if cards:
             found.append(Gallery("neutral", title, "ranks furthest apart first", len(both), cards))

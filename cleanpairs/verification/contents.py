@@ -169,10 +169,7 @@ class _Contents:
         if len(found) != len(wanted):
             self.findings.wrong(path, f"has {len(found):,} values, not {len(wanted):,}", f"column {name!r}")
             return
-        bad = np.flatnonzero(found != wanted)
-        if len(bad):
-            more = f" (and in {len(bad) - 1:,} more rows)" if len(bad) > 1 else ""
-            self.findings.wrong(path, f"is not what it has to be by {what}{more}", f"row {bad[0]}, column {name!r}")
+        self.findings.wrong_rows(path, name, found != wanted, f"is not what it has to be by {what}")
 
     def names_what_is_there(self) -> bool:
         """Whether rows, places and lenders are among those of the input; what is not is noted."""

@@ -17,9 +17,10 @@ from cleanpairs.export.files import manifest_of, sha256_of
 from cleanpairs.export.formats import FORMATS, make_format
 from cleanpairs.export.ledger import LEDGER_SCHEMA
 from cleanpairs.repair.actions import ACTIONS, COUNTED, WRITTEN
+from cleanpairs.repair.plan import counted
 from cleanpairs.verification.contents import compare_contents, noted_source
 from cleanpairs.verification.findings import Findings
-from cleanpairs.verification.tables import check_schema, counts_by, read_pages
+from cleanpairs.verification.tables import check_schema, read_pages
 
 
 def verify_export(out: Path, findings: Findings, data: str | Path | None = None) -> None:
@@ -54,13 +55,9 @@ def verify_export(out: Path, findings: Findings, data: str | Path | None = None)
             return  # what is compared with the input has to be readable
         source = noted_source(out, noted, data, findings)
         if source is not None:
-            with findings.section(f"the values, by {', '.join(map(_name, source.paths[:3]))}", manifest):
+            with findings.section(f"the values, by {', '.join(Path(p).name for p in source.paths[:3])}", manifest):
                 kind = str(noted.get("format", "parquet"))
                 compare_contents(out, kind, roles["ledger"], roles.get("dropped"), source, findings)
-
-
-def _name(path: str) -> str:
-    return Path(path).name
 
 
 def _plain(files: Mapping[str, Any], counts: Mapping[str, Any]) -> bool:
@@ -131,12 +128,12 @@ def _check_ledger(
         return  # named already, page by page
     if table["pair_id"].null_count or not np.array_equal(table["pair_id"].to_numpy(), np.arange(len(table))):
         findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")
-    by_action = counts_by(table["action"])
+    by_action = counted(table["action"])
     for unknown in sorted(str(a) for a in by_action if a not in ACTIONS):
         findings.wrong(path, f"holds the action {unknown!r}, which is none", "column 'action'")
     for name, which in COUNTED.items():
-        if by_action.get(which, 0) != counts.get(name, 0):
-            what = f"has {by_action.get(which, 0):,} pairs of {which!r}, and the manifest {counts.get(name, 0):,}"
+        if by_action[which] != counts.get(name, 0):
+            what = f"has {by_action[which]:,} pairs of {which!r}, and the manifest {counts.get(name, 0):,}"
             findings.wrong(path, what, "column 'action'")
     action = np.array(table["action"].to_pylist(), object)
     written = np.isin(action, WRITTEN)

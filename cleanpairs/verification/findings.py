@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from cleanpairs.core.errors import CleanpairsError
 
 
@@ -56,6 +58,13 @@ class Findings:
     def wrong(self, file: str | Path, what: str, place: str = "") -> None:
         """Note a problem."""
         self.problems.append(Problem(str(file), place, what))
+
+    def wrong_rows(self, file: str | Path, column: str, bad: np.ndarray, what: str) -> None:
+        """Note the first of the rows ``bad`` (n,) bool of a column, and how many more there are."""
+        where = np.flatnonzero(bad)
+        if len(where):
+            more = f" (and in {len(where) - 1:,} more rows)" if len(where) > 1 else ""
+            self.wrong(file, what + more, f"row {where[0]}, column {column!r}")
 
     @contextmanager
     def section(self, line: str, file: str | Path) -> Iterator[None]:

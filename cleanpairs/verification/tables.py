@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanpairs.commands.run import SCORES_SCHEMA
@@ -77,29 +76,14 @@ def check_scores(path: Path, findings: Findings, *, pairs: int | None = None, th
     score = table["correspondence"]
     known = np.array(score.is_valid(), bool)
     value = score.fill_null(0.5).to_numpy()
-    _rows(path, "correspondence", ~((value >= 0) & (value <= 1)), "is not in [0, 1]", findings)
-    _rows(path, "reason", known == np.array(table["reason"].is_valid(), bool), _EITHER, findings)
+    findings.wrong_rows(path, "correspondence", ~((value >= 0) & (value <= 1)), "is not in [0, 1]")
+    there = "has to be there exactly where the correspondence is"
+    findings.wrong_rows(path, "reason", known == np.array(table["reason"].is_valid(), bool), f"{there} not")
     flags = table["is_mismatch"]
-    _rows(path, "is_mismatch", known != np.array(flags.is_valid(), bool), _BOTH, findings)
+    findings.wrong_rows(path, "is_mismatch", known != np.array(flags.is_valid(), bool), there)
     flagged = np.array(flags.fill_null(False), bool)
     if threshold is not None:
         # As the table was made: scores of one precision against the threshold as Python has it.
         other = known & (flagged != (value.astype(np.float32) < threshold))
-        _rows(path, "is_mismatch", other, f"is not whether the correspondence is below {threshold:g}", findings)
+        findings.wrong_rows(path, "is_mismatch", other, f"is not whether the correspondence is below {threshold:g}")
     return int(flagged.sum())
-
-
-_EITHER = "has to be there exactly where the correspondence is not"
-_BOTH = "has to be there exactly where the correspondence is"
-
-
-def _rows(path: Path, column: str, bad: np.ndarray, what: str, findings: Findings) -> None:
-    where = np.flatnonzero(bad)
-    if len(where):
-        more = f" (and in {len(where) - 1:,} more rows)" if len(where) > 1 else ""
-        findings.wrong(path, what + more, f"row {where[0]}, column {column!r}")
-
-
-def counts_by(column: pa.ChunkedArray) -> dict[str, int]:
-    """Value -> how often, of a column of strings."""
-    return {entry["values"]: entry["counts"] for entry in pc.value_counts(column.combine_chunks()).to_pylist()}

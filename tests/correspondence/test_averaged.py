@@ -26,18 +26,13 @@ def test_the_mean_over_start_to_horizon(start: int, label_epochs: int | None) ->
     values = run(Averaged(5, start=start, label_epochs=label_epochs), P)
     for epoch, value in enumerate(values, start=1):
         last = min(epoch, label_epochs or epoch)
-        counted = P[start - 1 : last] if epoch >= start else P[epoch - 1 : epoch]
+        counted = P[start - 1 : last] if epoch >= start else np.ones((1, 5))
         assert value == pytest.approx(counted.astype(np.float64).mean(axis=0).tolist(), rel=1e-6)
 
 
-def test_an_epoch_before_the_start_stands_only_until_the_next() -> None:
-    values = run(Averaged(1, start=3), np.array([[0.1], [0.2], [0.6], [1.0]]))
-    assert [v[0] for v in values] == pytest.approx([0.1, 0.2, 0.6, 0.8])
-
-
-def test_what_is_behind_the_horizon_is_not_asked_for() -> None:
+def test_what_does_not_count_is_not_asked_for() -> None:
     labels = Averaged(2, start=2, label_epochs=4)
-    assert [labels.wants(1, epoch) for epoch in range(1, 7)] == [True] * 4 + [False] * 2
+    assert [labels.wants(1, epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
     assert all(Averaged(2).wants(1, epoch) for epoch in (1, 50))
 
 

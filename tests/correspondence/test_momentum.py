@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cleanpairs.correspondence.averaged import Trusting
 from cleanpairs.correspondence.momentum import MomentumCorrection
 
 
@@ -98,13 +97,3 @@ def test_few_pairs(n: int) -> None:
     labels = MomentumCorrection(n, freeze=1)
     labels.update(1, 1, np.full(n, 0.6, dtype=np.float32))
     assert labels.labels().shape == (n,)
-
-
-def test_trusting_reports_the_last_probability_and_trusts_all_the_same() -> None:
-    trusting = Trusting(3)
-    assert trusting.value().tolist() == [1.0, 1.0, 1.0]
-    trusting.update(1, 1, np.array([0.25, 0.5, 0.0]))
-    assert trusting.labels().tolist() == [1.0, 1.0, 1.0]
-    other = Trusting(3)
-    other.load_state(trusting.state())
-    assert other.value().tolist() == [0.25, 0.5, 0.0]

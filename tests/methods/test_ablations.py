@@ -102,29 +102,6 @@ def test_pc2_without_rectified_labels(rectify: bool) -> None:
     np.testing.assert_allclose(value, procedure.w.mean(axis=0), rtol=1e-6)  # what it leaves is the same
 
 
-@pytest.mark.parametrize("donors", ["classes", "embeddings"])
-def test_pc2s_donors(donors: str) -> None:
-    procedure, view, clean, noisy = pc2(donors=donors)
-    a, b = (view.networks[0].head(f.images).softmax(dim=1) for f in (noisy, clean))
-    if donors == "embeddings":
-        a, b = noisy.images, clean.images
-    unit_a, unit_b = (x / x.norm(dim=1, keepdim=True) for x in (a, b))
-    wanted = (unit_a @ unit_b.T).argmax(dim=1).numpy()
-    taken: list[Any] = []
-    captioned = procedure.captioned
-    procedure.captioned = lambda view, noisy, texts, s: (taken.append(texts.rows), captioned(view, noisy, texts, s))[1]
-    procedure.split_loss(view, 0, clean, noisy)
-    assert taken[0].tolist() == clean.rows[wanted].tolist()
-
-
-def test_pc2s_donors_in_the_corpus() -> None:
-    procedure, view, *_ = pc2(donors="embeddings", search="corpus")
-    procedure.w[:] = np.where(np.arange(N) < 12, 0.9, 0.1)
-    procedure.judge(view)
-    z = view.encoded(0).images.vectors
-    assert procedure.donor[0][NOISY].tolist() == [int((z[i] @ z[CLEAN].T).argmax()) for i in NOISY]
-
-
 def symmetric(R: np.ndarray, P: np.ndarray) -> np.ndarray:
     return (R * np.log(R / P) + P * np.log(P / R)).sum(axis=1)
 

@@ -1,4 +1,4 @@
-"""PC2: pseudo-captions by brute force, in the batch and in the corpus; oscillation against the epoch before."""
+"""PC2: pseudo-captions by brute force; oscillation against the epoch before."""
 
 from __future__ import annotations
 
@@ -79,63 +79,21 @@ def captioned_by_hand(view: EpochContext, noisy: Any, lenders: Any, s: list[floa
     return TripletLoss()(S, torch.tensor(s), excluded).mean()
 
 
-def test_in_a_batch_the_clean_pair_of_most_similar_prediction_lends_its_caption() -> None:
-    procedure, view = started()
+@pytest.mark.parametrize("donors", ["classes", "embeddings"])
+def test_the_clean_pair_of_most_similar_prediction_or_image_lends_its_caption(donors: str) -> None:
+    procedure, view = started(donors=donors)
     f = view.forward(0, np.arange(5, 15), np.arange(26, 36), seed=1)
     clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
     head: Any = view.networks[0].head
-    p_clean, p_noisy = (head(x.images).softmax(dim=1).detach().numpy() for x in (clean, noisy))
+    p_clean, p_noisy = (
+        (head(x.images).softmax(dim=1) if donors == "classes" else x.images).detach().numpy() for x in (clean, noisy)
+    )
     similar = np.array([[cosine(a, b) for b in p_clean] for a in p_noisy])
     at = similar.argmax(axis=1)
     assert len(set(at.tolist())) > 2
     expected = procedure.pair_loss(clean, clean.of(procedure.y[0])) + procedure.class_loss(view, 0, clean, clean)
     expected = expected + captioned_by_hand(view, noisy, clean.select(at), similar.max(axis=1).tolist())
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_in_the_corpus_all_clean_pairs_lend() -> None:
-    procedure, view = started(search="corpus")
-    procedure.p = np.stack([procedure.predictions(view, k) for k in (0, 1)])
-    procedure.w[1, 3] = 0.1  # network 0 trains on network 1's split: pair 3 does not lend to it
-    procedure.look_up()
-    for k in (0, 1):
-        lending = [j for j in range(24) if not (k == 0 and j == 3)]
-        for i in range(40):
-            similar = {j: cosine(procedure.p[k, i], procedure.p[k, j]) for j in lending if j != i}
-            best = max(similar.values())
-            assert procedure.donor_similarity[k, i] == pytest.approx(best, abs=1e-5)
-            assert similar[int(procedure.donor[k, i])] == pytest.approx(best, abs=1e-5)
-            batch = np.random.default_rng(i).permutation(lending)[:8]  # a batch offers no better one
-            assert procedure.donor_similarity[k, i] >= max(similar[j] for j in batch if j != i) - 1e-5
-
-
-def test_a_donor_of_another_batch_goes_through_the_network_with_it() -> None:
-    procedure, view = started(search="corpus", entropy_weight=3.0)
-    procedure.p = np.stack([procedure.predictions(view, k) for k in (0, 1)])
-    procedure.look_up()
-    batch = np.arange(4), np.arange(26, 36)
-    donors = procedure.donor[0][batch[1]]
-    assert set(donors.tolist()) - set(batch[0].tolist())
-    f = view.forward(0, *batch, seed=1)
-    lenders = view.forward(0, np.unique(donors), seed=1)
-    clean, noisy = f.select(f.source == 0), f.select(f.source == 1)
-    place = {row: at for at, row in enumerate(lenders.rows.tolist())}
-    texts = lenders.select(np.array([place[int(procedure.donor[0][row])] for row in noisy.rows]))
-    s = procedure.donor_similarity[0][noisy.rows].tolist()
-    expected = procedure.pair_loss(clean, clean.of(procedure.y[0])) + procedure.class_loss(view, 0, clean, clean)
-    expected = expected + captioned_by_hand(view, noisy, texts, s)
-    torch.testing.assert_close(procedure.loss(view, 0, batch, 1), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("clean", [0, 1, 2])
-def test_few_clean_pairs_in_the_corpus(clean: int) -> None:
-    procedure, view = started(12, clean, search="corpus")
-    procedure.p = np.stack([procedure.predictions(view, k) for k in (0, 1)])
-    procedure.look_up()
-    assert set(procedure.donor.ravel().tolist()) <= ({-1} if not clean else set(range(clean)))
-    assert ((procedure.donor_similarity >= 0) & (procedure.donor_similarity <= 1)).all()
-    for batch in procedure.batches(view, 0):
-        assert bool(torch.isfinite(procedure.loss(view, 0, batch, 1)))
 
 
 # -- labels ---------------------------------------------------------------------------------------------------------
@@ -202,10 +160,10 @@ def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
 
 
 def test_the_state_goes_on() -> None:
-    procedure, view = started(search="corpus")
+    procedure, view = started()
     procedure.warmup = 1
     procedure.end_epoch(view)
-    other = procedure_of(40, search="corpus", warmup=1)
+    other = procedure_of(40, warmup=1)
     other.load_state(procedure.state())
     for p in (procedure, other):
         view.epoch = 2
@@ -226,10 +184,7 @@ def test_cut_in_the_middle_of_an_epoch_it_goes_on_to_the_same_bit(tmp_path: Path
             os.kill(os.getpid(), signal.SIGINT)
 
     stop = -1
-    pairs, settings = (
-        corpus(60, 15),
-        {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, "classes": 8, "search": "corpus"},
-    )
+    pairs, settings = corpus(60, 15), {**SMALL, "epochs": 4, "warmup": 1, "batch_size": 8, "classes": 8}
     whole = PC2(**settings).fit(pairs, on_step=count)
     for at in (steps // 2 + 1, steps - 2):
         steps, stop = 0, at

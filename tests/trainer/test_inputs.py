@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.correspondence.averaged import Trusting
+from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.objectives.infonce import InfoNCELoss
@@ -26,7 +26,7 @@ def train(**settings: Any) -> Trained:
     images = rng.normal(size=(22, 3, 8)).astype(np.float32)
     data = TrainingData(images, tokenizer.encode(captions), ids, ids, ids)
     known = TrainingSettings(**{"batch_size": 8, "seed": 1, "bucket": 2, **settings})
-    procedure = SingleNetwork(InfoNCELoss(tau=0.1), Trusting(22))
+    procedure = SingleNetwork(InfoNCELoss(tau=0.1), Averaged(22))
     return Trainer(known).fit(data, [TrainingStage(2)], procedure, lambda: MLP(len(tokenizer), 8, dim=8, dim_word=4))
 
 
@@ -94,7 +94,7 @@ def test_a_method_that_needs_the_whole_graph_is_refused_in_pieces(micro: int | N
     def fit() -> Trained:
         tokens = Tokenizer.fit(["a b", "b c", "c a"]).encode(["a b", "b c", "c a"])
         data = TrainingData(np.eye(3, dtype=np.float32)[:, None], tokens, *[np.arange(3)] * 3)
-        procedure = Whole(InfoNCELoss(tau=0.1), Trusting(3))
+        procedure = Whole(InfoNCELoss(tau=0.1), Averaged(3))
         settings = TrainingSettings(batch_size=3, micro_batch=micro)
         return Trainer(settings).fit(data, [TrainingStage(1)], procedure, lambda: MLP(4, 3, dim=4, dim_word=2))
 

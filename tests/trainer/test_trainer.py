@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts, Terminated
-from cleanpairs.correspondence.averaged import Trusting
+from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.momentum import MomentumCorrection
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.encoders.vse_inf import VSEInf
@@ -277,7 +277,7 @@ class Faulty:
 
 def train_with(objective: Objective, settings: TrainingSettings = SETTINGS) -> Trained:
     data, tokenizer = corpus()
-    labels = Trusting(len(data))
+    labels = Averaged(len(data))
     return Trainer(settings).fit(data, [TrainingStage(3)], SingleNetwork(objective, labels), builder(tokenizer))
 
 
@@ -310,7 +310,7 @@ def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
             return S.diagonal() * 0 + (float("nan") if self.calls == 2 else 7.0)
 
     trained = Trainer(SETTINGS).fit(
-        data, [TrainingStage(1)], SingleNetwork(Seven(), Trusting(len(data))), builder(tokenizer)
+        data, [TrainingStage(1)], SingleNetwork(Seven(), Averaged(len(data))), builder(tokenizer)
     )
     assert trained.history[0]["loss"] == pytest.approx(7.0)
 
@@ -373,7 +373,7 @@ def test_the_best_epoch_of_the_last_piece_is_kept() -> None:
         kept.append((next(figures), {k: v.clone() for k, v in model.state_dict().items()}))
         return kept[-1][0]
 
-    plain = SingleNetwork(ActiveComplementaryLoss(tau=0.1), Trusting(len(data)))
+    plain = SingleNetwork(ActiveComplementaryLoss(tau=0.1), Averaged(len(data)))
     trained = Trainer(SETTINGS).fit(data, STAGES, plain, builder(tokenizer), judge)
     assert len(kept) == 3 and trained.best_val_rsum == 9.0
     for name, value in trained.model.state_dict().items():
@@ -385,7 +385,7 @@ def test_the_best_epoch_of_the_last_piece_is_kept() -> None:
 def test_too_few_pairs_are_refused(n: int) -> None:
     data, tokenizer = corpus(n)
     with pytest.raises(RefusedError, match="at least 2"):
-        Trainer(SETTINGS).fit(data, STAGES, SingleNetwork(ActiveComplementaryLoss(), Trusting(n)), builder(tokenizer))
+        Trainer(SETTINGS).fit(data, STAGES, SingleNetwork(ActiveComplementaryLoss(), Averaged(n)), builder(tokenizer))
 
 
 def test_two_pairs_train() -> None:
@@ -397,7 +397,7 @@ def test_it_learns() -> None:
     data, tokenizer = corpus()
     trainer = Trainer(replace(SETTINGS, lr=5e-3))
     history = trainer.fit(
-        data, [TrainingStage(12)], SingleNetwork(InfoNCELoss(tau=0.1), Trusting(len(data))), builder(tokenizer)
+        data, [TrainingStage(12)], SingleNetwork(InfoNCELoss(tau=0.1), Averaged(len(data))), builder(tokenizer)
     ).history
     assert history[-1]["loss"] < 0.6 * history[0]["loss"]
     assert history[-1]["mean_probability"] > 0.5
@@ -588,7 +588,7 @@ def test_the_pairs_of_a_batch_that_is_not_finite_are_named_by_their_id() -> None
     objective = Faulty(set(range(3, 3 + MAX_NON_FINITE)))
     with pytest.raises(RefusedError, match=r"pairs \(pair_id\) 50\d\d, 50\d\d"):
         Trainer(SETTINGS).fit(
-            data, [TrainingStage(3)], SingleNetwork(objective, Trusting(len(data))), builder(tokenizer)
+            data, [TrainingStage(3)], SingleNetwork(objective, Averaged(len(data))), builder(tokenizer)
         )
 
 
@@ -597,7 +597,7 @@ def test_alike_rows_are_no_collapse() -> None:
     images = np.repeat(data.images[:1], 12, axis=0)
     one = replace(data, images=images, image_group=np.zeros(12, np.int64), text_group=np.zeros(12, np.int64))
     trained = Trainer(SETTINGS).fit(
-        one, [TrainingStage(3)], SingleNetwork(InfoNCELoss(tau=0.1), Trusting(12)), builder(tokenizer)
+        one, [TrainingStage(3)], SingleNetwork(InfoNCELoss(tau=0.1), Averaged(12)), builder(tokenizer)
     )
     assert trained.history[-1]["fallbacks"] == 0
 
