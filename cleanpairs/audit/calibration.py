@@ -89,14 +89,8 @@ FITS = {"isotonic": fit_isotonic, "logistic": fit_logistic}
 
 
 def calibrate(score: np.ndarray, matched: np.ndarray, weight: np.ndarray, *, kind: str = "auto") -> Calibration:
-    """Fit both maps to k labels, and choose.
-
-    - ``score`` (k,) float in [0, 1]
-    - ``matched`` (k,) bool
-    - ``weight`` (k,) float, positive: pairs that a label stands for
-    - ``kind`` "auto", "isotonic" or "logistic"
-
-    Raises ConfigError: unknown ``kind``.
+    """Fit both maps to k labels, arguments as :func:`fit_isotonic`, and choose, or take the ``kind`` of
+    :data:`CALIBRATIONS` that is named; ConfigError: an unknown one.
     """
     if kind not in CALIBRATIONS:
         raise ConfigError(f"the calibration must be one of {', '.join(CALIBRATIONS)}, found {kind!r}")
@@ -125,12 +119,8 @@ def log_loss(probability: np.ndarray, matched: np.ndarray, weight: np.ndarray) -
 def calibration_error(
     probability: np.ndarray, matched: np.ndarray, weight: np.ndarray | None = None, *, bins: int = 10
 ) -> float:
-    """Expected calibration error: mean distance of share matched and mean probability, over bins of equal weight.
-
-    - ``probability`` (k,) float in [0, 1]
-    - ``matched`` (k,) bool, or float in [0, 1]
-    - ``weight`` (k,) float
-    - ``bins``: pairs of equal probability are in one bin
+    """Expected calibration error: mean distance of share ``matched`` (k,), bool or in [0, 1], and mean ``probability``
+    (k,), over bins of equal ``weight`` (k,); pairs of equal probability are in one bin.
     """
     w = np.ones(len(probability)) if weight is None else np.asarray(weight, dtype=np.float64)
     at = np.unique(probability, return_inverse=True)[1]

@@ -29,7 +29,7 @@ import numpy as np
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.core.errors import DataError
-from cleanpairs.correspondence.calibration import Estimate
+from cleanpairs.correspondence.calibration import UNDETERMINED, Estimate
 
 DRAWS = 1_000
 LEVEL = 0.95
@@ -90,22 +90,14 @@ def _interval(value: float, draws: np.ndarray) -> Estimate:
     return Estimate(value, float(min(low, value)), float(max(high, value)))
 
 
-NOTHING = Estimate(float("nan"), float("nan"), float("nan"))
-
-
 def at_threshold(
     sample: AuditSample, correspondence: np.ndarray, threshold: float, *, seed: int = 0
 ) -> ThresholdEstimate:
-    """Precision and recall of "below the threshold is mismatched" among all pairs.
+    """Precision and recall of "below the threshold is mismatched" among all pairs, of ``correspondence`` (N,), NaN
+    where quarantined; ``seed``: of the draws behind the intervals.
 
-    - ``sample`` AuditSample: with labels
-    - ``correspondence`` (N,) float: of all pairs; NaN where quarantined
-    - ``threshold`` float in [0, 1]
-    - ``seed``: of the draws behind the intervals
-
-    Returns ThresholdEstimate: precision is of nothing where no pair is flagged. Where pairs are, but no labelled one,
-    it is 1/2 with the widest interval: nothing is known.
-    Raises DataError: no pair of the sample is labelled.
+    Precision is of nothing where no pair is flagged. Where pairs are, but no labelled one, it is 1/2 with the widest
+    interval: nothing is known. Raises DataError: no pair of the sample is labelled.
     """
     weight = _checked(sample, correspondence)
     cells = _cells(sample, correspondence, threshold, seed)
@@ -114,7 +106,7 @@ def at_threshold(
     drawn = cells.wrong * cells.size
     drawn_hit = drawn[:, cells.below].sum(axis=1)
     n_flagged = int(cells.size[cells.below].sum())
-    precision = recall = NOTHING
+    precision = recall = UNDETERMINED
     if n_flagged:
         precision = _interval(hit / flagged if flagged else 0.5, drawn_hit / n_flagged)
     total, drawn_total = float(weight[wrong].sum()), drawn.sum(axis=1)

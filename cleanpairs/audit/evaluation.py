@@ -24,11 +24,9 @@ CHANCE_DRAWS = 200
 class AuditResult:
     """Figures of an audit.
 
-    - ``drawn``, ``labelled``: pairs of the sample, and those with a label
-    - ``mismatched``: labels that say so
+    - ``drawn``, ``labelled``, ``mismatched``: pairs of the sample, those with a label, and labels that say so
     - ``noise_rate``: share of mismatched pairs among all that have a score
-    - ``at_threshold``: at the run's threshold
-    - ``ladder``: at others
+    - ``at_threshold``, ``ladder``: at the run's threshold, and at others
     - ``auroc``, ``ap``: of low correspondence as a sign of a mismatched pair, weighted; NaN where the labels are all
       alike
     - ``log_loss``: kind -> weighted log loss of labels that were left out, nats
@@ -102,10 +100,8 @@ def evaluate_audit(
 
     - ``sample``: with labels; see :func:`cleanpairs.audit.read_labels`
     - ``correspondence`` (N,) float in [0, 1]: of all pairs, NaN where quarantined: those that the sample was drawn from
-    - ``threshold`` float in [0, 1]: the run's
-    - ``thresholds`` floats in [0, 1]: of the ladder
+    - ``threshold``, ``thresholds`` in [0, 1]: the run's, and those of the ladder
     - ``calibration`` {"auto", "isotonic", "logistic"}
-    - ``seed``: of the draws behind the intervals
 
     Raises ConfigError: a threshold or ``calibration`` is not allowed; DataError: no label, or a sample of other pairs.
     """

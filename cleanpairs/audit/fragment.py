@@ -41,15 +41,12 @@ def sheet_fragment(
     size: int = 240,
     whole: bool = False,
 ) -> SheetFragment:
-    """Cards with a picture, a caption and three buttons each, in the sample's order, without scores.
+    """Cards with a picture, a caption and three buttons each, in the sample's order, without scores; labels that there
+    are, are pressed already.
 
-    - ``sample`` AuditSample: n pairs; the labels that they have are pressed already
-    - ``pairs``: the N pairs that it was drawn from
-    - ``thumbnails`` n bytes or None: JPEG; made here when not given
-    - ``size``: at most so many pixels on the longest side
-    - ``whole``: the page holds nothing else: keys act without a card in focus
-
-    Raises DataError: the sample names pairs beyond N.
+    ``thumbnails``: n JPEG or None; made here, of at most ``size`` pixels on the longest side, when not given;
+    ``whole``: the page holds nothing else: keys act without a card in focus.
+    Raises DataError: the sample names pairs beyond those given.
     """
     check_fits(sample, pairs)
     small = list(audit_thumbnails(sample, pairs, size)) if thumbnails is None else thumbnails
@@ -117,7 +114,7 @@ def shown_label(label: float) -> str | None:
 
 
 def audit_thumbnails(sample: AuditSample, pairs: Pairs, size: int) -> Iterator[bytes | None]:
-    """A small JPEG of each pair's picture, without the original's metadata; None where it cannot be decoded."""
+    """:func:`thumbnail` of each pair's picture."""
     images = pairs.image_index[sample.pair_id]
     for start in range(0, len(images), READ_AT_ONCE):
         for data in pairs.images.read(images[start : start + READ_AT_ONCE].tolist()):

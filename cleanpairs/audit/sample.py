@@ -33,15 +33,12 @@ DIGITS = 4  # of an edge: what a CSV shows is what is used
 
 @dataclass(frozen=True, eq=False)
 class AuditSample:
-    """n pairs of N, drawn by strata of the correspondence.
+    """n pairs of N, drawn by strata of the correspondence; (n,) each.
 
-    - ``pair_id`` (n,) int64
-    - ``stratum`` (n,) int64: row of ``edges``: stratum h holds ``edges[h] <= correspondence < edges[h + 1]``, the last
-      one 1.0 too
-    - ``edges`` (H + 1,) float64: increasing, from 0 to 1
-    - ``weight`` (n,) float64: how many pairs of its stratum each one stands for
-    - ``correspondence`` (n,) float64
-    - ``matched`` (n,) float64: a person's label: 1 matched, 0 mismatched, NaN not labelled
+    - ``stratum``: row of ``edges`` (H + 1,), which increase from 0 to 1: stratum h holds ``edges[h] <= correspondence <
+      edges[h + 1]``, the last one 1.0 too
+    - ``weight``: how many pairs of its stratum each one stands for
+    - ``matched``: a person's label: 1 matched, 0 mismatched, NaN not labelled
     """
 
     pair_id: np.ndarray
@@ -72,16 +69,14 @@ def stratum_of(correspondence: np.ndarray, edges: np.ndarray) -> np.ndarray:
 def draw_sample(
     correspondence: ArrayLike, n: int, *, threshold: float, strata: int | Sequence[float] = 8, seed: int = 0
 ) -> AuditSample:
-    """Draw n pairs for a person to label, in an order that tells nothing about their scores.
+    """Draw n pairs, or all there are, for a person to label, in an order that tells nothing about their scores.
 
     - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are never drawn
-    - ``n``: at least 1. All pairs are drawn when there are no more than n
     - ``threshold`` float in [0, 1]: pairs below it are flagged; it becomes an edge
     - ``strata``: how many: two fifths of them quantiles of what is flagged, the others quantiles of what is kept,
       closer near the threshold. Fewer where n or the scores give less. Or the inner edges themselves
 
-    Raises ConfigError: n, threshold or strata are out of range; DataError: no pair has a score, or one is outside [0,
-    1].
+    Raises ConfigError: a setting out of its range; DataError: no pair has a score, or one is outside [0, 1].
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     usable = np.flatnonzero(np.isfinite(y))

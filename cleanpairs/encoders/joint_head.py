@@ -84,7 +84,7 @@ class VectorTowers(_VectorEncoder):
         super().__init__()
         self.dim, self.image_drop = dim, image_drop
         self.config = {"dim_image": dim_image, "dim_text": dim_text, "dim": dim, "image_drop": image_drop}
-        self.image: RegionTower = RegionTower(dim_image, dim, drop=image_drop)
+        self.image: RegionTower = RegionTower(dim_image, dim)
         self.text: RegionTower = RegionTower(dim_text, dim)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:

@@ -45,9 +45,7 @@ class PretrainedCLIP:
     - ``model_type``: ``"clip"`` or ``"siglip"``
     - ``dim``: dimensions E of the joint space
     - ``max_length``: tokens after which a caption is cut, marks of start and end included
-    - ``logit_scale``, ``logit_bias``: the model's own logit of a pair is ``logit_scale * cosine + logit_bias``; the
-      bias is 0 for CLIP
-    - ``temperature``: ``1 / logit_scale``
+    - ``temperature``: the model's own logit of a pair is the cosine over it; of SigLIP with a bias
     - ``fingerprint``: SHA-256 over the files that determine the vectors: the key of caches
     """
 
@@ -69,9 +67,7 @@ class PretrainedCLIP:
         self.dim = int(
             model.config.projection_dim if model_type == "clip" else text.projection_size or text.hidden_size
         )
-        self.logit_scale = float(model.logit_scale.exp())
-        self.logit_bias = float(model.logit_bias) if model_type == "siglip" else 0.0
-        self.temperature = 1 / self.logit_scale
+        self.temperature = 1 / float(model.logit_scale.exp())
         # SigLIP learned from small letters, its first version without punctuation. Its sentencepiece tokenizer makes
         # them so, a tokenizer.json does not always; to do it twice changes nothing.
         self._bare = without_punctuation
@@ -80,13 +76,8 @@ class PretrainedCLIP:
 
     @classmethod
     def load(cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> Self:
-        """Load a model from a directory, or from the Hugging Face hub by its name.
-
-        - ``name_or_path``: a directory as ``save_pretrained`` of transformers writes it (config.json,
-          model.safetensors, the tokenizer's files, preprocessor_config.json), from which nothing else is fetched; or a
-          name on the hub, like ``openai/clip-vit-large-patch14``
-        - ``device``: as torch names it
-        - ``revision``: branch, tag or commit on the hub
+        """Load a model from a directory as ``save_pretrained`` of transformers writes it, from which nothing else is
+        fetched, or from the Hugging Face hub by its name; ``revision``: branch, tag or commit there.
 
         Raises ConfigError: transformers is missing; or a kind of model other than CLIP and SigLIP; or the device is not
         there; DataError: there is no such model, or its files are missing, damaged or pickled.
@@ -117,12 +108,7 @@ class PretrainedCLIP:
 
     @torch.inference_mode()
     def encode_images(self, images: Sequence[Image.Image], batch_size: int = 32) -> np.ndarray:
-        """Unit vectors (n, E) float32 of n decoded images of any mode and size.
-
-        ``batch_size`` images a pass: it changes memory and speed, and the vectors by rounding only.
-
-        Raises DataError: an image without pixels.
-        """
+        """Unit vectors (n, E) float32 of n decoded images of any mode and size; DataError: one without pixels."""
         return in_batches(lambda some: self.encode_pixels(self.transform.pixels(some)), images, batch_size, self.shape)
 
     @torch.inference_mode()
@@ -138,12 +124,7 @@ class PretrainedCLIP:
 
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
-        """Unit vectors (n, E) float32 of n captions, each cut to the model's length; an empty one is encoded too.
-
-        Captions of like length go through together, ``batch_size`` a pass.
-
-        Raises ConfigError: one text in place of a list.
-        """
+        """Unit vectors (n, E) float32 of n captions, each cut to the model's length; an empty one is encoded too."""
         if isinstance(texts, str):
             raise ConfigError(f"encode_texts takes a list of captions, found one text: use [{texts[:40]!r}]")
         out, tokens = np.empty((len(texts), self.dim), np.float32), self.tokens(texts)

@@ -20,7 +20,7 @@ from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.gru import BiGRU, padded
 from cleanpairs.encoders.local_similarity import AttentionFiltration, GraphReasoning, LocalSimilarity
 from cleanpairs.encoders.tokenizer import PackedTokens
-from cleanpairs.encoders.towers import kept_first, l2_normalise
+from cleanpairs.encoders.towers import l2_normalise
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ class _LocalEncoder(backbone.Backbone):
         x = l2_normalise(self.image(self.standardised(self.regions(images))))
         if keep is None:
             return Local(x, torch.full((len(x),), x.shape[1], device=x.device))
-        x, there = kept_first(x, keep)
-        return Local(x.masked_fill(~there[..., None], 0.0), keep.sum(dim=1))
+        kept = torch.zeros_like(x)  # those that stay in front
+        kept[torch.arange(x.shape[1], device=x.device) < keep.sum(dim=1)[:, None]] = x[keep]
+        return Local(kept, keep.sum(dim=1))
 
     def encode_texts(self, tokens: PackedTokens) -> Local:
         """Unit words, in the packed order."""

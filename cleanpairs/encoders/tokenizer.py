@@ -238,10 +238,11 @@ class SubwordTokenizer(Tokenizer):
             show_progress=False,
         )
         learner = library.Tokenizer(library.models.BPE(unk_token=_UNKNOWN, fuse_unk=True))
-        learner.train_from_iterator(_repeated(counts), trainer)
+        # Every piece as often as it was seen, in an order of its own, whatever the captions' was.
+        learner.train_from_iterator(([piece] * counts[piece] for piece in sorted(counts)), trainer)
         numbers = learner.get_vocab()
         vocabulary = sorted((token for token in numbers if token != _UNKNOWN), key=numbers.__getitem__)
-        return cls(vocabulary, _merges(learner), max_length)
+        return cls(vocabulary, json.loads(learner.to_str())["model"]["merges"], max_length)
 
     def _numbers(self, captions: Iterable[str]) -> Iterator[list[int]]:
         rest = iter(captions)
@@ -253,17 +254,6 @@ class SubwordTokenizer(Tokenizer):
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
         return {**super().to_dict(), "merges": [list(pair) for pair in self.merges]}
-
-
-def _repeated(counts: Counter[str]) -> Iterator[list[str]]:
-    """Every piece as often as it was seen, in an order of its own: sorted, whatever the captions' was."""
-    for piece in sorted(counts):
-        yield [piece] * counts[piece]
-
-
-def _merges(learner: Any) -> list[tuple[str, str]]:
-    merges = json.loads(learner.to_str())["model"]["merges"]
-    return [(first, second) for first, second in merges]
 
 
 def pack(

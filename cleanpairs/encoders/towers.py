@@ -36,24 +36,15 @@ class Standardised(nn.Module):
         return (x - self.shift) * self.scale  # type: ignore[operator]
 
 
-def kept_first(x: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """Regions (B, R, D), those of ``keep`` (B, R) bool in front; and which places these take (B, R) bool."""
-    front = torch.argsort((~keep).to(torch.int8), dim=1, stable=True)
-    there = torch.arange(keep.shape[1], device=keep.device) < keep.sum(dim=1)[:, None]
-    return x.gather(1, front[..., None].expand_as(x)), there
-
-
 class RegionTower(Standardised):
     """Regions (B, R, D) -> linear + residual MLP -> GPO -> unit vectors (B, E).
 
-    In training, ``drop`` of the regions are left out at random (size augmentation). In the paper mode
-    (``packed=True``, the default) the left-out regions do not enter the MLP, so its batch norm sees only the kept
-    ones, as in the papers' code; with ``packed=False`` all regions pass and are masked in the pooling.
+    Regions that are left out in training (size augmentation) do not enter the MLP, so its batch norm sees only the kept
+    ones, as in the papers' code.
     """
 
-    def __init__(self, dim_in: int, dim: int, *, drop: float = 0.2, packed: bool = True) -> None:
+    def __init__(self, dim_in: int, dim: int) -> None:
         super().__init__()
-        self.drop, self.packed = drop, packed
         self.linear = nn.Linear(dim_in, dim)
         self.mlp = nn.Sequential(
             nn.Linear(dim_in, dim // 2), nn.BatchNorm1d(dim // 2), nn.ReLU(inplace=True), nn.Linear(dim // 2, dim)
@@ -75,12 +66,9 @@ class RegionTower(Standardised):
             regions = self.project(x.reshape(B * R, D)).view(B, R, -1)
             pooled = regions[:, 0] if R == 1 else self.pool(regions)
             return l2_normalise(pooled)
-        if self.packed:
-            kept = self.project(x[keep])  # (total, E)
-            regions = kept.new_zeros(B, R, kept.shape[-1])
-            regions[torch.arange(R, device=x.device) < keep.sum(dim=1)[:, None]] = kept
-        else:
-            regions = self.project(kept_first(x, keep)[0].reshape(B * R, D)).view(B, R, -1)
+        kept = self.project(x[keep])  # (total, E)
+        regions = kept.new_zeros(B, R, kept.shape[-1])
+        regions[torch.arange(R, device=x.device) < keep.sum(dim=1)[:, None]] = kept
         return l2_normalise(self.pool(regions, keep.sum(dim=1)))
 
 

@@ -16,11 +16,10 @@ from cleanpairs.encoders.towers import RegionTower, Standardised, WordTower, l2_
 @dataclass(frozen=True)
 class Shape(backbone.Shape):
     """``dim_sentence``: dimensions of a frozen sentence encoder's vectors, whose projection is added to the pooled
-    words; 0 for none. ``packed_regions``: see :class:`cleanpairs.encoders.towers.RegionTower`.
+    words; 0 for none.
     """
 
     word_dropout: float = 0.4
-    packed_regions: bool = True
     dim_sentence: int = 0
 
 
@@ -37,7 +36,7 @@ class VSEInf(backbone.Backbone):
         s: Shape = self.shape
         if s.dim % 2:
             raise ConfigError(f"dim of the vse_inf backbone must be even, found {s.dim}")
-        self.image = RegionTower(dim_image, s.dim, drop=s.image_drop, packed=s.packed_regions)
+        self.image = RegionTower(dim_image, s.dim)
         self.text = WordTower(vocabulary, s.dim, dim_word=s.dim_word, dropout=s.word_dropout)
         self.sentence = RegionTower(s.dim_sentence, s.dim) if s.dim_sentence else None
 

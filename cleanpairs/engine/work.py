@@ -27,7 +27,6 @@ class Work(Protocol):
 
     def open(self, threads: int | None) -> Do:
         """Make ready, with so many threads (None: as they are), and return what does a partition."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,6 @@ class Engine(Protocol):
     @property
     def remote(self) -> bool:
         """Whether work is done in other processes, so that it has to be sent there."""
-        ...
 
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """Do all partitions, in any order; outputs go to ``folder``, each by :func:`carry_out`.
@@ -53,7 +51,6 @@ class Engine(Protocol):
         Raises CleanpairsError: what the work raises; partitions done until then are in place; ResourceError: workers
         die on a partition again and again.
         """
-        ...
 
 
 def carry_out(do: Do, partition: Partition, folder: Path) -> Finished:

@@ -48,11 +48,9 @@ class RowScorer(Protocol):
 
         Faults are added as by a call.
         """
-        ...
 
     def compared(self, batch: RowBatch, z_image: np.ndarray, z_text: np.ndarray) -> np.ndarray:
         """As a call, (k,) float32, by the vectors that :meth:`embedded` gave of the batch."""
-        ...
 
 
 def vector_scorer(model: PairCleaner, roles: Set[str]) -> RowScorer | None:

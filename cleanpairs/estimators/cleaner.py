@@ -114,14 +114,11 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         on_encode: Callable[[int, int], None] | None = None,
         on_encode_texts: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Train on ``pairs`` and estimate the correspondence of each.
+        """Train on ``pairs`` and estimate the correspondence of each; see :meth:`PairScorer.fit`.
 
-        Parameters beside those of :meth:`PairScorer.fit`, whose errors it raises, and RefusedError for a training that
-        diverges:
-
-        - ``val``: the epoch of the last stage with the best rSum on these clean pairs is kept
-        - ``run_dir``: where to keep checkpoints, so that an interrupted fit can go on with ``resume=True``
-        - ``on_epoch``, ``on_step`` callable: see :class:`cleanpairs.trainer.Trainer`
+        ``val``: the epoch of the last stage with the best rSum on these clean pairs is kept; ``run_dir``: where to keep
+        checkpoints, so that an interrupted fit can go on with ``resume=True``; ``on_epoch``, ``on_step``: see
+        :class:`cleanpairs.trainer.Trainer`. Raises RefusedError also for a training that diverges.
         """
         self.validate()
         with distributed.process_group(self.resolved_device()):

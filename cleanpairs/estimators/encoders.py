@@ -40,11 +40,9 @@ AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the c
 
 
 def text_encoder_for(estimator: PairCleaner, pairs: Pairs) -> str | Path | None:
-    """The text encoder of a fit on ``pairs``: the one that is named, else the data's vectors (:data:`GIVEN`).
-
-    These are taken where the data brings them of both sides and no encoder of images is named; else words are learned
-    (:data:`WORDS`), or what suits the captions is chosen when they are known (:data:`AUTO`). None beside ``encoder``,
-    which reads the captions itself.
+    """The text encoder of a fit on ``pairs``: the one that is named, else the data's vectors (:data:`GIVEN`), where it
+    brings them of both sides and no encoder of images is named; else words are learned (:data:`WORDS`), or what suits
+    the captions is chosen when they are known (:data:`AUTO`). None beside ``encoder``, which reads the captions itself.
 
     Raises DataError: there are no captions, and the vectors are not taken.
     """
@@ -193,8 +191,10 @@ class Encoders:
         if self.both is not None and self.tuned:
             from cleanpairs.encoders.tuned import TunedCLIP
 
-            both, settings = self.both, _tuning(estimator)
-            return lambda: TunedCLIP(both, **settings)
+            both, e = self.both, estimator
+            return lambda: TunedCLIP(
+                both, tune=e.tune, rank=e.lora_rank, encoder_lr=e.encoder_lr, checkpointing=e.gradient_checkpointing
+            )
         if self.both is None and (self.text is None or tokens.sentences is not None):
             return None
         from cleanpairs.encoders.joint_head import JointHead, VectorTowers
@@ -272,13 +272,6 @@ def _shipped(device: str) -> SentenceEncoder | None:
 def _resolved(name: str | Path) -> str:
     """A directory by its absolute path, for a model that is loaded elsewhere; a name of the hub as it is."""
     return str(Path(name).resolve()) if Path(name).is_dir() else str(name)
-
-
-def _tuning(estimator: PairCleaner) -> dict[str, Any]:
-    return {
-        "tune": estimator.tune, "rank": estimator.lora_rank, "encoder_lr": estimator.encoder_lr,
-        "checkpointing": estimator.gradient_checkpointing,
-    }  # fmt: skip
 
 
 def vector_moments(vectors: np.ndarray, sample: int = 16_384) -> tuple[Any, Any]:

@@ -97,6 +97,8 @@ def restore_networks(model: PairCleaner, saved: Saved, image_encoder: Any, image
         model.image_encoder, model.image_transform = image_encoder, image_transform
     model.load_encoders(saved.config.get("text_encoder", model.text_encoder), encoders, saved.path)
     shape = dict(saved.config["backbone"])
+    for known in (shape, *shape.get("members", ())):
+        known.pop("packed_regions", None)  # of models that were saved before: it is so of all
     with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
         build, members = _builder_of(shape.pop("name"), model), shape.get("members")
         network = build(**shape) if members is None else Ensemble([build(**member) for member in members])

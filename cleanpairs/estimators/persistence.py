@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # it stands above: a method is found by its registered name
     from cleanpairs.estimators.scorer import PairScorer
 
 FORMAT = 1
+_GONE = ("search", "by_mass")  # settings of before, of trainings alone
 _SIDES = ("images", "texts")  # of the bank
 _STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_size_", "tau_", "fingerprint_")
 
@@ -58,11 +59,8 @@ def versions() -> dict[str, str]:
     from importlib.metadata import version
 
     names = ("torch", "numpy", "pyarrow", "scikit-learn", "pillow")
-    return {
-        "cleanpairs": cleanpairs.__version__,
-        "python": platform.python_version(),
-        **{name: version(name) for name in names},
-    }
+    own = {"cleanpairs": cleanpairs.__version__, "python": platform.python_version()}
+    return own | {name: version(name) for name in names}
 
 
 def save_estimator(estimator: PairScorer, path: Path, *, overwrite: bool = False) -> Path:
@@ -127,7 +125,8 @@ class Saved:
 
     def parameters(self, method: type) -> dict[str, Any]:
         """The constructor's. A GPU that it was trained on need not be here. DataError: it has other settings now."""
-        found = {k: tuple(v) if isinstance(v, list) else v for k, v in self.config["parameters"].items()}
+        kept = {k: v for k, v in self.config["parameters"].items() if k not in _GONE}
+        found = {k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()}
         if unknown := sorted(found.keys() - inspect.signature(method).parameters.keys()):
             raise DataError(
                 f"{self.file} was written by cleanpairs {self.config.get('cleanpairs')}, whose {method.__name__} has "
@@ -206,10 +205,7 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
 
 
 def load_calibration(path: Path) -> Calibration | None:
-    """That of the model in ``path``, without the model; None where its method has none.
-
-    Raises DataError: not such a directory, or damaged.
-    """
+    """That of the model in ``path``, without the model; None where its method has none. Raises DataError."""
     return _calibration(Saved(path))
 
 

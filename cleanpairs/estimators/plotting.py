@@ -27,21 +27,13 @@ class Plots:
         return getattr(self, name)
 
     def plot_scores(self, *, truth: np.ndarray | None = None, ax: Axes | None = None) -> Axes:
-        """Histogram of ``correspondence_`` with the threshold, and how the scores divide into wrong and right pairs.
-
-        ``truth`` (N,) bool: True where a pair is known to be wrong: the bars are split by it; ``ax`` matplotlib Axes:
-        to draw on; new ones by default.
-        Raises NotFittedError: there is no ``correspondence_``; DataError: ``truth`` is of other pairs.
-        """
+        """Histogram of ``correspondence_``; see :func:`cleanpairs.report.plots.plot_scores`. Raises NotFittedError."""
         from cleanpairs.report.plots import plot_scores
 
         return plot_scores(self._of_fit("correspondence_"), self._of_fit("threshold_"), truth=truth, ax=ax)
 
     def plot_training(self, *, ax: Axes | None = None) -> Axes:
-        """Loss and, where validated, rSum by epoch, out of ``history_``.
-
-        Raises NotFittedError: there is no ``history_``.
-        """
+        """Loss and, where validated, rSum by epoch, out of ``history_``. Raises NotFittedError: there is none."""
         from cleanpairs.report.plots import plot_training
 
         return plot_training(self._of_fit("history_"), ax=ax)
@@ -54,16 +46,9 @@ class Plots:
         count: int = 8,
         axes: Sequence[Axes] | np.ndarray | None = None,
     ) -> np.ndarray:
-        """Pictures with captions and scores, flagged ones framed in another colour and called so.
+        """Pictures with captions and scores of ``pairs``, which are those of ``fit``, or are scored.
 
-        - ``pairs`` like ``fit``'s: those of ``fit`` have their ``correspondence_``; others are scored
-        - ``which`` {"worst", "borderline", "best", "random"}, or pair_ids: the lowest scores, those nearest to the
-          threshold, the highest, or any
-        - ``count``: how many at most
-        - ``axes`` sequence of matplotlib Axes: one a pair; new ones, four in a row, by default
-
-        Returns (k,) array of Axes.
-        Raises ConfigError: unknown ``which``, no such pair, or too few axes; NotFittedError.
+        See :func:`cleanpairs.report.plots.plot_pairs`, also for what is returned and raised; NotFittedError.
         """
         from cleanpairs.report.plots import plot_pairs
 

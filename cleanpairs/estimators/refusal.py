@@ -40,11 +40,6 @@ def caption_spaces(tokens: TokenTable) -> list[Any]:
     return learned if vectors is None else [*learned, standardised(vectors)]
 
 
-def caption_vectors(tokens: TokenTable) -> Any:
-    """(N, V) float32 of N captions: their words (sparse), else their frozen vectors."""
-    return caption_spaces(tokens)[0]
-
-
 def evidence_of(
     images: np.ndarray,
     texts: TokenTable | np.ndarray,
@@ -63,10 +58,7 @@ def evidence_of(
     if len(groups) < LEAST:
         return Evidence(0.0, len(groups))
     rows = np.concatenate(groups)
-    if isinstance(texts, TokenTable):
-        described = caption_vectors(texts.take(rows))
-    else:
-        described = standardised(texts[rows])
+    described = caption_spaces(texts.take(rows))[0] if isinstance(texts, TokenTable) else standardised(texts[rows])
     shown = image_index[[group[0] for group in groups]]
     captions = mean_of(described, np.array([len(group) for group in groups]))
     return evidence(image_vectors(images, shown), captions, seed=seed)

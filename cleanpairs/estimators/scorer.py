@@ -67,14 +67,9 @@ class Embedded:
         if len(rows) == len(self.pairs):
             return self
         pairs, used = with_images(self.pairs, rows)
-        return Embedded(
-            pairs,
-            self.images.take(used),
-            self.texts.take(rows),
-            {},
-            None if self.frozen_images is None else self.frozen_images[used],
-            None if self.frozen_texts is None else self.frozen_texts.take(rows),
-        )
+        images = None if self.frozen_images is None else self.frozen_images[used]
+        texts = None if self.frozen_texts is None else self.frozen_texts.take(rows)
+        return Embedded(pairs, self.images.take(used), self.texts.take(rows), {}, images, texts)
 
     def recall(self, model: Any = None, device: str = "cpu") -> Recall:
         """Retrieval recall; images that occur in several rows count once. ``model``: what embedded them, where it
@@ -164,9 +159,7 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
         raise NotImplementedError
 
     def embed(self, pairs: Any, rows: np.ndarray | None = None) -> Embedded:
-        """Any data as the fitted scorer sees it; what is read once serves scores and repairs.
-
-        ``rows`` (k,): only these pairs, as :meth:`Embedded.take` has them.
+        """Any data as the fitted scorer sees it, or the pairs ``rows`` (k,) alone, as :meth:`Embedded.take` has them.
 
         Raises NotFittedError; DataError: the pairs cannot be read, or their vectors have another size than the model's.
         """
@@ -318,12 +311,10 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
     def score_pairs(self, pairs: Any) -> np.ndarray:
         """Correspondence (n,) float32 in [0, 1] of any n pairs: of trained methods the matching probability against the
-        model's bank of trusted pairs.
+        model's bank of trusted pairs, whatever a pair is scored beside; NaN where one is quarantined.
 
-        The same pair always gets the same score, whatever it is scored beside. NaN where a pair is quarantined. Warns
-        where the model knows less than half of the captions' words: its scores say nothing there.
-
-        Raises NotFittedError; DataError: the pairs cannot be read, or their vectors have another size than the model's.
+        Warns where the model knows less than half of the captions' words: its scores say nothing there. Raises as
+        :meth:`embed`.
         """
         found = self.embed(pairs)
         unknown = unknown_share(getattr(self, "tokenizer_", None), found.pairs.captions)
@@ -339,14 +330,13 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     ) -> Cut:
         """The threshold that keeps the largest set with at most a share of mismatched pairs, or the best share.
 
-        - ``max_wrong`` float in (0, 1): mismatched pairs among the kept: their expected share is at most this, and the
-          upper end of its 95 % interval at most 1.5 times
+        - ``max_wrong`` float in (0, 1): their expected share among the kept is at most this, and the upper end of its
+          95 % interval at most 1.5 times
         - ``keep`` float in (0, 1]: share of the pairs that is kept; of equal ones all are
-        - ``correspondence`` (n,) float: of the data of ``fit``; ``correspondence_`` by default, which a loaded model
-          has not
+        - ``correspondence`` (n,) float: of the data of ``fit``, which a loaded model has not
 
-        Raises ConfigError: not exactly one of the two, or out of range; RefusedError: ``max_wrong``, and the method
-        gives no probabilities, or the noise rate is undetermined, or not even 30 pairs are known to be that pure.
+        Raises ConfigError: not exactly one of the two, or out of range; RefusedError: ``max_wrong`` without
+        probabilities, or with less than 30 pairs that are known to be that pure.
         """
         self._fitted()
         y = np.asarray(self.correspondence_ if correspondence is None else correspondence, dtype=np.float32)
@@ -363,12 +353,9 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
 
-        - ``correspondence`` (n,) float: of these pairs. By default ``correspondence_`` for the data of ``fit``, else
-          :meth:`score_pairs`
-        - ``look`` callable: who does the searches by cosine, instead of :func:`cleanpairs.ops.search.top_k`; a
-          :class:`cleanpairs.engine.queries.EngineSearch` has them done by several processes
-        - ``**changes``: of the settings, by their names: ``threshold``, ``strategy`` and the others of
-          :class:`cleanpairs.repair.settings.RepairSettings`
+        - ``correspondence`` (n,) float: that of ``fit`` for its data, else :meth:`score_pairs`'s by default
+        - ``look`` callable: who does the searches by cosine; see :func:`cleanpairs.repair.planning.plan_repairs`
+        - ``**changes``: of the settings, by the names of :class:`cleanpairs.repair.settings.RepairSettings`
 
         Raises ConfigError: a setting that is unknown, or out of its range.
         """
@@ -452,9 +439,8 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     ) -> RepairPlan:
         """Write captions for the pairs that ``plan`` drops, and use those that fit better than the old ones.
 
-        See :func:`cleanpairs.repair.recaption.recaption`.
-
-        - ``writer``: a captioning model, or where to find one; see :class:`cleanpairs.encoders.captioner.Captioner`
+        See :func:`cleanpairs.repair.recaption.recaption`; ``writer`` may be where
+        :class:`cleanpairs.encoders.captioner.Captioner` finds a model, too.
         """
         from cleanpairs.repair.recaption import recaption
 
@@ -464,14 +450,9 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
             writer = Captioner.load(writer, self.resolved_device())
         return recaption(
-            load_pairs(pairs),
-            plan,
-            writer,
-            self.score_pairs,
-            min_repair_score=min_repair_score,
-            max_reuse=max_reuse,
+            load_pairs(pairs), plan, writer, self.score_pairs, min_repair_score=min_repair_score, max_reuse=max_reuse,
             progress=progress,
-        )
+        )  # fmt: skip
 
     # -- persistence ------------------------------------------------------------------------------------------------
 
@@ -485,10 +466,7 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     def push_to_hub(
         self, repo: str, *, license: str | None = None, private: bool = True, endpoint: str | None = None
     ) -> Pushed:
-        """Upload the model to the Hugging Face hub as OWNER/NAME, with a card; :meth:`from_pretrained` loads it so.
-
-        Raises ConfigError, OutputError: as :func:`cleanpairs.export.hub.push_files`.
-        """
+        """Upload the model and a card as :func:`cleanpairs.export.hub.push_files`; :meth:`from_pretrained` loads it."""
         from cleanpairs.data.atomic import ScratchDirectory
         from cleanpairs.export import CardFacts
         from cleanpairs.export.pushing import push_model
@@ -502,14 +480,11 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, image_encoder: Any = None, image_transform: Any = None) -> Self:
-        """A fitted scorer out of :meth:`save_pretrained`'s directory; without the training pairs' correspondence.
+        """A fitted scorer out of :meth:`save_pretrained`'s directory, or OWNER/NAME on the Hugging Face hub
+        (:meth:`push_to_hub`); without the training pairs' correspondence.
 
-        - ``path``: the directory, or the name OWNER/NAME of one on the Hugging Face hub (:meth:`push_to_hub`)
-        - ``image_encoder``, ``image_transform``: the torch module, and its transform, that the model was fitted with,
-          if it was: they are not saved
-
-        Raises DataError: the directory is not a model, is damaged, or is of another method; or a pretrained model that
-        it was made with is gone, or another one now; ConfigError: the module is missing, or another one.
+        ``image_encoder``, ``image_transform``: the torch module that it was fitted with, if it was, and its transform.
+        Raises as :func:`cleanpairs.estimators.persistence.load_estimator`; DataError: it is of another method.
         """
         from cleanpairs.encoders.model_files import download
 

@@ -38,11 +38,9 @@ class ImageEncoder(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Of what it makes of one image: (D,) or (R, D)."""
-        ...
 
     def encode_images(self, images: Sequence[Any]) -> np.ndarray:
         """(n, D) or (n, R, D) float32 of n decoded images."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ class TextEncoder(Protocol):
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors (n, E) float32."""
-        ...
 
 
 class FrozenTexts:

@@ -13,8 +13,6 @@ class Objective(Protocol):
     @property
     def tau(self) -> float:
         """Temperature of the matching probability."""
-        ...
 
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
         """Unreduced loss (B,) of S (B, B), rows are images, and labels (B,) in [0, 1]."""
-        ...

@@ -31,7 +31,6 @@ class CaptionWriter(Protocol):
 
     def caption(self, images: Sequence[Image.Image]) -> list[str]:
         """n captions of n decoded images."""
-        ...
 
 
 def recaption(

@@ -39,11 +39,7 @@ def before_after_figure(
 ) -> Path:
     """Write a PNG of repaired pairs: image, caption before (struck through), caption after, scores.
 
-    - ``pairs``: N pairs with pictures
-    - ``out``: the PNG file
-    - ``pair_ids`` sequence of int: which repairs (action ``rematch_text``) to show; by default the ``count`` surest
-      whose pictures differ
-
+    ``pair_ids``: which repairs (action ``rematch_text``) to show; the ``count`` surest whose pictures differ when None.
     Raises DataError: the data has no pictures, a picture cannot be read, or the plan gives no pair another caption;
     ConfigError: a pair in ``pair_ids`` gets no other caption.
     """

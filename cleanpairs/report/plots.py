@@ -35,14 +35,10 @@ CHOICES = ("worst", "borderline", "best", "random")
 def plot_scores(
     correspondence: ArrayLike, threshold: float, *, truth: np.ndarray | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Histogram of the correspondence, with the threshold.
+    """Histogram of the correspondence (N,), NaN left out, with the threshold below which pairs are flagged.
 
-    - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) is left out
-    - ``threshold`` float in [0, 1]: pairs below it are flagged
-    - ``truth`` (N,) bool: True where a pair is known to be wrong: the bars are split by it
-    - ``ax``: to draw on; new ones by default
-
-    Returns Axes: the counts are on a logarithmic axis where one bin would flatten all others.
+    ``truth`` (N,) bool: True where a pair is known to be wrong: the bars are split by it; ``ax``: to draw on; new ones
+    by default. The counts are on a logarithmic axis where one bin would flatten all others.
     Raises DataError: ``truth`` is of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
@@ -76,22 +72,16 @@ def plot_scores(
     ax.set_xlim(0, 1)
     ax.set_xlabel("correspondence (0 = mismatched, 1 = matched)")
     ax.set_ylabel("pairs" + (", logarithmic" if ax.get_yscale() == "log" else ""))
-    handles = len(groups) + 1
-    ax.legend(
-        loc="lower center", ncols=min(handles, 3), bbox_to_anchor=(0.5, 1.0), handlelength=1.8, frameon=False,
-        fontsize="small",
-    )  # fmt: skip
+    above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(groups) + 1}
+    ax.legend(**above, handlelength=1.8, frameon=False, fontsize="small")
     return ax
 
 
 def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
     """Loss by epoch and, where validated, rSum on an axis of its own; stages, which start afresh, apart.
 
-    - ``metrics`` sequence of mappings: one an epoch, with ``loss``, ``val_rsum`` and ``stage``; ``history_`` of an
-      estimator
-    - ``ax``: to draw on; new ones by default
-
-    Returns Axes: those of the loss. Epochs without a figure are left out.
+    ``metrics``: one an epoch, with ``loss``, ``val_rsum`` and ``stage``, as an estimator's ``history_``; those without
+    a figure are left out; ``ax``: to draw on; new ones by default. Returns the loss's axes.
     """
     ax = _new_axes() if ax is None else ax
     lines = []
@@ -137,12 +127,10 @@ def plot_pairs(
     count: int = 8,
     axes: Sequence[Axes] | np.ndarray | None = None,
 ) -> np.ndarray:
-    """Pictures with their captions and scores.
+    """Pictures with their captions and scores, at most ``count``; those below the threshold are marked as flagged.
 
-    - ``correspondence`` (N,) float: of them; NaN where quarantined
-    - ``threshold`` float in [0, 1]: pairs below it are marked as flagged
-    - ``which`` {"worst", "borderline", "best", "random"}, or pair_ids
-    - ``count``: how many at most
+    - ``which`` {"worst", "borderline", "best", "random"}, or pair_ids: the lowest scores, those nearest to the
+      threshold, the highest, or any
     - ``axes`` sequence of Axes: to draw on, one a pair; new ones, four in a row, by default
 
     Returns (k,) array of Axes: a pair without a readable picture has its caption alone.

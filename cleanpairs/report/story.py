@@ -29,11 +29,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def story(
     info: Mapping[str, Any], settings: Mapping[str, Any], outcome: Outcome, plan: RepairPlan | None
 ) -> list[tuple[str, str]]:
-    """(Heading, sentence) of what is known; nothing is said of the rest.
-
-    - ``info``: run.json: ``method``, ``input``, ``result``, ``seed``, ``device``, ``precision``
-    - ``settings``: name -> value of the estimator's parameters, out of the run's recipe
-    """
+    """(Heading, sentence) of what is known, by a run.json ``info`` and the estimator's ``settings``."""
     told = [
         ("Data", _data(info.get("input") or {})),
         ("Method", _method(info, settings)),

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.correspondence.calibration import Calibration, Estimate
+from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.actions import REPAIRED, acted
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.report.outcome import Outcome
 
 STAGES = ("as it came", "kept", "kept and repaired")
-UNDETERMINED = "undetermined"
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def verdict(
     if known is not None:
         listed = [f"{value:.1%} {name}" for name, value in zip(stages, known, strict=False) if np.isfinite(value)]
         sentence += f" The truth of this corpus is known: mismatched are {', '.join(listed)}."
-    shown = [f"{v:.1%}" if np.isfinite(v) else UNDETERMINED for v in known] if known else [_text(e) for e in estimates]
+    shown = [_text(e) for e in (estimates if known is None else (Estimate(v, np.nan, np.nan) for v in known))]
     return Verdict(sentence, list(zip(stages, shown, strict=False)))
 
 
@@ -63,16 +62,15 @@ def _estimated(
     outcome: Outcome, plan: RepairPlan | None, result: Mapping[str, Any], calibration: Calibration | None
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Of all pairs, of the kept ones, and of those and the repaired ones."""
-    nothing = Estimate(np.nan, np.nan, np.nan)
     rate = result.get("noise_rate")
     interval = result.get("noise_rate_interval") or (np.nan, np.nan)
-    whole = nothing if rate is None else Estimate(float(rate), *map(float, interval))
+    whole = UNDETERMINED if rate is None else Estimate(float(rate), *map(float, interval))
     kept = int((outcome.kind == "kept").sum())
     if calibration is None or not kept:
-        return whole, nothing, nothing
+        return whole, UNDETERMINED, UNDETERMINED
     of_kept = calibration.shares(outcome.correspondence[outcome.scored], [kept])[0]
-    if plan is None or "confidence" not in plan.table.column_names:
-        return whole, of_kept, nothing
+    if plan is None:
+        return whole, of_kept, UNDETERMINED
     sure = plan.table.filter(acted(plan.table, REPAIRED))["confidence"].cast("float64").fill_null(np.nan).to_numpy()
     wrong, n = float((1 - sure).sum()), kept + len(sure)  # NaN where the probability of a repair is not known
     return whole, of_kept, Estimate((of_kept.value * kept + wrong) / n, np.nan, np.nan)
@@ -90,6 +88,6 @@ def _known(outcome: Outcome, plan: RepairPlan | None, pairs: Pairs | None) -> li
 
 def _text(share: Estimate) -> str:
     if np.isnan(share.value):
-        return UNDETERMINED
+        return "undetermined"
     within = f" ({share.low:.1%} to {share.high:.1%})" if np.isfinite(share.low) else ""
     return f"{share.value:.1%}{within}"

@@ -52,12 +52,7 @@ Work = Callable[[Request, Body], Any]
 
 
 def make_app(review: Review, folder: str | Path, *, token: str, port: int, title: str = "Review") -> Starlette:
-    """The application.
-
-    - ``folder``: where the plan and the labels are written
-    - ``token``: first part of every path
-    - ``port``: that it is reached at, on 127.0.0.1
-    """
+    """The application, which writes plan and labels into ``folder``; ``token`` is the first part of every path."""
     pages, door = _Pages(review, folder, title), _Door(token, port)
     work = {
         "": pages.file, "state": pages.state, "list": pages.listing, "rows": pages.rows, "pair/{pair:int}": pages.pair,
@@ -237,10 +232,7 @@ class _Pages:
 
 
 def listen() -> socket.socket:
-    """A socket on 127.0.0.1, at a port that is free.
-
-    Raises OutputError: there is none.
-    """
+    """A socket on 127.0.0.1, at a port that is free; OutputError: there is none."""
     try:
         return socket.create_server(("127.0.0.1", 0))
     except OSError as error:
@@ -250,12 +242,7 @@ def listen() -> socket.socket:
 def serve(
     review: Review, folder: str | Path, ready: Callable[[str], None], *, title: str = "Review", at: Any = None
 ) -> None:
-    """Answer until the process is interrupted; ``ready(address)`` is called when it does.
-
-    - ``folder``: where the plan and the labels are written
-    - ``ready`` callable
-    - ``at``: see :func:`listen`
-    """
+    """Answer until the process is interrupted; ``ready(address)`` is called when it does; ``at``: of :func:`listen`."""
     import uvicorn
 
     at = listen() if at is None else at

@@ -91,9 +91,8 @@ class Review:
         self, pairs: Sequence[int], action: str, *, donor: int | None = None, caption: str | None = None,
         page: str = "", sort: str = "",
     ) -> Decision:  # fmt: skip
-        """Write a decision about some pairs.
-
-        ``sort``: the order in which a single pair was come to, where its words did not matter; it is a label then.
+        """Write a decision about some pairs; ``sort``: the order in which a single pair was come to, where its words
+        did not matter; it is a label then.
 
         Raises ConfigError: there are no such pairs, or they are quarantined; the action is none of a plan's, or lacks
         its donor or its caption; OutputError: it could not be written.

@@ -17,27 +17,21 @@ class Correspondence(Protocol):
 
     def wants(self, stage: int, epoch: int) -> bool:
         """Whether p of this epoch (both from 1) will be used."""
-        ...
 
     def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
         """Take over the matching probabilities (N,) of an epoch."""
-        ...
 
     def labels(self) -> np.ndarray:
         """Labels (N,) float32 for the next epoch's loss."""
-        ...
 
     def value(self) -> np.ndarray:
         """The estimate (N,) float32 itself."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Arrays and plain numbers that :meth:`load_state` goes on from."""
-        ...
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
-        ...
 
 
 class TrainingStrategy(Protocol):
@@ -71,7 +65,6 @@ class TrainingStrategy(Protocol):
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """Scalar loss of a batch."""
-        ...
 
     def end_epoch(self, view: EpochContext) -> None:
         """Look at all pairs after the epoch."""
@@ -79,19 +72,15 @@ class TrainingStrategy(Protocol):
 
     def labels(self) -> np.ndarray:
         """(N,) float32: 0 is a pair that the loss takes as wrong."""
-        ...
 
     def value(self) -> np.ndarray:
         """(N,) float32 in [0, 1]: the soft correspondence as it stands."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Arrays and plain numbers that :meth:`load_state` goes on from."""
-        ...
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
-        ...
 
 
 class SingleNetwork(TrainingStrategy):

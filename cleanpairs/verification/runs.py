@@ -34,16 +34,12 @@ def verify_run(path: Path, findings: Findings) -> None:
     _check_hashes(path, info.get("files"), findings)
     _check_text(path, done, findings)
     scores = path / "scores.parquet"
-    if scores.is_file():
+    if _there(scores, done, findings):
         with findings.section("scores.parquet: pages, one row a pair, ranges", scores):
             if read_pages(scores, findings) is not None:
                 _check_scores(scores, info, done, findings)
-    elif done:
-        findings.wrong(scores, "is missing, and the run is complete")
-    if (path / "model").is_dir():
+    if _there(path / "model", done, findings):
         verify_model(path / "model", findings)
-    elif done:
-        findings.wrong(path / "model", "is missing, and the run is complete")
     plan = path / "plan.parquet"
     if plan.is_file():
         with findings.section("plan.parquet: pages, a repair plan", plan):
@@ -57,6 +53,13 @@ def verify_run(path: Path, findings: Findings) -> None:
             _read_tensors(file, findings, finite=False)  # moments of an optimizer may be anything
     if run._aside.exists():
         findings.notes.append(f"the run that this one was to replace is kept, at {run._aside}")
+
+
+def _there(path: Path, done: bool, findings: Findings) -> bool:
+    """Whether a file is there; that a complete run lacks it is wrong."""
+    if done and not path.exists():
+        findings.wrong(path, "is missing, and the run is complete")
+    return path.exists()
 
 
 def _check_info(info: dict[str, Any], path: Path, findings: Findings) -> None:
@@ -99,13 +102,11 @@ def _check_text(path: Path, done: bool, findings: Findings) -> None:
     from cleanpairs.core.recipe import Recipe
 
     recipe = path / "recipe.yaml"
-    if recipe.is_file():
+    if _there(recipe, done, findings):
         with findings.section("recipe.yaml: settings", recipe):
             Recipe.resolve(str(recipe))
-    elif done:
-        findings.wrong(recipe, "is missing, and the run is complete")
     metrics = path / "metrics.jsonl"
-    if metrics.is_file():
+    if _there(metrics, done, findings):
         with findings.section("metrics.jsonl: one JSON object an epoch", metrics):
             for number, line in enumerate(read_text(metrics, errors="replace").splitlines(), 1):
                 try:
@@ -114,8 +115,6 @@ def _check_text(path: Path, done: bool, findings: Findings) -> None:
                     good = False
                 if not good:
                     findings.wrong(metrics, "is no JSON object", f"line {number}")
-    elif done:
-        findings.wrong(metrics, "is missing, and the run is complete")
 
 
 def _check_scores(scores: Path, info: dict[str, Any], done: bool, findings: Findings) -> None:

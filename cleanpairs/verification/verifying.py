@@ -48,14 +48,9 @@ def _magic(path: Path) -> bytes:
 
 
 def verify_path(path: str | Path, data: str | Path | None = None) -> Verification:
-    """Check an export, a run, a model or Parquet, by what it says of itself.
+    """Check an export (its cleaned data, or the manifest), a run, a model or Parquet, by what it says of itself.
 
-    - ``path``: the cleaned data of an export, or its manifest: hashes, sizes, pages, counts, ledger. A run directory:
-      its files, hashes where they were noted, scores, the model. A model directory. A Parquet file, or a directory of
-      such: every page
-    - ``data``: the input of an export, to compare every value with; found by itself in the export's folder or below
-
-    Returns Verification: ``problems`` name file, row group, row and column where there is one.
+    ``data``: the input of an export, to compare every value with; found by itself in the export's folder or below.
     Raises DataError: there is nothing at ``path`` that could be verified.
     """
     path = Path(path)

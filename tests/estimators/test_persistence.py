@@ -50,6 +50,13 @@ def test_captions_of_unknown_words_are_scored_with_a_warning(saved: Path) -> Non
         model.score_pairs(Pairs.from_arrays(["a b1"] * 4, features=features))
 
 
+def test_a_model_that_was_saved_with_settings_that_are_gone_is_read(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config["backbone"]["packed_regions"], config["parameters"]["search"] = True, "batch"
+    (copy / "config.json").write_text(json.dumps(config))
+    assert load_estimator(copy).threshold_ == config["state"]["threshold_"]
+
+
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "garbage", "directory"])
 @pytest.mark.parametrize("name", FILES)
 def test_damage_is_named(copy: Path, name: str, damage: str) -> None:

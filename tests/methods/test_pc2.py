@@ -248,4 +248,4 @@ def test_duplicates_among_captioned_pairs_are_negatives_where_the_paper_masks_no
 def test_the_papers_settings() -> None:
     paper = PC2.paper()
     assert (paper.classes, paper.entropy_weight, paper.epochs, paper.warmup) == (128, 10.0, 55, 5)
-    assert (paper.search, paper.margin, paper.curve, paper.reduction) == ("batch", 0.2, 10.0, "sum")
+    assert (paper.margin, paper.curve, paper.reduction) == (0.2, 10.0, "sum")
