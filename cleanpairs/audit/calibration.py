@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from scipy.optimize import minimize
@@ -67,7 +66,8 @@ def fit_isotonic(score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> 
     fitted = isotonic_regression(t, sample_weight=w)
     step = np.concatenate([[0], np.cumsum(np.diff(fitted) > 1e-12)])
     mass = np.bincount(step, weights=w)
-    return partial(np.interp, xp=np.bincount(step, weights=w * s) / mass, fp=np.bincount(step, w * fitted) / mass)
+    centres, heights = np.bincount(step, weights=w * s) / mass, np.bincount(step, weights=w * fitted) / mass
+    return lambda score: np.interp(score, centres, heights)
 
 
 def fit_logistic(score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> Calibrator:

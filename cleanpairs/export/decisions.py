@@ -30,6 +30,7 @@ from cleanpairs.repair.plan import (
     METADATA_KEY,
     PLAN_SCHEMA,
     RepairPlan,
+    check_data,
     check_decisions,
     part_sources,
     truth_of,
@@ -181,12 +182,7 @@ class PlanFile:
 
     def check_for(self, source: Source) -> None:
         """Raise :class:`DataError` unless this is a plan for ``source``; the keys are compared when they are read."""
-        if self.pairs != source.n_rows:
-            raise DataError(
-                f"the plan is for {self.pairs} pairs, the data has {source.n_rows}: make the plan from this data"
-            )
-        if self.head.fingerprint and self.head.fingerprint != source.fingerprint:
-            raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
+        check_data(self.pairs, self.head.fingerprint, source.n_rows, source.fingerprint)
 
     def scan(self, partitions: Sequence[Partition]) -> Scan:
         """Go through the whole; DataError where the rows are not numbered from 0 without a gap."""

@@ -249,7 +249,7 @@ class _Weighing:
 
     def mixed(self, order: np.ndarray) -> np.ndarray:
         """P(matched) (N,) where there are too few pairs to plant some: by the papers' mixture, or the agreement's."""
-        split = gaussian_split(order / max(float(order.max()), 1e-12), early_stop=False)
+        split = gaussian_split(order / max(float(order.max()), 1e-12))
         return np.asarray(split.high if split.separated and not len(self.null) else self.right)
 
     def similar(self, view: EpochContext) -> np.ndarray:

@@ -133,13 +133,10 @@ class ClipScore(PairScorer):
         on_encode: Callable[[int, int], None] | None = None,
         on_encode_texts: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Encode ``pairs``, and set the threshold and the bank by them.
-
-        See :meth:`cleanpairs.estimators.PairScorer.fit`, also for
+        """Encode ``pairs``, set the threshold and the bank by them; see :meth:`cleanpairs.estimators.PairScorer.fit`.
 
         Raises ConfigError: the model is not CLIP or SigLIP, or transformers is missing; DataError: there is no such
-        model, or it is damaged; RefusedError: images and captions do not depend on each other; see
-        :mod:`cleanpairs.estimators.refusal`.
+        model, or it is damaged.
         """
         self.validate()
         self._forget()

@@ -82,7 +82,7 @@ class _Consistent(Splitting):
 
     def divide(self, network: int, losses: np.ndarray) -> GuardedSplit:
         """As the paper has it, plausible or not: the labels only weigh."""
-        return GuardedSplit(gaussian_split(losses, early_stop=self.label_pass == "batch").low.astype(np.float32), None)
+        return GuardedSplit(gaussian_split(losses).low.astype(np.float32), None)
 
     def consistency(self, view: EpochContext, network: int) -> np.ndarray:
         """c (N,) of all pairs in evaluation mode, as a mean over random groups."""

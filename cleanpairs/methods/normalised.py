@@ -87,13 +87,7 @@ class NormalisedScore:
         """Correspondence (n,) float32 in [0, 1] of n pairs."""
         if self.kind == "none":
             return self._correspondence(cosines(pairs.images, pairs.texts), None)
-        score = normalised_similarity(
-            *(pairs.images, pairs.texts, pairs.image_group, pairs.text_group),
-            kind=KINDS[self.kind],
-            tau=self.tau,
-            background=self.background,
-        )
-        return self._correspondence(score, self.calibration)
+        return self._correspondence(_against(pairs, self.kind, self.tau, self.background), self.calibration)
 
     def _correspondence(self, score: np.ndarray, calibration: Probability | None) -> np.ndarray:
         """Of cosines half of 1 + cosine; else the probability, or where that is unknown the mean matching probability
@@ -137,18 +131,17 @@ def _scores(
 
     Against a ``background`` some of both, as of pairs of which it holds nothing.
     """
-    if background is not None:
-        image, text = null_pairs(pairs.image_group, pairs.text_group, seed)
-        rng = np.random.default_rng(seed)
-        some, also = rng.permutation(len(pairs))[: len(background)], rng.permutation(len(image))[: 2 * len(background)]
-        mixed = Background(
-            pairs.images[image[also]], pairs.texts[text[also]], pairs.image_group[image[also]],
-            pairs.text_group[text[also]],
-        )  # fmt: skip
-        return tuple(  # type: ignore[return-value]
-            normalised_similarity(
-                p.images, p.texts, p.image_group, p.text_group, kind=KINDS[kind], tau=tau, background=background
-            )
-            for p in (pairs.take(some), mixed)
-        )
-    return scores_and_null(pairs, KINDS[kind], tau, seed)
+    if background is None:
+        return scores_and_null(pairs, KINDS[kind], tau, seed)
+    image, text = null_pairs(pairs.image_group, pairs.text_group, seed)
+    rng = np.random.default_rng(seed)
+    some, also = rng.permutation(len(pairs))[: len(background)], rng.permutation(len(image))[: 2 * len(background)]
+    i, t = image[also], text[also]
+    mixed = Background(pairs.images[i], pairs.texts[t], pairs.image_group[i], pairs.text_group[t])
+    return _against(pairs.take(some), kind, tau, background), _against(mixed, kind, tau, background)
+
+
+def _against(pairs: Background, kind: str, tau: float, background: Background) -> np.ndarray:
+    """Scores (n,) of pairs against a background."""
+    of = pairs.images, pairs.texts, pairs.image_group, pairs.text_group
+    return normalised_similarity(*of, kind=KINDS[kind], tau=tau, background=background)

@@ -270,28 +270,17 @@ class _Candidates:
         counts = np.zeros(len(self._bounds) + 1, np.int64)
         for s in self._blocks():
             counts += np.bincount(self._allowed(s)[2], minlength=len(counts))
-        types = {
-            "edge": np.int64,
-            "row": np.int32,
-            "group": np.int32,
-            "pair": np.int32,
-            "similarity": np.float32,
-            "rank": np.float32,
-            "is_image": bool,
-        }
+        whole = dict.fromkeys(("row", "group", "pair"), np.int32)
+        types = {"edge": np.int64, **whole, "similarity": np.float32, "rank": np.float32, "is_image": bool}
         buckets = Buckets(scratch, counts, types)
         for s in self._blocks():
             good, rank, run = self._allowed(s)
+            edges = self.edges
             buckets.add(
-                run,
-                edge=good + s.start,
-                row=self.edges.row[s][good],
-                group=self.edges.donor_group[s][good],
-                pair=self.paired.number[s][good],
-                similarity=self.edges.similarity[s][good],
-                rank=rank,
-                is_image=self.edges.is_image[s][good],
-            )
+                run, edge=good + s.start, row=edges.row[s][good], group=edges.donor_group[s][good], rank=rank,
+                pair=self.paired.number[s][good], similarity=edges.similarity[s][good],
+                is_image=edges.is_image[s][good],
+            )  # fmt: skip
         for b in range(len(buckets)):
             part = buckets.part(b)
             order = _order(part)

@@ -63,14 +63,7 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
         per_image += np.bincount(edges.image_group[edges.image_of(s)], minlength=len(per_image))
     bucket_of, counts = bucket_bounds(per_image, BUCKET)
     kind = np.int32 if E < 2**31 else np.int64
-    types = {
-        "edge": kind,
-        "key": np.int64,
-        "image": np.int32,
-        "text": np.int32,
-        "similarity": np.float32,
-        "trusted": bool,
-    }
+    types = dict(edge=kind, key=np.int64, image=np.int32, text=np.int32, similarity=np.float32, trusted=bool)
     buckets = Buckets(scratch, counts, types)
     for s in edges.blocks():
         image, text = edges.image_of(s), edges.text_of(s)

@@ -148,12 +148,7 @@ class RepairPlan:
 
         Raises DataError: it is no plan for ``pairs``: as many, with the same keys, of one input.
         """
-        if len(self) != len(pairs):
-            raise DataError(
-                f"the plan is for {len(self)} pairs, the data has {len(pairs)}: make the plan from this data"
-            )
-        if self.fingerprint and self.fingerprint != pairs.source.fingerprint:
-            raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
+        check_data(len(self), self.fingerprint, len(pairs), pairs.source.fingerprint)
         table, keys = self.table, pa.array(pairs.keys, pa.string())
         if pc.all(pc.equal(table["key"], keys), skip_nulls=False, min_count=0).as_py():
             return self
@@ -333,6 +328,14 @@ class _Counts:
             mean_repair_score=score,
             mean_confidence=confidence,
         )
+
+
+def check_data(planned: int, planned_for: str, pairs: int, fingerprint: str) -> None:
+    """DataError where a plan of so many pairs, for data of a fingerprint or "", is not for this data."""
+    if planned != pairs:
+        raise DataError(f"the plan is for {planned} pairs, the data has {pairs}: make the plan from this data")
+    if planned_for and planned_for != fingerprint:
+        raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
 
 
 def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cleanpairs.data.display import visible
 from cleanpairs.report.outcome import Outcome
+from cleanpairs.scoring.evaluate import detection
 
 MAX_REASONS = 12  # rows of the table of reasons; the rest is summed up
 
@@ -53,18 +53,8 @@ def reason_rows(outcome: Outcome) -> list[tuple[str, str, int]]:
 
 def detection_tiles(outcome: Outcome) -> list[tuple[str, str]]:
     """Detection figures where the truth is known and has both kinds of pairs."""
-    if outcome.truth is None:
+    found = None if outcome.truth is None else detection(outcome.correspondence, outcome.truth, outcome.threshold)
+    if found is None or math.isnan(found.auroc):
         return []
-    y, truth = outcome.correspondence[outcome.scored], outcome.truth[outcome.scored]
-    if not truth.any() or truth.all():
-        return []
-    flagged = y < outcome.threshold
-    hits = float((flagged & truth).sum())
-    figures = {
-        "AUROC": roc_auc_score(truth, -y),
-        "average precision": average_precision_score(truth, -y),
-        "precision": hits / max(1, flagged.sum()),
-        "recall": hits / truth.sum(),
-        "F1": 2 * hits / (flagged.sum() + truth.sum()),
-    }
-    return [(name, f"{value:.3f}") for name, value in figures.items()]
+    names = ("AUROC", "average precision", "precision", "recall", "F1")
+    return [(name, f"{value:.3f}") for name, value in zip(names, found.to_dict().values(), strict=True)]

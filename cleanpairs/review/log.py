@@ -25,11 +25,10 @@ CHOICES = (*WRITTEN, "drop")
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person has decided of some pairs.
+    """What a person has decided of some pairs: an action of a plan's, by whom (``page``) and when (UTC).
 
-    ``action``: one of a plan's; ``donor`` and ``caption`` where it needs them. ``page``: who decided. ``asked``: one
-    pair that was chosen without regard to its words, so that it may stand for others with such scores; ``drawn``: at
-    random among all. ``time``: UTC.
+    ``asked``: one pair that was chosen without regard to its words, so that it may stand for others with such scores;
+    ``drawn``: at random among all.
     """
 
     name: str
@@ -46,10 +45,8 @@ class Decision:
 class DecisionLog:
     """The file, and what holds by it now; whatever others append is read when :meth:`refresh` is called.
 
-    - ``fingerprint``: of the data
-    - ``pairs``: N
-
-    Raises OutputError: it cannot be written; DataError: it is no log of decisions, or one about other data.
+    Raises OutputError: it cannot be written; DataError: it is no log of decisions, or one about other data, by the
+    ``fingerprint`` and the number of ``pairs``.
     """
 
     def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:

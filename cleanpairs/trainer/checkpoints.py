@@ -141,20 +141,13 @@ class Checkpoint:
                 "or start again with --overwrite"
             )
 
-        def part(prefix: str) -> dict[str, Any]:
-            out: dict[str, Any] = {k[len(prefix) + 1 :]: v for k, v in tensors.items() if k.startswith(prefix + ".")}
-            out.update({k[len(prefix) + 1 :]: v for k, v in plain.items() if k.startswith(prefix + ".")})
-            return out
-
-        labels = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in part("labels").items()}
-        partial = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in part("partial").items()}
+        found: dict[str, dict[str, Any]] = {name: {} for name in ("model", "optimizer", "best", "labels", "partial")}
+        for name, value in {**tensors, **plain}.items():
+            prefix, _, rest = name.partition(".")
+            of_method = prefix in ("labels", "partial") and isinstance(value, Tensor)
+            found[prefix][rest] = value.numpy() if of_method else value
+        partial = found["partial"] if partly else None
         return Restored(
-            position=position,
-            model=part("model"),
-            optimizer=part("optimizer"),
-            labels=labels,
-            best=part("best") or None,
-            best_rsum=best_rsum,
-            history=history,
-            partial=partial if partly else None,
-        )
+            position, found["model"], found["optimizer"], found["labels"], found["best"] or None, best_rsum, history,
+            partial,
+        )  # fmt: skip
