@@ -140,10 +140,8 @@ class Calibration:
         return list(zip(self.draws, ndtri((order + 0.5) / max(len(order), 1)).tolist(), strict=True))
 
     def purest(self, matched: np.ndarray, most: float) -> tuple[int, Estimate]:
-        """How many of the best pairs may be kept, and what share of them is mismatched; 0 where nothing can be.
-
-        The largest number whose expected share is at most ``most``, and whose interval's upper end at most 1.5 times
-        that; ``matched`` (k,): P(matched) of all.
+        """How many of the best pairs may be kept, and what share of them is mismatched, by P(matched) (k,) of all: the
+        largest number whose expected share is at most ``most``, and its interval's upper end 1.5 times that; or 0.
         """
         n = len(matched)
         counts = np.unique(np.linspace(min(LEAST, n), n, 400).astype(int))
@@ -205,16 +203,11 @@ def calibrate(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Calibration | None:
-    """Fit g to N observed scores and m null ones; the higher the better matched.
+    """Fit g to N observed scores and m of the null, the higher the better matched; None of fewer than 30 of either.
 
-    - ``observed`` (N,) float
-    - ``null`` (m,) float: of pairs that are known to be mismatched
-    - ``known`` (m,) float in (0, 1): of the null pairs: the quantile of another figure in its null distribution, which
-      is known exactly
-    - ``by_score``: whether the scores themselves count, in deviations of the null's, and not log(1 - q)
-    - ``draws``: of the bootstrap; 0: no intervals
-
-    Returns Calibration or None: None where there are fewer than 30 of either.
+    ``known`` (m,) in (0, 1): of the null pairs, the quantile of another figure in its null distribution, which is known
+    exactly; ``by_score``: whether the scores themselves count, in deviations of the null's, and not log(1 - q);
+    ``draws``: of the bootstrap; 0: no intervals.
     """
     if min(len(observed), len(null)) < LEAST:
         return None

@@ -52,10 +52,8 @@ class Evidence:
 
 
 def evidence(images: np.ndarray, texts: Any, *, seed: int = 0) -> Evidence:
-    """How clearly n images and their captions depend on each other; the more, and the fewer wrong ones, the clearer.
-
-    - ``images`` (n, D) float: a vector of each image
-    - ``texts`` (n, V) float, numpy array or scipy sparse: a vector of each image's caption, or of several
+    """How clearly n images (n, D) and their captions (n, V), dense or sparse, depend on each other; the more, and the
+    fewer wrong ones, the clearer.
     """
     n = images.shape[0]
     rng = np.random.default_rng(seed)

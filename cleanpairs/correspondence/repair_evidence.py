@@ -282,9 +282,8 @@ class RepairEvidence:
         return out
 
     def probability(self, image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
-        """P (k,) float32 that the image of each pair in ``image_of`` belongs to the caption of that in ``text_of``.
-
-        0 where either is a trusted pair's, which has its partner. NaN for all where there is too little to judge by.
+        """P (k,) float32 that the image of each pair in ``image_of`` belongs to the caption of that in ``text_of``; 0
+        where either is a trusted pair's, which has its partner. NaN where there is too little to judge by.
         """
         out = np.zeros(len(image_of), np.float32)
         if not self.judged:

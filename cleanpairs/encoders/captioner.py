@@ -43,11 +43,7 @@ class Captioner:
 
     @classmethod
     def load(cls, name_or_path: str | Path, device: str = "cpu", *, revision: str | None = None) -> Self:
-        """Load a model from a directory, or from the Hugging Face hub by its name.
-
-        Raises ConfigError: transformers is missing; or a kind of model other than BLIP, GIT and ViT with a text
-        decoder; DataError: there is no such model, or its files are missing, damaged or pickled.
-        """
+        """Load a model; as :meth:`cleanpairs.encoders.pretrained.PretrainedCLIP.load`, of a kind of :data:`MODELS`."""
         name = str(name_or_path)
         folder, kind = folder_and_kind(
             name, revision, MODELS,
@@ -61,21 +57,14 @@ class Captioner:
     def caption(
         self, images: Sequence[Image.Image], *, max_length: int = 30, beams: int = 3, batch_size: int = 16
     ) -> list[str]:
-        """One caption for each of n decoded images; the same ones every time (beam search, nothing is drawn).
-
-        - ``max_length``: new tokens at most
-        - ``beams``: of the search; 1 takes the likeliest word each time
+        """One caption for each of n decoded images, of ``max_length`` new tokens at most; the same ones every time: by
+        a beam search, nothing is drawn.
         """
         captions: list[str] = []
         for start in range(0, len(images), batch_size):
             x = self.transform(images[start : start + batch_size]).to(self.device)  # (b, 3, H, W)
-            tokens = self.model.generate(
-                pixel_values=x,
-                max_new_tokens=max_length,
-                num_beams=beams,
-                do_sample=False,
-                return_dict_in_generate=False,
-            )
+            how = {"max_new_tokens": max_length, "num_beams": beams, "do_sample": False}
+            tokens = self.model.generate(pixel_values=x, return_dict_in_generate=False, **how)
             texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
             captions += [" ".join(text.split()) for text in texts]
         return captions

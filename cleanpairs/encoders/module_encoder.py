@@ -27,15 +27,10 @@ def IMAGENET(size: int = 224) -> ImageTransform:  # noqa: N802 - a preset, named
 
 
 class ModuleEncoder:
-    """A frozen module that makes (B, D) vectors or (B, R, D) regions of (B, 3, H, W) pixels.
+    """A frozen module that makes (B, D) vectors or (B, R, D) regions of (B, 3, H, W) pixels; its mode is put back.
 
-    - ``module``: used in evaluation mode, without gradient; its mode is put back afterwards
     - ``transform`` callable: a list of B RGB images of Pillow to a tensor (B, 3, H, W); :func:`IMAGENET` when None
-
-    It has:
-
-    - ``name``: the module's class
-    - ``fingerprint``: SHA-256 over its class, its weights and its transform
+    - ``name``, ``fingerprint``: the module's class; SHA-256 over that, its weights and its transform
     - ``shape``: of what it makes of one image: (D,) or (R, D)
 
     Raises ConfigError: it does not map (B, 3, H, W) to (B, D) or (B, R, D).

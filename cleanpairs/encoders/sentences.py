@@ -74,10 +74,8 @@ class SentenceEncoder:
         """Load a model from a directory, from the Hugging Face hub by its name, or the one that is :data:`SHIPPED`.
 
         A BERT with a ``tokenizer.json`` needs no further package, and computes in ``precision`` (None: in bfloat16
-        where the processor is made for it); other encoders need transformers, and compute in float32.
-
-        Raises ConfigError: a package is missing; or a kind of model or of pooling that cannot be used; DataError: there
-        is no such model, or its files are missing, damaged or pickled.
+        where the processor is made for it); other encoders need transformers, and compute in float32. Raises as
+        :meth:`cleanpairs.encoders.pretrained.PretrainedCLIP.load`; ConfigError also for a pooling that cannot be used.
         """
         name = str(name_or_path)
         folder = _found(name, revision)
@@ -92,9 +90,8 @@ class SentenceEncoder:
         pooling = _pooling(folder)
         limit = int(config["max_position_embeddings"])
         file = folder / LIMITS
-        limit = (
-            min(limit, int(read_object(file, PRETRAINED).get("max_seq_length") or limit)) if file.exists() else limit
-        )
+        if file.exists():
+            limit = min(limit, int(read_object(file, PRETRAINED).get("max_seq_length") or limit))
         if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
             limit = min(limit, int(config["max_position_embeddings"]) - 2)  # whose positions begin behind the pad's
         plain = (
@@ -110,8 +107,10 @@ class SentenceEncoder:
         else:
             require_extra()
             precision = torch.float32
-            tokens, size = _slow_tokens(load_tokenizer(folder, ("vocab.txt",)), limit)
-            states = _states_of(load_network(folder, "AutoModel", optional=("pooler.",)).to(device))
+            tokenizer = load_tokenizer(folder, ("vocab.txt",))
+            tokens, size = partial(_slow_numbers, tokenizer, limit), len(tokenizer)
+            network = load_network(folder, "AutoModel", optional=("pooler.",)).to(device)
+            states = partial(_last_states, network.eval().requires_grad_(False))
         if size > int(config.get("vocab_size", size)):
             raise DataError(f"the tokenizer of {name} makes more tokens than the model takes: not files of one model")
         return cls(
@@ -169,23 +168,14 @@ def _numbers(tokenizer: Any, pad: int, texts: list[str]) -> list[list[int]]:  # 
     return [e.ids or [pad] for e in tokenizer.encode_batch(texts)]
 
 
-def _slow_tokens(tokenizer: Any, limit: int) -> tuple[Callable[[list[str]], list[list[int]]], int]:
+def _slow_numbers(tokenizer: Any, limit: int, texts: list[str]) -> list[list[int]]:
     """As :func:`_fast_tokens`, by a tokenizer of transformers."""
-    pad = tokenizer.pad_token_id or 0
-
-    return partial(_slow_numbers, tokenizer, pad, limit), len(tokenizer)
-
-
-def _slow_numbers(tokenizer: Any, pad: int, limit: int, texts: list[str]) -> list[list[int]]:
-    return [row or [pad] for row in tokenizer(texts, truncation=True, max_length=limit)["input_ids"]] if texts else []
-
-
-def _states_of(model: Any) -> Callable[[Tensor], Tensor]:
-    """The last layer's states by a network of transformers."""
-    return partial(_last_states, model.eval().requires_grad_(False))
+    found = tokenizer(texts, truncation=True, max_length=limit)["input_ids"] if texts else []
+    return [row or [tokenizer.pad_token_id or 0] for row in found]
 
 
 def _last_states(model: Any, ids: Tensor) -> Tensor:
+    """The last layer's states by a network of transformers."""
     hidden: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     return hidden
 

@@ -114,8 +114,8 @@ class Tokenizer:
     ) -> Tokenizer:
         """A tokenizer of the ``kind`` for these captions.
 
-        By words and by characters it knows the tokens seen at least ``min_count`` times, the most frequent first, ties
-        by spelling, at most ``max_size``. A subword tokenizer is :meth:`SubwordTokenizer.learn`'s.
+        By words and by characters it knows at most ``max_size`` tokens seen at least ``min_count`` times, the most
+        frequent first, ties by spelling.
         """
         if kind == "subword":
             return SubwordTokenizer.learn(captions, min_count=min_count, max_length=max_length)
@@ -259,12 +259,9 @@ class SubwordTokenizer(Tokenizer):
 def pack(
     table: TokenTable, rows: np.ndarray, *, drop: float = 0.0, rng: np.random.Generator | None = None
 ) -> tuple[PackedTokens, np.ndarray]:
-    """Chosen sequences, packed; with no Python per sample.
+    """Chosen sequences ``rows`` (B,) int64, packed, longest first; and ``order`` (B,): theirs is ``rows[order]``.
 
-    ``rows`` (B,) int64: which sequences; ``drop`` float in [0, 1): share of tokens left out at random (size
-    augmentation); a sequence keeps at least one; ``rng`` numpy Generator: needed when ``drop`` > 0.
-    Returns ``packed`` PackedTokens: longest first; ``order`` (B,) int64: ``rows[order]`` is the order of the packed
-    sequences.
+    ``drop`` float in [0, 1): share of tokens left out at random by ``rng`` (size augmentation); a sequence keeps one.
     """
     starts = table.offsets[rows]  # (B,)
     lengths = table.offsets[rows + 1] - starts  # (B,)

@@ -107,11 +107,7 @@ def make_format(name: str, shard_size: int | None = None) -> ExportFormat:
 
     Raises ConfigError: an unknown name, a shard size below 1, or one for a format that has no shards of samples.
     """
-    made: ExportFormat
-    if shard_size is None:
-        made = FORMATS.load(name)()
-    elif name == "webdataset":
-        made = FORMATS.load(name)(shard_rows=shard_size)
-    else:
+    if shard_size is not None and name != "webdataset":
         raise ConfigError(f"--shard-size is for webdataset; {name} has no shards of so many samples: leave it out")
+    made: ExportFormat = FORMATS.load(name)(**({} if shard_size is None else {"shard_rows": shard_size}))
     return made

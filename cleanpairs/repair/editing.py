@@ -41,10 +41,7 @@ def write_csv(table: pa.Table, path: str | Path) -> None:
 
 
 def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
-    """What :func:`write_csv` wrote, perhaps edited; columns by ``schema``, in any order.
-
-    Raises DataError: not readable as CSV, or a value that is none of its column's.
-    """
+    """What :func:`write_csv` wrote, perhaps edited; columns by ``schema``, in any order. Raises DataError."""
     from pyarrow import csv
 
     try:
@@ -102,8 +99,8 @@ def followed(table: pa.Table, donors: DonorRows | None = None) -> pa.Table:
     A donor that was changed is known by its key, which still is the old one's: the scores that were computed for the
     old one are null then. Tables that are no plan are left for :class:`cleanpairs.repair.plan.RepairPlan` to refuse.
 
-    ``table`` pa.Table: a plan's, or consecutive rows of one; ``donors`` DonorRows: for some rows of a plan: what the
-    others that lend something to them hold. ``donor_use``, which depends on all rows, is left as it is then.
+    ``donors``: of consecutive rows of a plan: what the others that lend something to them hold. ``donor_use``, which
+    depends on all rows, is left as it is then.
     Raises DataError: a caption was edited while action and donor say whose it is.
     """
     kept = ("key", "original_caption")

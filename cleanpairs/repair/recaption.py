@@ -43,18 +43,14 @@ def recaption(
     max_reuse: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> RepairPlan:
-    """Write captions for the dropped pairs of a plan.
+    """Write captions for the dropped pairs of a plan: those that are used have the action ``recaption``.
 
-    - ``pairs``: n pairs that the plan is for, with their images
-    - ``writer`` CaptionWriter: such as :class:`cleanpairs.encoders.captioner.Captioner`
+    - ``writer``: such as :class:`cleanpairs.encoders.captioner.Captioner`
     - ``score``: pairs to matching probabilities (n,): :meth:`cleanpairs.estimators.PairScorer.score_pairs`
     - ``min_repair_score``: a new caption that scores lower is not used; the plan's when None
     - ``max_reuse``: images of different content that may get captions equal after normalisation; the best ones do
-    - ``progress``: ``progress(done, total)`` images
 
-    Returns RepairPlan: with the action ``recaption``, the new caption and its score where a caption was used.
-    Raises DataError: the plan is not for these pairs; ConfigError: the data has vectors only: there is nothing to look
-    at.
+    Raises DataError: the plan is not for these pairs; ConfigError: the data has vectors only.
     """
     plan.check_for(pairs)
     least = plan.min_repair_score if min_repair_score is None else min_repair_score

@@ -129,8 +129,8 @@ class EpochContext:
     ) -> np.ndarray:
         """A figure (N,) float32 of every pair in evaluation mode; see :func:`cleanpairs.scoring.in_groups`.
 
-        ``rounds`` random partitions: the settings' by default, one where the model is slow (local). ``pairs``: others
-        to look at instead, rows (K,) whose images and rows (K,) whose captions they are.
+        ``rounds``: the settings' by default, one where the model is slow (local); ``pairs``: others to look at instead,
+        rows (K,) of images and rows (K,) of captions.
         """
         data, s, encoded = self.data, self.settings, self.encoded(network)
         images, texts = (slice(None), slice(None)) if pairs is None else pairs
@@ -161,10 +161,9 @@ class EpochContext:
             return model.similarity(images, texts).float()
 
     def forward(self, network: int, *groups: np.ndarray, seed: int, captions: np.ndarray | None = None) -> BatchOutput:
-        """Pairs of one or several groups of rows through a network in training mode, at once.
+        """Pairs of one or several groups of rows (b,) int64 through a network in training mode, at once.
 
-        ``groups`` (b,) int64 each: pairs; ``source`` of the result says which group each one is of; ``seed``: of region
-        and word dropping; ``captions`` (N,) int64: whose caption each pair is to have; its own by default.
+        ``seed``: of region and word dropping; ``captions`` (N,) int64: whose caption each pair is to have.
         """
         inputs = self.ahead.take(network, groups, seed) if self.ahead is not None and captions is None else None
         if inputs is None:
@@ -233,10 +232,8 @@ def gathered(own: Embeddings, n: int) -> Embeddings:
 def random_batches(
     rows: np.ndarray, lengths: np.ndarray, size: int, bucket: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Random batches of pairs of like caption length, in random order.
-
-    ``rows`` (n,) int64: pairs to draw from, each once; ``lengths`` (N,) int64: words of every caption; ``bucket``: so
-    many batches are drawn together and sorted by length.
+    """Random batches of the pairs ``rows`` (n,), in random order; ``bucket``: so many are drawn together and sorted by
+    the ``lengths`` (N,) of captions.
     """
     order = rows[rng.permutation(len(rows))]
     batches: list[np.ndarray] = []

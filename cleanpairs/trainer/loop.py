@@ -56,12 +56,12 @@ class Trainer:
     ) -> Trained:
         """Train all stages.
 
-        ``procedure`` TrainingStrategy: what the method does; it holds the labels; ``build``: a freshly initialised
-        model; called once a stage and network, with torch's seed set; ``validate``: validation rSum of a model; the
-        best epoch of the last stage is then kept instead of the last one.
+        ``procedure``: what the method does; it holds the labels; ``build``: a freshly initialised model; called once a
+        stage and network, with torch's seed set; ``validate``: rSum of a model; the best epoch of the last stage is
+        then kept instead of the last one.
         Raises RefusedError: fewer than two pairs, ten steps in a row without a finite loss, or a training that diverges
         again after it went back to its last good state with half the learning rate; ResourceError: the memory of the
-        GPU does not hold two pairs; KeyboardInterrupt: on SIGINT, SIGTERM or SIGHUP, after the state has been saved.
+        GPU does not hold two pairs; KeyboardInterrupt: on a signal, after the state has been saved.
         """
         if len(data) < 2:
             raise RefusedError(

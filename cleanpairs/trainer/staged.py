@@ -46,10 +46,8 @@ class _Half:
 
 @dataclass
 class Staged:
-    """The forwards of a step of one network, and the way back through them.
-
-    ``module`` nn.Module: the network, for its buffers; ``micro_batch``: pairs that a process takes through the towers
-    at once; all when None.
+    """The forwards of a step of one network, and the way back; ``micro_batch``: pairs that a process takes through the
+    towers at once; all when None.
     """
 
     module: nn.Module
