@@ -16,7 +16,6 @@ Source: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, section 5.5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import ConfigError, DataError
 
+STRATA = 8
 LEAST_LABELS = 4  # of every stratum, where n allows it
 FLAGGED_SHARE = 0.4  # of the sample at least, where there are so many flagged pairs: precision rests on them
 SOFTNESS = 0.1  # of the anticipated fall of the share of wrong pairs around the threshold
@@ -66,17 +66,15 @@ def stratum_of(correspondence: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.clip(np.searchsorted(edges, correspondence, side="right") - 1, 0, len(edges) - 2).astype(np.int64)
 
 
-def draw_sample(
-    correspondence: ArrayLike, n: int, *, threshold: float, strata: int | Sequence[float] = 8, seed: int = 0
-) -> AuditSample:
+def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: int = 0) -> AuditSample:
     """Draw n pairs, or all there are, for a person to label, in an order that tells nothing about their scores.
 
     - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are never drawn
-    - ``threshold`` float in [0, 1]: pairs below it are flagged; it becomes an edge
-    - ``strata``: how many: two fifths of them quantiles of what is flagged, the others quantiles of what is kept,
-      closer near the threshold. Fewer where n or the scores give less. Or the inner edges themselves
+    - ``threshold`` float in [0, 1]: pairs below it are flagged; it becomes an edge between two strata, of which there
+      are eight, or fewer where n or the scores give less: two fifths of them quantiles of what is flagged, the others
+      quantiles of what is kept, closer near the threshold
 
-    Raises ConfigError: a setting out of its range; DataError: no pair has a score, or one is outside [0, 1].
+    Raises ConfigError: n or the threshold is out of range; DataError: no pair has a score, or one is outside [0, 1].
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     usable = np.flatnonzero(np.isfinite(y))
@@ -88,7 +86,7 @@ def draw_sample(
         raise DataError("there is no pair with a score to audit: all are quarantined, or there are none")
     if y[usable].min() < 0 or y[usable].max() > 1:
         raise DataError(f"correspondence must be in [0, 1], found {y[usable].min():.3g} to {y[usable].max():.3g}")
-    edges = _edges(y[usable], min(n, len(usable)), threshold, strata)
+    edges = _edges(y[usable], min(n, len(usable)), threshold)
     of = stratum_of(y[usable], edges)
     size = np.bincount(of, minlength=len(edges) - 1)
     count = _allocate(y[usable], of, size, min(n, len(usable)), threshold, edges)
@@ -101,22 +99,14 @@ def draw_sample(
     return AuditSample(ids, stratum, edges, size[stratum] / count[stratum], y[ids], np.full(len(ids), np.nan))
 
 
-def _edges(y: np.ndarray, n: int, threshold: float, strata: int | Sequence[float]) -> np.ndarray:
-    if not isinstance(strata, int):
-        inner = np.asarray(strata, dtype=np.float64)
-        if inner.ndim != 1 or (np.diff(inner) <= 0).any() or (len(inner) and not 0 < inner[0] <= inner[-1] < 1):
-            raise ConfigError(f"edges of strata must increase within (0, 1), found {list(strata)}")
-        parts = [inner]
-    else:
-        if strata < 1:
-            raise ConfigError(f"an audit needs at least 1 stratum, strata is {strata}")
-        k = max(1, min(strata, n // LEAST_LABELS))
-        low, high = y[y < threshold], y[y >= threshold]
-        k_low = 0 if not len(low) else k if not len(high) else max(1, round(0.4 * k))
-        k_high = k - k_low
-        parts = [np.quantile(low, np.arange(1, k_low) / k_low)] if k_low > 1 else []
-        if len(high) and k_high > 1:  # squared: the strata grow with the distance from the threshold
-            parts.append(np.quantile(high, (np.arange(1, k_high) / k_high) ** 2))
+def _edges(y: np.ndarray, n: int, threshold: float) -> np.ndarray:
+    k = max(1, min(STRATA, n // LEAST_LABELS))
+    low, high = y[y < threshold], y[y >= threshold]
+    k_low = 0 if not len(low) else k if not len(high) else max(1, round(0.4 * k))
+    k_high = k - k_low
+    parts = [np.quantile(low, np.arange(1, k_low) / k_low)] if k_low > 1 else []
+    if len(high) and k_high > 1:  # squared: the strata grow with the distance from the threshold
+        parts.append(np.quantile(high, (np.arange(1, k_high) / k_high) ** 2))
     # the threshold itself is not rounded: it says which pairs are flagged
     inner = np.round(np.concatenate([*parts, []]), DIGITS)
     inner = np.unique(inner[np.abs(inner - threshold) > 10**-DIGITS])

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
@@ -73,14 +71,6 @@ def output_paths(
     if ledger is None:
         refuse_unless(lambda p: {"pair_id", "action"} <= set(pq.read_schema(p).names), targets["ledger"], "export's")
     return targets
-
-
-def extra_column(values: np.ndarray | pa.Array, n: int, name: str) -> pa.Array:
-    """An added column, one value a pair; :class:`ConfigError` where there are not ``n``."""
-    column = values if isinstance(values, pa.Array) else pa.array(values)
-    if len(column) != n:
-        raise ConfigError(f"extra column {name!r} must have one value a pair ({n}), got {len(column)}")
-    return column
 
 
 @dataclass(frozen=True)

@@ -114,12 +114,12 @@ def _scan(
 
 
 class PlanInMemory:
-    """A plan, and the N pairs that it is for; ``extra`` are more columns of the cleaned file, one value a pair."""
+    """A plan, and the N pairs that it is for."""
 
-    def __init__(self, plan: RepairPlan, pairs: Pairs, extra: pa.Table, one_row_a_pair: bool, cannot: Infeasible):
+    def __init__(self, plan: RepairPlan, pairs: Pairs, one_row_a_pair: bool, cannot: Infeasible):
         self.plan = plan.check_for(pairs)
         self.head, self.pairs = replace(plan, table=PLAN_SCHEMA.empty_table()), len(pairs)
-        self.table, self.extra, self._of = cannot.dropped(self.plan.table), extra, pairs
+        self.table, self._of = cannot.dropped(self.plan.table), pairs
         self._lists = not one_row_a_pair
         text_from, image_from = part_sources(self.table)
         self._donor_row = pairs.row[np.where(image_from != pairs.pair_id, image_from, text_from)]
@@ -142,9 +142,9 @@ class PlanInMemory:
         def decided(rows: pa.RecordBatch) -> Decided:
             nonlocal first
             lo, hi = np.searchsorted(self._of.row, [first, first + len(rows)])
-            pairs, extra, truth = (t.slice(lo, hi - lo) for t in (self.table, self.extra, self.truth))
+            pairs, truth = (t.slice(lo, hi - lo) for t in (self.table, self.truth))
             row, position, donor_row = (x[lo:hi] for x in (self._of.row, self._of.position, self._donor_row))
-            found = Decided(pairs, row - first, position, donor_row, first, truth, extra)
+            found = Decided(pairs, row - first, position, donor_row, first, truth)
             first += len(rows)
             return found
 

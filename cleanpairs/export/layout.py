@@ -39,8 +39,7 @@ class Decided:
 
     ``pairs``: rows of the repair plan; ``row`` (P,) int64, rising: of the input rows, counted from ``first``, the one
     that each pair is of; ``position`` (P,): its place in that row's list of captions; ``donor_row`` (P,): the input
-    row that holds its new image or caption, where it is lent one; ``truth``, ``extra``: the truth after the repair, and
-    more columns of the cleaned file, of P rows.
+    row that holds its new image or caption, where it is lent one; ``truth``: after the repair, of P rows.
     """
 
     pairs: pa.Table
@@ -49,7 +48,6 @@ class Decided:
     donor_row: np.ndarray
     first: int
     truth: pa.Table = field(default_factory=lambda: pa.table({}))
-    extra: pa.Table = field(default_factory=lambda: pa.table({}))
 
 
 @dataclass(frozen=True)
@@ -72,23 +70,21 @@ class Layout:
     source: Source
     schema: pa.Schema
     one_row_a_pair: bool
-    extra: pa.Schema
     truth: tuple[str, ...] = ()
     weighted: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process: pyarrow itself sends schemas without the names inside of their lists."""
-        schemas = {name: getattr(self, name).serialize().to_pybytes() for name in ("schema", "extra")}
-        return {f.name: schemas.get(f.name, getattr(self, f.name)) for f in fields(self)}
+        state = {f.name: getattr(self, f.name) for f in fields(self)}
+        return state | {"schema": self.schema.serialize().to_pybytes()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        schemas = {name: pa.ipc.read_schema(pa.py_buffer(state[name])) for name in ("schema", "extra")}
-        self.__dict__.update(state | schemas)
+        self.__dict__.update(state | {"schema": pa.ipc.read_schema(pa.py_buffer(state["schema"]))})
 
     @cached_property
     def renamed(self) -> dict[str, str]:
         """Columns of the input that give way to an added one -> their new names."""
-        return fresh_names(self.schema.names, [*self._added, *self.extra.names])
+        return fresh_names(self.schema.names, list(self._added))
 
     @cached_property
     def _added(self) -> dict[str, pa.DataType]:
@@ -130,7 +126,7 @@ class Layout:
     @cached_property
     def out_schema(self) -> pa.Schema:
         """Of the cleaned file."""
-        added = [*self._added.items(), *((f.name, f.type) for f in self.extra)]
+        added = self._added.items()
         fields = [pa.field(name, kind if self.one_row_a_pair else pa.list_(kind)) for name, kind in added]
         return pa.schema([*self._input_fields(self.renamed, self.one_row_a_pair), *fields], self._metadata)
 
@@ -164,7 +160,7 @@ class Layout:
 
         row, truth = decided.row, decided.truth
         left = np.flatnonzero(acted(decided.pairs, WRITTEN))
-        pairs, more, lenders = taken(decided.pairs, left), taken(decided.extra, left), decided.donor_row[left]
+        pairs, lenders = taken(decided.pairs, left), decided.donor_row[left]
         rows, counts = row[left], np.ones(len(left), np.int64)
         if not self.one_row_a_pair:
             rows, counts = np.unique(rows, return_counts=True)
@@ -189,7 +185,6 @@ class Layout:
         added = [pairs["correspondence"], pairs["action"], originals, pairs["donor_key"], pairs["repair_score"]]
         if self.weighted:
             added.append(pc.if_else(pc.equal(pairs["action"], "keep"), pa.scalar(1, pa.float32()), pairs["confidence"]))
-        added += more.columns
         columns += [one_array(c) if self.one_row_a_pair else grouped(c, counts) for c in added]
         row_of_pair = np.full(len(row), -1, np.int64)
         row_of_pair[left] = np.repeat(np.arange(len(rows)), counts)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError
@@ -26,7 +25,6 @@ from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.export.accounting import (
     ExportSummary,
-    extra_column,
     output_paths,
     refuse_changed_input,
     refuse_foreign_directory,
@@ -72,14 +70,7 @@ class ExportSettings:
     about: CardFacts | None = None
 
 
-def export_pairs(
-    pairs: Pairs,
-    plan: RepairPlan,
-    out: str | Path,
-    *,
-    extra_columns: Mapping[str, np.ndarray | pa.Array] | None = None,
-    **settings: Any,
-) -> ExportSummary:
+def export_pairs(pairs: Pairs, plan: RepairPlan, out: str | Path, **settings: Any) -> ExportSummary:
     """Write the kept and repaired pairs.
 
     - ``pairs``: as they were read from the input, which must not have changed since
@@ -90,17 +81,15 @@ def export_pairs(
       plausible repairs ``sample_weight`` float32, for training: 1 for a kept pair, ``confidence`` for a repaired one,
       which is null where undetermined. A row with a list of captions stays one row, and the added columns are lists;
       images of such rows cannot be replaced: those pairs are dropped. Beside it comes ``<out>.manifest.json``
-    - ``extra_columns`` mapping of str to (N,) array: more columns, one value a pair
     - ``**settings``: of :class:`ExportSettings`, by their names
 
-    Raises ConfigError: two outputs with one name, an extra column that is not (N,), or a format that cannot hold this
-    input; DataError: the plan is not for this data, or the input has changed since it was read; OutputExistsError;
-    OutputError; CleanpairsError: the counts do not add up. Nothing is published then.
+    Raises ConfigError: two outputs with one name, or a format that cannot hold this input; DataError: the plan is not
+    for this data, or the input has changed since it was read; OutputExistsError; OutputError; CleanpairsError: the
+    counts do not add up. Nothing is published then.
     """
     export = _Export(pairs.source, out, ExportSettings(**settings))
-    extra = pa.table({k: extra_column(v, len(pairs), k) for k, v in (extra_columns or {}).items()})
     cannot = infeasible(export.one_row_a_pair, export.format.selection)
-    decisions = PlanInMemory(plan, pairs, extra, export.one_row_a_pair, cannot)
+    decisions = PlanInMemory(plan, pairs, export.one_row_a_pair, cannot)
     refuse_changed_input(pairs.source)
     return export.run(decisions, make_engine("local"))
 
@@ -205,10 +194,9 @@ class _Export:
     def _layout(self, plan: Decisions) -> Layout:
         schema = input_schema(self.source, next(iter_tables(self.source, batch_rows=1)).schema)
         weighted = plan.head.settings.get("repairs") == "plausible"
-        if not isinstance(plan, PlanInMemory):
-            return Layout(self.source, schema, self.one_row_a_pair, pa.schema([]), weighted=weighted)
-        truth = tuple(name for name in plan.truth.column_names if name in schema.names)
-        return Layout(self.source, schema, self.one_row_a_pair, plan.extra.schema, truth, weighted)
+        known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
+        truth = tuple(name for name in known if name in schema.names)
+        return Layout(self.source, schema, self.one_row_a_pair, truth, weighted)
 
     def _check(self, written: Written, counts: Mapping[str, int], out: int, staged: Mapping[str, Path]) -> None:
         """Raise :class:`CleanpairsError` if a pair is missing or too many: in the counts, or in what is on disk."""

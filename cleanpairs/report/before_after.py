@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from matplotlib.patches import BoxStyle, FancyBboxPatch
 from matplotlib.transforms import Bbox
 from PIL import Image
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
@@ -33,32 +32,25 @@ def before_after_figure(
     plan: RepairPlan,
     out: str | Path,
     *,
-    pair_ids: Sequence[int] | None = None,
     count: int = 4,
     overwrite: bool = False,
 ) -> Path:
-    """Write a PNG of repaired pairs: image, caption before (struck through), caption after, scores.
+    """Write a PNG of the ``count`` surest repairs of captions whose pictures differ: image, caption before (struck
+    through), caption after, scores.
 
-    ``pair_ids``: which repairs (action ``rematch_text``) to show; the ``count`` surest whose pictures differ when None.
-    Raises DataError: the data has no pictures, a picture cannot be read, or the plan gives no pair another caption;
-    ConfigError: a pair in ``pair_ids`` gets no other caption.
+    Raises DataError: the data has no pictures, a picture cannot be read, or the plan gives no pair another caption.
     """
     table = plan.table.sort_by("pair_id")
     if table.num_rows != len(pairs):
         raise DataError(f"the plan is about {table.num_rows} pairs, and the data holds {len(pairs)}")
-    chosen = _surest(pairs, table, count) if pair_ids is None else list(pair_ids)
+    chosen = _surest(pairs, table, count)
     if not chosen:
         raise DataError("the plan gives no pair another caption: there is nothing to draw")
-    actions = table["action"].to_pylist()
-    for i in chosen:
-        action = actions[i] if 0 <= i < len(pairs) else "none: there is no such pair"
-        if action != "rematch_text":
-            raise ConfigError(f"pair {i} gets no other caption (its action is {action}): choose another")
     cards = []
     for i, data in zip(chosen, pairs.images.read([int(pairs.image_index[i]) for i in chosen]), strict=True):
         row = table.slice(i, 1).to_pylist()[0]
         if data is None:
-            raise DataError(f"pair {i} has no picture (does the data hold vectors only?): choose pairs that have one")
+            raise DataError(f"pair {i} has no picture (does the data hold vectors only?): there is nothing to draw")
         score = f"score {row['correspondence']:.2f} → {row['repair_score']:.2f}"
         cards.append((read_image(data), visible(pairs.captions[i], _LONGEST), visible(row["caption"], _LONGEST), score))
     out = Path(out)

@@ -74,22 +74,11 @@ def test_small_and_equal_scores(values: list[float]) -> None:
                 assert np.allclose(s.weight, 1)
 
 
-def test_given_edges(corpus: Callable[..., Any]) -> None:
-    y, _ = corpus()
-    s = draw_sample(y, 40, threshold=0.5, strata=[0.25, 0.75])
-    assert s.edges.tolist() == [0, 0.25, 0.5, 0.75, 1]
-    assert s.stratum_name(1) == "0.25 to 0.5"
-
-
 def test_refusals() -> None:
     with pytest.raises(ConfigError, match="at least 1 pair, n is 0"):
         draw_sample([0.5], 0, threshold=0.5)
     with pytest.raises(ConfigError, match="threshold"):
         draw_sample([0.5], 1, threshold=1.5)
-    with pytest.raises(ConfigError, match="strata is 0"):
-        draw_sample([0.5], 1, threshold=0.5, strata=0)
-    with pytest.raises(ConfigError, match="must increase"):
-        draw_sample([0.5], 1, threshold=0.5, strata=[0.5, 0.2])
     for empty in ([], [np.nan]):
         with pytest.raises(DataError, match="no pair with a score"):
             draw_sample(empty, 1, threshold=0.5)

@@ -336,13 +336,6 @@ def test_a_cleaned_file_can_be_cleaned_again(flat: Pairs, mixed: RepairPlan, tmp
     assert set(summary.renamed) == set(ADDED) and summary.rows == 11
 
 
-def test_extra_columns(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
-    export_pairs(flat, mixed, tmp_path / "out.parquet", extra_columns={"cosine": np.arange(12, dtype=np.float32)})
-    assert pq.read_table(tmp_path / "out.parquet")["cosine"].to_pylist() == [i for i in range(12) if i != 3]
-    with pytest.raises(ConfigError, match="'cosine' must have one value a pair"):
-        export_pairs(flat, mixed, tmp_path / "o.parquet", extra_columns={"cosine": np.zeros(3)})
-
-
 def test_outputs_that_exist_or_collide(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     out.write_bytes(b"precious")
