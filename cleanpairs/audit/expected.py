@@ -44,13 +44,9 @@ def expected_quality(
     threshold: float = 0.5,
     thresholds: Sequence[float] = LADDER,
 ) -> ExpectedQuality:
-    """Precision and recall to expect at several thresholds, without a label.
+    """Precision and recall to expect at several thresholds, the run's among them, without a label.
 
-    - ``correspondence`` (N,) float in [0, 1]: P(matched); NaN (quarantined) is left out
-    - ``calibration``: ``calibration_`` of the fitted method
-    - ``threshold``: the run's. It is among the thresholds of the result
-    - ``thresholds`` floats in [0, 1]
-
+    ``correspondence`` (N,) float in [0, 1]: P(matched), NaN left out; ``calibration``: of the fitted method.
     Raises ConfigError: a threshold is not in [0, 1]; DataError: a value is outside [0, 1]; RefusedError: the scores are
     not calibrated, or their noise rate is undetermined.
     """

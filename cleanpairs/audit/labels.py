@@ -35,14 +35,9 @@ class _Row:
 def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayLike) -> AuditSample:
     """The sample that was drawn, with labels, out of the CSV (or of the page's).
 
-    Rows may be in any order, and some missing. Commas, semicolons and tabs separate; columns beyond ``pair_id``,
-    ``key``, ``stratum`` and ``matched`` are not needed. What each row stands for is computed anew, out of the strata
-    and ``correspondence``.
-
-    - ``path``: ``matched`` holds 1, yes, y, true or matched; 0, no, n, false or mismatched; nothing (not labelled); ?
-      or unsure (left out)
-    - ``keys``: of all pairs of the run, in pair_id order
-    - ``correspondence`` (N,) float: likewise; NaN where quarantined
+    Rows may be in any order, and some missing. Commas, semicolons and tabs separate; columns beyond :data:`NEEDED` are
+    not needed, and ``matched`` holds one of :data:`MATCHED`, :data:`MISMATCHED` or :data:`LEFT_OUT`. What each row
+    stands for is computed anew, out of the strata, and ``keys`` and ``correspondence`` (N,) of all pairs of the run.
 
     Raises DataError: not readable, a value that is none of its column's (with line and column), or labels of other
     pairs.

@@ -44,15 +44,11 @@ class AuditForms:
 def write_forms(
     folder: str | Path, sample: AuditSample, pairs: Pairs, *, title: str = "Audit", overwrite: bool = False
 ) -> AuditForms:
-    """Write ``labels.csv``, ``label.html`` and ``images/`` into a directory of their own.
+    """Write ``labels.csv``, ``label.html`` and ``images/`` into a directory of their own, published whole.
 
     The page loads nothing and sends nothing: its content security policy lets in one style and one script by their
-    hashes, and pictures that it carries itself. The CSV is UTF-8 with a byte order mark; text that begins with
-    ``= + - @``, a tab or an apostrophe gets an apostrophe, so that no spreadsheet takes it for a formula.
-
-    - ``folder``: made; published whole
-    - ``overwrite``: replace an audit that lies there; never one with labels given by hand
-
+    hashes, and pictures that it carries itself. The CSV is that of :func:`cleanpairs.repair.editing.write_csv`.
+    ``overwrite``: replace an audit that lies there; never one with labels given by hand.
     Raises OutputExistsError: the directory exists; or, with ``overwrite``, holds files that are none of an audit's;
     DataError: the sample names pairs beyond N.
     """

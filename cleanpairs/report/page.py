@@ -41,21 +41,16 @@ MAX_QUARANTINED = 50  # rows of their table
 class ReportFacts:
     """What a page tells beside what became of the pairs.
 
-    - ``info`` mapping: about the run, as its run.json (method, input, result, seed, versions); what is in it is told
-      and listed
-    - ``settings`` mapping: the estimator's parameters
-    - ``metrics`` sequence of mappings: one an epoch, with ``loss`` and, where there was validation, ``val_rsum``;
-      ``stage`` tells stages apart
-    - ``calibration`` Calibration: of the scores, where they are probabilities: the page begins with the share of
-      mismatched pairs in the output
-    - ``next_steps`` sequence of (str, str): what may be done next, and the command for it
-    - ``why`` sequence of N str or None: a sentence on what speaks against a pair, shown on its card; see
-      :meth:`cleanpairs.explain.Explainer.why`
-    - ``summary`` mapping: label -> number, shown large at the top
-    - ``slice_by`` sequence of str: columns of the input; a table each
-    - ``audit`` AuditSample: pairs to label in the page, whose labels it saves as the CSV that
-      :func:`cleanpairs.audit.read_labels` reads
-    - ``audit_result`` mapping: what labels said, as :meth:`cleanpairs.audit.AuditResult.to_dict`
+    - ``info``, ``settings``: of the run, as its run.json has them; and the estimator's parameters
+    - ``metrics``: one an epoch, with ``loss``, ``stage`` and, where there was validation, ``val_rsum``
+    - ``calibration``: of the scores, where they are probabilities: the page begins with the share of mismatched pairs
+      in the output
+    - ``next_steps``: what may be done next, and the command for it
+    - ``why`` (N,): a sentence on what speaks against a pair; see :meth:`cleanpairs.explain.Explainer.why`
+    - ``summary``: label -> number, shown large at the top
+    - ``slice_by``: columns of the input; a table each
+    - ``audit``: pairs to label in the page, which saves the CSV that :func:`cleanpairs.audit.read_labels` reads
+    - ``audit_result``: what labels said, as :meth:`cleanpairs.audit.AuditResult.to_dict`
     - ``count``: cards in a gallery; fewer where the page would be larger than 10 MB
     """
 
@@ -87,12 +82,10 @@ def write_report(
     """Write one self-contained HTML page about what happened to every pair.
 
     It loads nothing and sends nothing: its content security policy lets in one style and one script by their hashes,
-    and pictures that it carries itself. It can be read without the script, which sorts, filters and labels. The same
-    arguments give the same bytes.
+    and pictures that it carries itself. The same arguments give the same bytes.
 
-    - ``out``: the HTML file; written beside and renamed
-    - ``scores`` Table or object with ``correspondence`` (N,): the scores table; low = bad, null or NaN where
-      quarantined. Other columns of floats are scores to compare with, as ``pairs.precomputed_scores`` is
+    - ``scores`` Table or object with ``correspondence`` (N,): low = bad, null or NaN where quarantined. Other columns
+      of floats are scores to compare with, as ``pairs.precomputed_scores`` is
     - ``threshold``: in [0, 1]; pairs below it are flagged
     - ``pairs``: the N pairs; without them no picture and no caption is shown
     - ``plan``: without it, pairs below the threshold are shown as flagged, and nothing as repaired or dropped
@@ -100,8 +93,7 @@ def write_report(
     - ``**about``: of :class:`ReportFacts`, by their names
 
     Raises ConfigError: the input has no such column to slice by; DataError: scores, pairs, plan, truth and audit are
-    not about the same pairs; slices or an audit without pairs; OutputExistsError: the file exists, and ``overwrite``
-    was not asked for.
+    not about the same pairs; slices or an audit without pairs; OutputExistsError.
     """
     facts = ReportFacts(**about)
     outcome = outcome_of(scores, threshold, plan, truth)

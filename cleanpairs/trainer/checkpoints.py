@@ -71,10 +71,6 @@ class Checkpoint:
         self.path = Path(directory) / "last.safetensors"
         self.fingerprint = fingerprint
 
-    def exists(self) -> bool:
-        """Whether there is something to go on from."""
-        return self.path.exists()
-
     def save(
         self,
         *,
@@ -120,7 +116,7 @@ class Checkpoint:
         """
         from safetensors import SafetensorError, safe_open
 
-        if not self.exists():
+        if not self.path.exists():
             return None
         try:
             check_regular(self.path)

@@ -160,6 +160,11 @@ class _Contents:
     def _rows(self) -> int:
         return len(self.first)
 
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        """Pairs in each row of the cleaned data."""
+        return np.bincount(self.out_row[self.written], minlength=self._rows)
+
     def _output(self, name: str, of: Codes) -> np.ndarray:
         if self.kind == "datasets":
             return _all_codes((b for file in self._files for b in iter_arrow(file, [name], _ROWS)), of)
@@ -275,9 +280,9 @@ class _Contents:
                 self._check_output(self._named(name), wanted, _text_codes if text else partial(_cells, column.type))
             if dropped is not None:
                 self._check_dropped(dropped, away.get(name, name), own[gone], _text_codes if text else codes)
-        if tells:
-            for name in _ADDED:
-                self._check_added(name, together)
+        for name in _ADDED if tells else ():
+            added = np.where(self.new_text | (name != "original_caption"), self._line(name), NULL)[self.written]
+            self._check_output(name, list_codes(added, self._counts) if together else added, codes, "the ledger")
         for name in ("pair_id", "correspondence", "action", "reason"):
             if dropped is None:
                 break
@@ -297,8 +302,7 @@ class _Contents:
         self, new: np.ndarray, own: np.ndarray, plain: np.ndarray, text: bool, along: bool, score: bool
     ) -> np.ndarray:
         """The cells of rows that keep their lists of captions."""
-        row = self.row[self.first]
-        counts = np.bincount(self.out_row[self.written], minlength=self._rows)
+        row, counts = self.row[self.first], self._counts
         repaired = np.zeros(self._rows, bool)
         repaired[self.out_row[self.written & (self.action != "keep")]] = True
         if text:
@@ -307,16 +311,6 @@ class _Contents:
             shorter = counts != np.bincount(self.row, minlength=self.source.n_rows)[row]
             return np.where(repaired | shorter, list_codes(new[self.written], counts), plain[row])
         return np.where(repaired & score, NULL, plain[row])
-
-    def _check_added(self, name: str, together: bool) -> None:
-        if name == "original_caption":
-            value = np.where(self.new_text, self._line(name), NULL)
-        else:
-            value = self._line(name)
-        value = value[self.written]
-        if together:
-            value = list_codes(value, np.bincount(self.out_row[self.written], minlength=self._rows))
-        self._check_output(name, value, codes, "the ledger")
 
     def _check_dropped(self, path: Path, name: str, wanted: np.ndarray, of: Codes, what: str = "the input") -> None:
         self._same(path, name, _all_codes((b for _, b in iter_batches([str(path)], [name], _ROWS)), of), wanted, what)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import beta as beta_distribution
 from sklearn.mixture import GaussianMixture
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import DataError
 from cleanpairs.correspondence.mixture import EDGE, Split, beta_split, gaussian_split, guarded_split
 
 BOTH = pytest.mark.parametrize("split", [beta_split, gaussian_split])
@@ -248,11 +248,3 @@ def test_nearly_nothing_clean_is_implausible() -> None:
     found = guarded_split(x)
     assert found.refused is not None and "clean pairs is implausible" in found.refused
     assert (found.clean == 1).all()
-
-
-def test_guarded_refuses_what_it_cannot_use() -> None:
-    x, _ = losses(0.4)
-    with pytest.raises(ConfigError, match="gaussian, beta"):
-        guarded_split(x, "gamma")
-    with pytest.raises(DataError, match="previous"):
-        guarded_split(x, previous=np.ones(3))

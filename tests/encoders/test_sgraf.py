@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
-from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders import local_similarity
 from cleanpairs.encoders.base import Local, input_dim
 from cleanpairs.encoders.sgraf import SAF, SGR, SGRAF
@@ -224,11 +223,6 @@ def test_the_standardisation_is_of_the_input() -> None:
     model.fit_input(mean, std)
     x = torch.randn(2, 3, 6, dtype=torch.float64)
     torch.testing.assert_close(model.encode_images(x * std + mean).parts, plain.encode_images(x).parts)
-
-
-def test_steps_of_reasoning_are_positive() -> None:
-    with pytest.raises(ConfigError, match=r"sgr_steps.*found 0"):
-        SGR(5, 6, sgr_steps=0)
 
 
 @pytest.mark.parametrize("kind", [SAF, SGR])

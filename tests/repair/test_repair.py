@@ -419,7 +419,6 @@ def test_a_plan_for_other_data_is_refused() -> None:
         {"max_reuse": 0},
         {"strategy": "best"},
         {"min_confidence": 1.5},
-        {"temperature": 0.0},
     ],
 )
 def test_settings_are_checked(wrong: dict) -> None:

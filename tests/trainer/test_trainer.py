@@ -174,7 +174,7 @@ def test_signals_are_told_apart(tmp_path: Path, number: int) -> None:
     finally:
         signal.signal(number, before)
     assert found.value.number == number
-    assert Checkpoint(tmp_path, "f").exists()
+    assert Checkpoint(tmp_path, "f").path.exists()
 
 
 def test_handlers_are_put_back_and_a_second_sigint_does_not_wait() -> None:
