@@ -28,18 +28,6 @@ def corrupted(texts: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
     return out
 
 
-def test_the_agreement_is_the_double_sum_without_the_diagonal() -> None:
-    rng = np.random.default_rng(0)
-    K, L = rng.normal(size=(7, 7)), rng.normal(size=(7, 7))
-    order = rng.permutation(7)
-    centred = module._centred(K)
-    H = np.eye(7) - 1 / 7
-    full = H @ K @ H
-    np.testing.assert_allclose(centred + np.diag(full.diagonal()), full, atol=1e-12)
-    slow = sum(centred[i, j] * L[order[i], order[j]] for i in range(7) for j in range(7) if i != j)
-    assert module._agreement(centred, L, order) == pytest.approx(slow)
-
-
 def test_dependence_is_seen_and_fades_with_the_wrong_pairs() -> None:
     images, texts = dependent(600)
     found = [evidence(images, corrupted(texts, share)) for share in (0, 0.3, 0.6, 1.0)]

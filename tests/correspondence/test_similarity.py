@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs.correspondence.similarity import _corrected, _near, similarity_evidence
+from cleanpairs.correspondence.similarity import _near, similarity_evidence
 from cleanpairs.ops.normalised_similarity import normalised_similarity
 
 
@@ -84,7 +84,3 @@ def test_near_captions_that_are_nearly_right_say_nothing(apart: float) -> None:
     rng = np.random.default_rng(0)
     near = rng.normal(size=3000)
     assert _near(rng.normal(size=3000) + apart, near, near - 3, 0.0) is None
-
-
-def test_the_area_of_right_pairs() -> None:
-    assert _corrected(0.8, 0.4) == pytest.approx(1.0) and _corrected(0.5, 1.0) == pytest.approx(0.0, abs=1e-9)

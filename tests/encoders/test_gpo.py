@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cleanpairs.encoders.gpo import GPO, _positional_encoding
+from cleanpairs.encoders.gpo import GPO
 from cleanpairs.encoders.gru import BiGRU
 
 
@@ -86,12 +86,6 @@ def test_weights_sum_to_one_and_end_at_the_length(pool: GPO) -> None:
 def test_order_of_the_set_does_not_matter(pool: GPO) -> None:
     x = torch.randn(2, 6, 4, dtype=torch.float64)
     assert torch.equal(pool(x), pool(x[:, torch.randperm(6)]))
-
-
-def test_positional_encoding_of_the_first_positions() -> None:
-    pe = _positional_encoding(3, 4)
-    assert pe[0].tolist() == [0.0, 1.0, 0.0, 1.0]
-    torch.testing.assert_close(pe[2], torch.tensor([math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]))
 
 
 def test_bigru_is_a_padded_gru_of_each_sequence() -> None:

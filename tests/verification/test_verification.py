@@ -25,7 +25,6 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.export import export_pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
-from cleanpairs.verification import tables as verification_tables
 
 N = 24
 
@@ -260,13 +259,6 @@ def test_paths_that_hold_nothing_to_verify(tmp_path: Path) -> None:
     for name in ("text.txt", "empty", "nowhere"):
         with pytest.raises(DataError, match=name):
             kind_of(tmp_path / name)
-
-
-def test_a_file_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the answer does not depend on how small."""
-    path = corpus(tmp_path / "a.parquet", 9)
-    monkeypatch.setattr(verification_tables, "_ROWS", 2)
-    assert verify_path(path).ok
 
 
 # -- scores -----------------------------------------------------------------------------------------------------------
