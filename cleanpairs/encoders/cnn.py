@@ -9,16 +9,12 @@ from torch import Tensor, nn
 
 
 class SmallCNN(nn.Module):
-    """Pixels to a 3x3 grid of regions.
+    """Pixels to a 3x3 grid of regions of ``dim`` dimensions.
 
     Five convolutions with batch norm and ReLU, of which the first four halve the side, then adaptive average pooling
-    to the grid and a linear map to ``dim``. Most of the work is done at low resolution, so that a training step on a
-    CPU stays cheap: about 500 to 600 images a second, forward and backward, with one thread at 64x64 pixels.
-
-    ``dim``: dimensions of a region; ``channels``: of the convolutions, of which the last has stride 1.
-
-    Batch norm, not group norm: from scratch on 5,000 product photographs it was 0.23 right after four epochs where
-    group norm was 0.19, at the same cost.
+    to the grid and a linear map. Most of the work is done at low resolution, so that a training step on a CPU stays
+    cheap: about 500 to 600 images a second, forward and backward, with one thread at 64x64 pixels. Batch norm, not
+    group norm: from scratch on 5,000 product photographs it was 0.23 right after four epochs, group norm 0.19.
     """
 
     regions = 9
@@ -42,10 +38,7 @@ class SmallCNN(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Regions ``(B, 9, dim)``, row by row from the top left.
-
-        ``images`` Tensor, shape (B, 3, H, W): RGB: uint8 from 0 to 255, or floats from 0 to 1.
-        """
+        """Regions (B, 9, dim), row by row from the top left, of RGB (B, 3, H, W): uint8, or floats from 0 to 1."""
         dtype = self.project.weight.dtype
         if images.dtype == torch.uint8:
             x = images.to(dtype).div_(127.5).sub_(1.0)

@@ -19,8 +19,6 @@ class Ensemble(DualEncoder):
     Where the members compare unit vectors, the state is their vectors side by side over the root of their number: its
     dot product is the mean cosine, so everything behind sees one model of more dimensions. Where they compare words
     with regions, the parts stand side by side.
-
-    ``members`` sequence of DualEncoder: at least one; all local or none.
     """
 
     def __init__(self, members: Sequence[Any]) -> None:

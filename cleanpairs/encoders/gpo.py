@@ -51,11 +51,7 @@ class GPO(nn.Module):
         return (scores / self.temperature).masked_fill(behind, float("-inf")).softmax(dim=1)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Pooled vectors (B, E).
-
-        ``x`` (B, L, E) float: sets of vectors. Values behind a set's length are ignored. ``lengths`` (B,) int64: size
-        of each set, 1 to L; L for all when not given.
-        """
+        """Pooled vectors (B, E) of sets ``x`` (B, L, E), of which the first ``lengths`` (B,) int64, >= 1, count."""
         B, L, _ = x.shape
         if lengths is None:
             theta = self.weights(torch.tensor([L])).expand(B, -1)  # (B, L)

@@ -17,7 +17,7 @@ class BiGRU(nn.Module):
         self.rnn = nn.GRU(dim_in, dim, bidirectional=True)
 
     def forward(self, x: Tensor, batch_sizes: Tensor) -> Tensor:
-        """Outputs (total, H) of inputs ``x`` (total, D), step-major, with ``batch_sizes`` (L,) on the CPU."""
+        """Outputs (total, H) of inputs (total, D), step-major, with ``batch_sizes`` (L,) on the CPU."""
         out = self.rnn(PackedSequence(x, batch_sizes))[0].data  # (total, 2 H)
         half = out.shape[-1] // 2
         return (out[:, :half] + out[:, half:]) / 2

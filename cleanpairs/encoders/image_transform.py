@@ -34,12 +34,11 @@ MAX_ASPECT = 32  # a strip is cut to it before its short edge is enlarged: 1 x 6
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """How a model wants its pixels: resize, cut the centre out, scale, standardise.
+    """How a model wants its pixels: resize, cut the centre out, and ``(x * scale - mean) / std`` of 0 to 255.
 
     ``height``, ``width``: the size that the whole image is brought to; or ``shortest_edge`` (then both are None), the
     length of the shorter side, with the aspect kept. ``crop`` (height, width) of the centre, filled up with zeros where
     the image is smaller; None: no cut. ``resample`` is Pillow's filter, None: no resizing.
-    Pixels 0 to 255 become ``(x * scale - mean) / std``.
     """
 
     shortest_edge: int | None
@@ -54,8 +53,7 @@ class ImageTransform:
     @classmethod
     def from_config(cls, config: dict[str, Any], model_type: str, file: str = "preprocessor_config.json") -> Self:
         """Of the contents of ``preprocessor_config.json``, also in the oldest form, where a size is one number.
-
-        Raises ConfigError: a setting that is not known here; it names the file and the key.
+        ConfigError names the file, and the key that is not known here.
         """
         config = {**DEFAULTS[model_type], **{key: value for key, value in config.items() if value is not None}}
         size: Any = config["size"]
@@ -95,10 +93,7 @@ class ImageTransform:
         return self.crop or (self.height or 0, self.width or 0)
 
     def __call__(self, images: Sequence[Image.Image]) -> Tensor:
-        """Images of any mode and size to pixels (B, 3, H, W) float32; transparent is white.
-
-        Raises DataError: an image without pixels.
-        """
+        """Images of any mode and size to pixels (B, 3, H, W) float32; transparent is white. DataError: one has none."""
         import torch
 
         return self.standardise(torch.from_numpy(self.pixels(images)))

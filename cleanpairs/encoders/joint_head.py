@@ -74,8 +74,7 @@ class JointHead(_VectorEncoder):
 class VectorTowers(_VectorEncoder):
     """Images and captions that are vectors of two spaces, brought into one: linear map plus residual MLP each.
 
-    ``dim_image``, ``dim_text``: dimensions of the two spaces; ``dim``: of the joint one; ``image_drop`` float in [0,
-    1): share of regions left out at random in training, where an image has several.
+    ``image_drop``: share of regions left out at random in training, where an image has several.
     """
 
     registered = "vector_towers"

@@ -143,9 +143,7 @@ class AttentionFiltration(nn.Module):
 
 
 class LocalSimilarity(nn.Module):
-    """Similarity vectors of pairs of images and captions, and the reasoning over them.
-
-    ``dim``, ``dim_sim``: regions and words; similarity vectors; ``reasoning`` module: nodes to scores:
+    """Similarity vectors of pairs of images and captions, and the ``reasoning`` over them, which makes scores of nodes:
     :class:`GraphReasoning` or :class:`AttentionFiltration`.
     """
 

@@ -24,11 +24,7 @@ class Remembered:
 
 
 class FeatureMemory:
-    """At most ``size`` feature pairs; the oldest make room.
-
-    - ``size``: feature pairs
-    - ``device``: where the vectors lie
-    """
+    """At most ``size`` feature pairs, whose vectors lie on ``device``; the oldest make room."""
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
         self.size, self.device = size, torch.device(device)

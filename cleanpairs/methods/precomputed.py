@@ -24,10 +24,7 @@ NO_VECTOR = "its caption's vector is zero or not finite"
 
 
 class Precomputed:
-    """In place of a model: the vectors of both sides, or the cosines alone, that the data brings.
-
-    - ``score_column``: with it the data may lack the vectors
-    """
+    """In place of a model: the vectors of both sides that the data brings, which may lack with a ``score_column``."""
 
     name = "the data"
     fingerprint = "given"
@@ -43,10 +40,7 @@ class Precomputed:
         return array is not None and texts is not None and array.shape[1:] == (1, texts.shape[1])
 
     def vectors(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-        """(M, E) and (N, E) unit vectors, and pair -> what it lacks.
-
-        Raises DataError: the data does not bring what is asked of it.
-        """
+        """(M, E) and (N, E) unit vectors, and pair -> what it lacks; DataError where the data lacks all."""
         n, faults = len(pairs), {}
         if self.score_column is not None:
             missing = np.flatnonzero(np.isnan(precomputed_cosines(pairs, self.score_column)))
@@ -106,10 +100,7 @@ def _not_of_one_length(images: np.ndarray | None, texts: np.ndarray | None) -> D
 
 
 def precomputed_cosines(pairs: Pairs, column: str) -> np.ndarray:
-    """(N,) float32 of the column of scores, NaN where there is none.
-
-    Raises DataError: there is no such column, or it holds other numbers than cosines.
-    """
+    """(N,) float32 of the column of scores, NaN where there is none; DataError where it is no column of cosines."""
     if column not in pairs.precomputed_scores:
         known = ", ".join(pairs.precomputed_scores) or "none"
         raise DataError(f"score_column of clip-score: the data has no scores {column!r} (found: {known})")

@@ -317,10 +317,8 @@ class Review:
         return replace(self.plan, table=followed(table))
 
     def labels(self) -> AuditSample | None:
-        """The answers as labels of an audit; None where there are none.
-
-        Of the scores around the threshold where nearly all were asked, these; elsewhere those drawn at random alone:
-        where the doubtful ones were asked first, the others are not like them.
+        """The answers as labels of an audit, or None: of the scores around the threshold, where nearly all were asked,
+        these; elsewhere those drawn at random alone: where the doubtful ones come first, the others are not like them.
         """
         at, cut = np.array(sorted(self._asked), np.int64), self.plan.threshold
         ids = np.flatnonzero(self.known)

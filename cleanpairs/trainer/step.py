@@ -29,14 +29,11 @@ Batch = tuple[np.ndarray, ...]
 class Steps:
     """Takes the steps of an epoch, and counts.
 
-    - ``loss_sum``, ``counted``, ``done``: sum of the losses of the pairs whose step was taken, these pairs, and all
+    - ``loss_sum``, ``counted``, ``done``: of the pairs whose step was taken the losses' sum and the number, and all
       whose step was tried
     - ``last_loss``: of the latest step that was read; NaN if it was not taken
-    - ``skipped``, ``skipped_in_row``: steps that were not taken, in the whole run, and without one between them that
-      was
-    - ``parts``: in how many a batch is computed, each with a backward pass of its own: more where memory did not
-      suffice
-    - ``stop``: whether a process was told to stop
+    - ``skipped``, ``skipped_in_row``: steps that were not taken, in the whole run, and one after the other
+    - ``parts``: in how many a batch is computed, each with a backward pass of its own, where memory did not suffice
     """
 
     def __init__(self, settings: TrainingSettings, data: TrainingData, procedure: TrainingStrategy) -> None:
