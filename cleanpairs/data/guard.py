@@ -178,7 +178,7 @@ def refuse_unless(ours: Kept, path: Path, whose: str) -> None:
     if not path.is_file():
         return
     known = False
-    with suppress(OSError, ValueError, AttributeError):
+    with suppress(Exception):  # what cannot be read is none of ours, whatever says so
         known = ours(path)
     if not known:
         raise OutputExistsError(
