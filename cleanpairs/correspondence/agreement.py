@@ -197,40 +197,40 @@ def ridge(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Ridge:
-    """Ridge regression of vectors ``t`` (N, e) on ``x`` (N, d), weighted, which pairs can leave again."""
+    """Ridge regression of N vectors on N others, weighted, which pairs can leave again: the vectors ``x``, a 1 behind
+    each, their products ``solved`` with the inverse, the ``weight`` (N,), ``fitted`` and ``residual`` (N, e).
+    """
 
     x: np.ndarray
-    t: np.ndarray
+    solved: np.ndarray
     weight: np.ndarray
-    inverse: np.ndarray
-    map: np.ndarray
+    fitted: np.ndarray
+    residual: np.ndarray
 
     @classmethod
     def fit(cls, x: np.ndarray, t: np.ndarray, weight: np.ndarray) -> _Ridge:
-        """With an intercept, and as short as the mean spread of ``x`` asks for."""
+        """Of ``t`` (N, e) on ``x`` (N, d), as short as the mean spread of ``x`` asks for."""
         x = np.concatenate([x, np.ones((len(x), 1), np.float32)], axis=1)
         weighted = (x * weight[:, None]).T
         gram = (weighted @ x).astype(np.float64)
         spread = np.trace(gram[:-1, :-1]) / max(len(gram) - 1, 1) + 1e-6
         gram[np.diag_indices(len(gram))] += np.append(np.full(len(gram) - 1, spread), 1e-6)
-        inverse = np.linalg.inv(gram)
-        return cls(x, t, weight, inverse.astype(np.float32), (inverse @ (weighted @ t)).astype(np.float32))
+        solved = x @ np.linalg.inv(gram).astype(np.float32)
+        fitted = solved @ (weighted @ t)
+        return cls(x, solved, weight, fitted, t - fitted)
 
     def without(self, asking: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
         """Predictions (R, e) at the rows ``asking`` (R,) of regressions that have seen neither these pairs nor those of
         the rows ``shown`` (R,): the residuals e of the pairs S that are left out were (I - H_SS)^-1 e_S.
         """
-        a = self.x[asking]
-        solved, residual = a @ self.inverse, self.t[asking] - a @ self.map
-        own = 1 - np.einsum("ij,ij->i", solved, a) * self.weight[asking]
+        stay = 1 - np.einsum("ij,ij->i", self.solved, self.x) * self.weight
+        target, residual = self.fitted[asking] + self.residual[asking], self.residual[asking]
         if shown is None:
-            return np.asarray(self.t[asking] - residual / own[:, None])
-        b = self.x[shown]
-        other = 1 - np.einsum("ij,ij->i", b @ self.inverse, b) * self.weight[shown]
-        both = np.einsum("ij,ij->i", solved, b)
-        toward = both * self.weight[shown]
-        left_out = other[:, None] * residual + toward[:, None] * (self.t[shown] - b @ self.map)
-        return np.asarray(self.t[asking] - left_out / (own * other - toward * both * self.weight[asking])[:, None])
+            return np.asarray(target - residual / stay[asking, None])
+        both = np.einsum("ij,ij->i", self.solved[asking], self.x[shown])
+        toward, back = both * self.weight[shown], both * self.weight[asking]
+        left_out = stay[shown, None] * residual + toward[:, None] * self.residual[shown]
+        return np.asarray(target - left_out / (stay[asking] * stay[shown] - toward * back)[:, None])
 
 
 def _joined(observed: np.ndarray, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
