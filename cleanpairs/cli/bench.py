@@ -10,7 +10,7 @@ from cleanpairs.cli.completion import complete_backbone, complete_methods, compl
 from cleanpairs.cli.options import column_options, pick_columns
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.progress import progress_option
+from cleanpairs.cli.progress import progress_option, quiet_option
 from cleanpairs.cli.terminal import echo
 
 
@@ -83,7 +83,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option(
     "--out", type=Writes(), metavar="DIR", help="Where the table goes, and grows.  [default: runs/bench-<data>]"
 )
-@click.option("--quiet", is_flag=True, help="No progress, and no line a cell.")
+@quiet_option("No progress, and no line a cell.")
 @progress_option
 @json_option
 def bench(data: str, **options: Any) -> None:

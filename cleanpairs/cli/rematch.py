@@ -88,8 +88,8 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     else:
         if expected is not None:
             echo(f"{expected}\n")
-        for note in planned.settings.get("searches", ()):
-            echo(f"search: {SearchNote(**note)}")
+        if notes := [SearchNote(**note) for note in planned.settings.get("searches", ())]:
+            echo(f"search: {min(notes, key=lambda note: (note.recall, -note.queries))}")
         where = " (made in a stream, vectors and candidates in files; --spill never: in memory)"
         echo(f"{summary}\n\nplan: {out}{where if planned.streamed else ''}")
         echo(f"next: cleanpairs export --plan {out} --repaired FILE")

@@ -24,6 +24,7 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 from cleanpairs.cli import COMMANDS, SECTIONS, cli
 from cleanpairs.cli import progress as progress_module
 from cleanpairs.cli.completion import COMPLETE_VARIABLE
+from cleanpairs.cli.fit import fit
 from cleanpairs.cli.printing import plain, print_json
 from cleanpairs.cli.progress import Progress, lines_now_and_then
 from cleanpairs.core import errors
@@ -309,6 +310,11 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
         ended.close()
         assert re.fullmatch(r"demo, \d+ s so far", during(None))
     said.clear()
+    with lines_now_and_then("fit"):  # while nothing but the options is read yet
+        fit.make_context("fit", ["data.parquet", "--quiet"])
+        said.clear()
+        threading.Event().wait(0.2)
+    assert not said
     with lines_now_and_then("fit"):
         Progress(enabled=False).step(1, 2, 0.5)
         said.clear()
