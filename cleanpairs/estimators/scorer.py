@@ -265,7 +265,7 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
         if len(bad) > n * most:
             pair, reason = next(iter(bad.items()))
             raise DataError(
-                f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--max-bad-share); "
+                f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (max_bad_share, --max-bad-share); "
                 f"the first is pair {pair}: {reason}"
             )
         if not usable:
@@ -504,7 +504,8 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
     def from_pretrained(cls, path: str | Path, *, image_encoder: Any = None, image_transform: Any = None) -> Self:
         """A fitted scorer out of :meth:`save_pretrained`'s directory; without the training pairs' correspondence.
 
-        - ``path``: the directory, or the name OWNER/NAME of one on the Hugging Face hub (:meth:`push_to_hub`)
+        - ``path``: the directory, or the run directory that it lies in as ``model``, or the name OWNER/NAME of one on
+          the Hugging Face hub (:meth:`push_to_hub`)
         - ``image_encoder``, ``image_transform``: the torch module, and its transform, that the model was fitted with,
           if it was: they are not saved
 
@@ -515,6 +516,8 @@ class PairScorer(Fitted, SklearnConventions, Plots, EncoderSettings, ScoringSett
 
         if not Path(path).exists() and "/" in str(path):
             path = download(str(path), None, ("*.json", "*.safetensors"))
+        if (Path(path) / "run.json").is_file():
+            path = Path(path) / "model"
         model = load_estimator(Path(path), image_encoder=image_encoder, image_transform=image_transform)
         if not isinstance(model, cls):
             raise DataError(
