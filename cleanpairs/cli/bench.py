@@ -95,7 +95,7 @@ def bench(data: str, **options: Any) -> None:
     The splits that belong to DATA are dev and test of a research directory, and NAME_val.parquet and NAME_test.parquet
     beside NAME_train.parquet.
     """
-    from cleanpairs.benchmarking import Bench, run_bench
+    from cleanpairs.benchmarking import LEGEND, Bench, run_bench
 
     what = Bench(
         data=data,
@@ -118,4 +118,5 @@ def bench(data: str, **options: Any) -> None:
         print_json(result.to_dict())
         return
     echo(result.table())
-    echo(f"\n* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")
+    echo(f"\n{LEGEND}")
+    echo(f"* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")

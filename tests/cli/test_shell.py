@@ -342,6 +342,9 @@ def test_only_what_is_near_is_suggested(in_process: Any, argv: list[str], sugges
     assert code == 2 and f"No such option '{argv[0]}'" in err
     assert ("Did you mean" in err) == (suggested is not None) and (suggested or "") in err
     assert "did you mean" not in in_process("claen")[2]
+    for command in ("report", "rematch", "explain"):
+        _, _, err = in_process(command, "--run", "runs/x")
+        assert "give the directory alone" in err and "Did you mean" not in err
 
 
 def test_options_come_from_the_environment(in_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
