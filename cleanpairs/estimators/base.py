@@ -59,7 +59,7 @@ class Estimator:
 class SklearnConventions:
     """A mixin for scorers: n pairs go in as :func:`cleanpairs.load_pairs` takes them.
 
-    In a ``GridSearchCV`` they are a DataFrame or a list of dicts, which scikit-learn can divide.
+    In a ``GridSearchCV`` they are Pairs, a DataFrame or a list of dicts, which scikit-learn can divide.
     """
 
     def _draw_seed(self: Any) -> None:
@@ -69,6 +69,7 @@ class SklearnConventions:
 
     def decision_function(self: Any, pairs: Any) -> np.ndarray:
         """How far each pair is below the threshold, (n,) float32: mismatched above 0; NaN where quarantined."""
+        self._fitted()
         return np.asarray(self.threshold_ - self.score_pairs(pairs), np.float32)
 
     def predict(self: Any, pairs: Any) -> np.ndarray:
@@ -91,7 +92,8 @@ class SklearnConventions:
         if truth is None:
             return float(self.evaluate(pairs).rsum) / 600
         if truth.shape != (len(pairs),) or truth.all() or not truth.any():
-            raise ConfigError(f"y must hold both matched and mismatched among {len(pairs)} pairs; found {truth.shape}")
+            found = f"{truth.size} values, {int(truth.sum())} of them mismatched"
+            raise ConfigError(f"y must hold both matched and mismatched among {len(pairs)} pairs; found {found}")
         from cleanpairs.scoring.evaluate import detection
 
         return float(detection(self.score_pairs(pairs), truth, self.threshold_).auroc)
