@@ -74,7 +74,7 @@ def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
     if found.image_root is not None:
         yield cut(f"images in    {safe(found.image_root)}", "", width)
     for name, value in found.options.items():
-        if name != "files":  # of each side, in another layout than a reader's eye
+        if name != "files":  # how many arrays of each side: for the reader, not for eyes
             yield cut(f"{name:<13}{safe(value)}", "", width)
     yield ""
     yield "columns"

@@ -16,6 +16,7 @@ from cleanpairs.cli.options import (
     repair_settings,
     run_and_data,
     trust_option,
+    warn_of_flags,
 )
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
@@ -83,6 +84,8 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         address=options["ray_address"],
     )
     summary = planned.summary
+    if data is not None:
+        warn_of_flags(opened, summary.pairs - summary.kept - summary.quarantined, summary.pairs)
     if as_json:
         print_json({name: getattr(summary, name) for name in ("pairs", *COUNTED)})
     else:

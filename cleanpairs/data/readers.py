@@ -226,7 +226,7 @@ def load_pairs(
 
 
 @contextmanager
-def _about(data: Any, path: Path) -> Iterator[None]:
+def _about(data: Any, path: str | Path) -> Iterator[None]:
     """Errors about the file in the cache that an object was written to speak of the object, in Python's words."""
     try:
         yield

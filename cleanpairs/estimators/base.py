@@ -73,7 +73,11 @@ class SklearnConventions:
         return np.asarray(self.threshold_ - self.score_pairs(pairs), np.float32)
 
     def predict(self: Any, pairs: Any) -> np.ndarray:
-        """(n,) bool: which pairs are mismatched; those that are quarantined are."""
+        """(n,) bool: which pairs are mismatched; those that are quarantined are.
+
+        By the threshold of the pairs of ``fit``: a model that was trained on few flags most of those that it has not
+        seen, whose order (:meth:`decision_function`) says more.
+        """
         return ~(self.decision_function(pairs) <= 0)
 
     def fit_predict(self: Any, pairs: Any, y: Any = None) -> np.ndarray:
