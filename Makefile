@@ -44,8 +44,9 @@ $(VENV)/.installed-test: $(PINNED) | $(BIN)/python
 demo: $(VENV)/.installed
 	$(BIN)/cleanpairs demo
 
+# Hundreds of processes are started, and tests are rewritten: compiled once, where an environment forbids that.
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not gpu and not cluster" --numprocesses auto --maxprocesses 4 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not gpu and not cluster" --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m gpu

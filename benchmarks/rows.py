@@ -10,7 +10,8 @@ beside it (``benchmarks/corpora.py`` makes some). Vectors are split 8 : 1 : 1; t
 cosine and LEMoN are theirs.
 
 The evidence is what ``auto`` asks before any training: the neighbours' agreement of
-:mod:`cleanpairs.correspondence.agreement` in its frozen spaces, or the similarity of vectors. ``A + evidence`` is the
+:mod:`cleanpairs.correspondence.agreement` in its frozen spaces, or the similarity of vectors; "ridge" is linear maps
+between those spaces, weighted by that evidence, of other folds than the pair's. ``A + evidence`` is the
 sum of the ranks of both; ``2 x A`` the mean of two fits with different seeds, in correspondence and in similarity (of
 REPAIR and ``auto`` four networks, of CRCL two). A rank sum leaves the model as it is, so its rSum is the model's. Noise
 is of captions one by one, the same in all rows of a seed; the validation split picks the epoch. Bold is what is above
@@ -37,9 +38,10 @@ from vectors import lemon, unit
 from cleanpairs import Pairs
 from cleanpairs.benchmarking.splits import load_splits
 from cleanpairs.core.registry import METHODS
+from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
-from cleanpairs.methods.auto import Auto, evidence_of, ranks
+from cleanpairs.methods.auto import Auto, evidence_of, frozen_spaces, ranks
 from cleanpairs.ops.normalised_similarity import normalised_similarity
 from cleanpairs.scoring.evaluate import recall_of_similarity
 
@@ -84,8 +86,11 @@ class Corpus:
         """Row -> score (N,), of what trains nothing."""
         *_, usable, data = Auto(**self.settings, device="cpu")._training_data(self.pairs, None, None)
         evidence = np.full(len(self.pairs), np.nan)  # a picture that cannot be read has none
-        evidence[usable] = evidence_of(data, self.seed).observed
-        found = {"evidence alone": evidence}
+        asked = evidence_of(data, self.seed)
+        evidence[usable], right = asked.observed, asked.right
+        found = {"evidence alone": evidence, "ridge alone": np.full(len(self.pairs), np.nan)}
+        of_images, of_texts = frozen_spaces(data.images, data.tokens, self.seed)
+        found["ridge alone"][usable] = ridge_score(of_images[data.image_index], of_texts, data.image_group, right)
         texts = self.pairs.text_vectors
         if texts is not None:
             images = self.pairs.images.array()
@@ -127,6 +132,28 @@ def rank(score: np.ndarray) -> np.ndarray:
     found, known = np.full(len(score), np.nan), np.isfinite(score)
     found[known] = ranks(score[known])
     return found
+
+
+def ridge_score(x: np.ndarray, t: np.ndarray, image: np.ndarray, right: np.ndarray, folds: int = 10) -> np.ndarray:
+    """(N,) of how well ridge regressions that have not seen the image predict each side of a pair from the other.
+
+    Product of the prediction and the vector, in deviations over all vectors and over all predictions; ``right`` (N,)
+    are the weights of the pairs, ``image`` (N,) numbers the images.
+    """
+    number = np.unique(image, return_inverse=True)[1]
+    fold = np.random.default_rng(0).permutation(number.max() + 1)[number] % folds
+    score = np.zeros(len(x))
+    for a, b in ((x, t), (t, x)):
+        a, b = (side - np.average(side, axis=0, weights=right) for side in (a, b))
+        predicted = np.zeros_like(b)
+        for k in range(folds):
+            predicted[fold == k] = a[fold == k] @ ridge(a, b, np.where(fold == k, 0, right))
+        predicted, b = unit(predicted), unit(b)
+        product = np.einsum("ij,ij->i", predicted, b)
+        for one, other in ((predicted, b), (b, predicted)):
+            spread = np.sqrt(np.einsum("ij,ij->i", one @ np.cov(other.T), one))
+            score += (product - one @ other.mean(axis=0)) / np.maximum(spread, 1e-12)
+    return score
 
 
 def splits_of(data: Path) -> tuple[Pairs, Pairs, Pairs]:

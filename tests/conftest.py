@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # no test depends on a clock
 
 # What takes longest goes first, so that no process is left with it at the end (`make test` runs several).
 FIRST = ("faults/test_suite", "commands/test_demo", "docs/test_docs_tutorial", "docs/test_notebooks", "test_contracts")

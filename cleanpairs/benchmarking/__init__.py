@@ -3,9 +3,9 @@
 from cleanpairs.benchmarking.bench import Bench, BenchResult, run_bench
 from cleanpairs.benchmarking.cell import run_cell
 from cleanpairs.benchmarking.log import BenchLog
-from cleanpairs.benchmarking.table import COLUMNS, Column, Summary, summarise, to_csv, to_markdown, to_text
+from cleanpairs.benchmarking.table import COLUMNS, LEGEND, Column, Summary, summarise, to_csv, to_markdown, to_text
 
 __all__ = [
-    "COLUMNS", "Bench", "BenchLog", "BenchResult", "Column", "Summary", "run_bench", "run_cell",
+    "COLUMNS", "LEGEND", "Bench", "BenchLog", "BenchResult", "Column", "Summary", "run_bench", "run_cell",
     "summarise", "to_csv", "to_markdown", "to_text",
 ]  # fmt: skip

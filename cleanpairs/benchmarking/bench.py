@@ -17,7 +17,7 @@ from cleanpairs.benchmarking.log import BenchLog
 from cleanpairs.benchmarking.plain_scores import PLAIN_SCORES, PlainScore, plain_row, plain_scores
 from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, method_settings
 from cleanpairs.benchmarking.splits import Splits, load_splits
-from cleanpairs.benchmarking.table import Summary, summarise, to_csv, to_markdown, to_text
+from cleanpairs.benchmarking.table import LEGEND, Summary, summarise, to_csv, to_markdown, to_text
 from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputExistsError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import writing
@@ -281,7 +281,7 @@ def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchR
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name
     unit = f"noise per {bench.per}" if any(row["per"] == bench.per for row in rows) else _unit(rows)
-    remarks = [*notes, "± is the sample standard deviation over seeds"]
+    remarks = [*notes, LEGEND, "± is the sample standard deviation over seeds"]
     texts = {
         "table.md": to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks),
         "table.csv": to_csv(summaries),

@@ -26,6 +26,11 @@ _RECALLS = tuple(
     for way in ("i2t", "t2i")
     for k in (1, 5, 10)
 )
+LEGEND = (
+    "wrong in, kept, repaired: share of mismatched pairs as the data came, of what is kept, and with the repairs made "
+    "by default; repair: share of the method's own repairs, probable or not, that are right; restored: share of the "
+    "mismatched pairs that these give a right caption"
+)
 TABLES: dict[str, tuple[Column, ...]] = {
     "Detection and repair": (
         Column("mismatched", "wrong in", 3, 0),

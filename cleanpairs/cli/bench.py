@@ -10,7 +10,7 @@ from cleanpairs.cli.completion import complete_backbone, complete_methods, compl
 from cleanpairs.cli.options import column_options, pick_columns
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.progress import progress_option
+from cleanpairs.cli.progress import progress_option, quiet_option
 from cleanpairs.cli.terminal import echo
 
 
@@ -83,7 +83,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option(
     "--out", type=Writes(), metavar="DIR", help="Where the table goes, and grows.  [default: runs/bench-<data>]"
 )
-@click.option("--quiet", is_flag=True, help="No progress, and no line a cell.")
+@quiet_option("No progress, and no line a cell.")
 @progress_option
 @json_option
 def bench(data: str, **options: Any) -> None:
@@ -95,7 +95,7 @@ def bench(data: str, **options: Any) -> None:
     The splits that belong to DATA are dev and test of a research directory, and NAME_val.parquet and NAME_test.parquet
     beside NAME_train.parquet.
     """
-    from cleanpairs.benchmarking import Bench, run_bench
+    from cleanpairs.benchmarking import LEGEND, Bench, run_bench
 
     what = Bench(
         data=data,
@@ -118,4 +118,5 @@ def bench(data: str, **options: Any) -> None:
         print_json(result.to_dict())
         return
     echo(result.table())
-    echo(f"\n* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")
+    echo(f"\n{LEGEND}")
+    echo(f"* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl")

@@ -8,7 +8,7 @@ import click
 
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.progress import Progress, progress_option
+from cleanpairs.cli.progress import Progress, progress_option, quiet_option
 from cleanpairs.cli.terminal import echo
 
 
@@ -17,7 +17,7 @@ from cleanpairs.cli.terminal import echo
 @click.option("--noise", type=float, default=0.3, help="Share of pairs to wrong.")
 @click.option("--seed", type=int, default=0)
 @click.option("--images", is_flag=True, help="Train from the pixels (a small CNN) instead of frozen features.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@quiet_option("No progress bar.")
 @progress_option
 @json_option
 def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress: bool, as_json: bool) -> None:

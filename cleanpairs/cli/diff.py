@@ -30,7 +30,9 @@ NAMES = {
 @click.argument("out", metavar="OUT", type=click.Path())
 @click.option("--ledger", metavar="FILE", help="Where the ledger is, if it is not where it was written.")
 @click.option(
+    "--n",
     "--limit",
+    "limit",
     type=click.IntRange(min=0),
     metavar="N",
     help=f"Changes at most.  [default: {SHOWN}; all of them with --json or --csv]",
@@ -90,7 +92,7 @@ def _lines(out: str, found: ExportDiff, actions: tuple[str, ...], width: int) ->
     if total > len(found.changes):
         yield "", None
         yield (
-            f"{plural(total - len(found.changes), 'more change')}: --limit {total} shows all, --csv FILE writes them",
+            f"{plural(total - len(found.changes), 'more change')}: --n {total} shows all, --csv FILE writes them",
             None,
         )
     elif not total:

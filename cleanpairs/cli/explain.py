@@ -21,7 +21,7 @@ NAMED = click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1)
 
 @click.command(short_help="Say why pairs are doubted: words and neighbours.")
 @NAMED
-@click.option("--n", "count", default=5, type=click.IntRange(1), help="Worst pairs, without PAIR.")
+@click.option("--n", "--limit", "count", default=5, type=click.IntRange(1), help="Worst pairs, without PAIR.")
 @click.option("--neighbours", default=3, type=click.IntRange(1, 50), help="Similar pairs on either side.")
 @trust_option
 @json_option
@@ -37,7 +37,7 @@ def explain(named: tuple[str, ...], count: int, neighbours: int, trusted: bool, 
 
 @click.command(short_help="List the pairs whose images and captions are similar.")
 @NAMED
-@click.option("--n", "count", default=10, type=click.IntRange(1, 50), help="On either side.")
+@click.option("--n", "--limit", "count", default=10, type=click.IntRange(1, 50), help="On either side.")
 @trust_option
 @json_option
 def neighbours(named: tuple[str, ...], count: int, trusted: bool, as_json: bool) -> None:
@@ -72,8 +72,12 @@ def _pair(pairs: Any, name: str) -> int:
     """The pair with this key, else with this number."""
     from cleanpairs.core.errors import ConfigError
 
-    if name in pairs.keys:
-        return int(pairs.keys.index(name))
+    if same := [i for i, key in enumerate(pairs.keys) if key == name]:
+        if len(same) > 1:
+            others = ", ".join(map(str, same[1:6])) + (", ..." if len(same) > 6 else "")
+            many = f"{len(same):,} pairs have the key {name!r}"
+            echo(f"{many}: taken is pair {same[0]}; the others, by their number: {others}", err=True)
+        return same[0]
     if not name.isdecimal():
         raise ConfigError(f"no pair has the key {name!r}, nor is it a run: give a key, or the number of a pair")
     return int(name)
@@ -97,7 +101,7 @@ def _lines(e: Explanation | Neighbours) -> Iterator[str]:
 
 @click.command(cls=PathsCommand, short_help="List the worst pairs, by what is wrong with them.")
 @RUN
-@click.option("--n", "count", default=20, type=click.IntRange(1), help="Of each issue.")
+@click.option("--n", "--limit", "count", default=20, type=click.IntRange(1), help="Of each issue.")
 @click.option("--out", type=Writes(), metavar="FILE", help="Write them as CSV, for a spreadsheet.")
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @trust_option

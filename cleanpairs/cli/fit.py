@@ -14,7 +14,7 @@ from cleanpairs.cli.completion import complete_backbone, complete_image_encoder,
 from cleanpairs.cli.options import array_files, column_options, pick_columns, trust_option
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.progress import Progress, progress_option
+from cleanpairs.cli.progress import Progress, progress_option, quiet_option
 from cleanpairs.cli.terminal import echo
 
 SETTINGS = (
@@ -80,7 +80,7 @@ SETTINGS = (
 @column_options
 @click.option("--resume", is_flag=True, help="Go on with the run of --out (or the latest one).")
 @click.option("--overwrite", is_flag=True, help="Replace the run of --out.")
-@click.option("--quiet", is_flag=True, help="No progress, no table.")
+@quiet_option("No progress, no table.")
 @trust_option
 @progress_option
 @json_option

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,7 +52,8 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
 
     pairs = load_pairs(data, limit=limit, **pick_columns(options))
     found = inspect_pairs(pairs, rows=rows, decode=decode, filters="all" if filters else None)
-    found = replace(found, other_readers=[name for name in fitting(data) if name != found.reader])
+    others = [name for name in fitting(data) if name != found.reader and (name != "parquet" or Path(data).is_dir())]
+    found = replace(found, other_readers=others)
     if as_json:
         print_json(found)
         return
@@ -72,7 +74,8 @@ def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
     if found.image_root is not None:
         yield cut(f"images in    {safe(found.image_root)}", "", width)
     for name, value in found.options.items():
-        yield cut(f"{name:<13}{safe(value)}", "", width)
+        if name != "files":  # how many arrays of each side: for the reader, not for eyes
+            yield cut(f"{name:<13}{safe(value)}", "", width)
     yield ""
     yield "columns"
     wide = max([len(safe(c.name)) for c in found.columns] + [1])

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cleanpairs.cli.terminal import echo
 from cleanpairs.core.registry import ENGINES, READERS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -98,6 +99,23 @@ def run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
         return None, paths[0]
     run, data, *_ = (*paths, None, None)
     return run, data
+
+
+def warn_of_flags(run: Any, flagged: int, pairs: int) -> None:
+    """Say so where of other data than that of fit many more are flagged: a model that was trained on few pairs knows
+    these far better than any others, and its threshold is theirs.
+    """
+    of_fit = run.info.get("result", {})
+    if not pairs or not of_fit.get("pairs"):
+        return
+    share, known = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
+    if share > known + 0.1 + 2 * (known * (1 - known) / pairs) ** 0.5:
+        echo(
+            f"warning: {share:.0%} of these pairs are below the threshold, and {known:.0%} of those that the model was "
+            "fitted on: they are worse, or the threshold does not hold for pairs that the model has not seen. Go by "
+            "their order, or fit on them",
+            err=True,
+        )
 
 
 RUN = click.argument("run", required=False, type=click.Path())

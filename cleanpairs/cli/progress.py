@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,17 @@ VARIABLE = "CLEANPAIRS_PROGRESS"
 progress_option = click.option(
     "--progress", is_flag=True, help=f"Bars also where standard error is no terminal (or {VARIABLE}=1)."
 )
+
+
+def quiet_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--quiet``: no line now and then either, from the first moment on."""
+
+    def hush(context: click.Context, parameter: click.Parameter, quiet: bool) -> bool:
+        if quiet:
+            Progress(enabled=False)
+        return quiet
+
+    return click.option("--quiet", is_flag=True, callback=hush, help=help)
 
 
 class Progress(FitProgress):

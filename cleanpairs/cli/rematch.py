@@ -16,6 +16,7 @@ from cleanpairs.cli.options import (
     repair_settings,
     run_and_data,
     trust_option,
+    warn_of_flags,
 )
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
@@ -83,13 +84,15 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         address=options["ray_address"],
     )
     summary = planned.summary
+    if data is not None:
+        warn_of_flags(opened, summary.pairs - summary.kept - summary.quarantined, summary.pairs)
     if as_json:
         print_json({name: getattr(summary, name) for name in ("pairs", *COUNTED)})
     else:
         if expected is not None:
             echo(f"{expected}\n")
-        for note in planned.settings.get("searches", ()):
-            echo(f"search: {SearchNote(**note)}")
+        if notes := [SearchNote(**note) for note in planned.settings.get("searches", ())]:
+            echo(f"search: {min(notes, key=lambda note: (note.recall, -note.queries))}")
         where = " (made in a stream, vectors and candidates in files; --spill never: in memory)"
         echo(f"{summary}\n\nplan: {out}{where if planned.streamed else ''}")
         echo(f"next: cleanpairs export --plan {out} --repaired FILE")

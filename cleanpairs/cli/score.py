@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import column_options, engine_options, existing_run, pick_columns, run_and_data
+from cleanpairs.cli.options import (
+    column_options,
+    engine_options,
+    existing_run,
+    pick_columns,
+    run_and_data,
+    warn_of_flags,
+)
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
@@ -58,6 +65,7 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
             "other captions, and its scores say less here",
             err=True,
         )
+    warn_of_flags(run, result.flagged, result.pairs)
     if as_json:
         print_json(result)
     else:

@@ -7,6 +7,7 @@ import sys
 import click
 
 from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.progress import quiet_option
 from cleanpairs.cli.terminal import echo
 
 
@@ -14,7 +15,7 @@ from cleanpairs.cli.terminal import echo
 @click.argument("path", metavar="PATH", type=click.Path())
 @click.option("--data", metavar="PATH", help="The input of the export PATH, where it lies in another folder.")
 @json_option
-@click.option("--quiet", is_flag=True, help="Print only what is wrong.")
+@quiet_option("Print only what is wrong.")
 def verify(path: str, data: str | None, as_json: bool, quiet: bool) -> None:
     """Check PATH against what it says of itself, and name what is wrong: file, row group, row, column.
 

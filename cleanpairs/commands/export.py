@@ -15,9 +15,9 @@ from cleanpairs.data import load_source, open_recorded, staged_file
 from cleanpairs.engine import Progress, make_engine
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
 from cleanpairs.export.decisions import PlanFile, RewrittenKeysError
-from cleanpairs.export.formats import choose_format, make_format
+from cleanpairs.export.formats import choose_format
 from cleanpairs.export.pushing import push_model
-from cleanpairs.export.writing import ExportSettings, export_file, undivided
+from cleanpairs.export.writing import ExportSettings, check_export, export_file, undivided
 from cleanpairs.repair.plan import RepairPlan, refuse_edited
 from cleanpairs.repair.settings import RepairSettings
 
@@ -111,8 +111,7 @@ def export_run(
     from cleanpairs.commands.rematch import rematch_run
 
     refuse_edited(run.path / PLAN)  # before the planning, which takes its time
-    name, _ = choose_format(out, written.get("format"))
-    make_format(name, written.get("shard_size"))
+    check_export(run.open_input(), out, ExportSettings(**written))
     who: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
     near, explode = Path(out).with_name(Path(out).name + ".search"), bool(written.get("explode"))
     with staged_file(run.path / PLAN, overwrite=True) as saved:  # there when the export is

@@ -1,4 +1,5 @@
-r"""Neighbours' agreement: whether a pair's caption is like the captions of images that are like its image. Untrained.
+r"""Agreement of the other pairs: whether a pair's caption is what they let expect of its image, and its image of its
+caption. No network is trained.
 
 Each pair asks the others, in the spaces of frozen vectors x (images) and t (captions), unit vectors both:
 
@@ -8,8 +9,13 @@ Each pair asks the others, in the spaces of frozen vectors x (images) and t (cap
 What the near ones say is taken as a difference from what all say, the pair itself left out of both: else c_i would
 lean away from t_i wherever the neighbours are many, and a wrong pair's agreement would lie below that of a random one.
 w_j is the probability that pair j is right, all 1 at first; the other direction (captions ask, images answer) is the
-same, and the two are added, each in units of its null's deviation. Another caption of the same image is a neighbour
-at distance 0. No network is trained on the pairs, so none can have learned a wrong one by heart.
+same. Another caption of the same image is a neighbour at distance 0.
+
+Neighbours are those that are alike in whatever the space shows most. A ridge regression of t on x, weighted by w, asks
+what in x tells of t; its prediction at x_i, of the regression that has not seen the pair, is a second c_i (the pair, or
+two of them, leave it in closed form: the residuals of pairs S that are left out are (I - H_SS)^-1 e_S, with H the hat
+matrix). Nothing has learned a wrong pair by heart. The four agreements, each in units of its null's deviation, are
+joined by Fisher's discriminant of observed and null pairs: what tells more counts more, and no label is needed.
 
 The null is the same question about pairs that are known to be wrong: image i with the caption of a random j. It
 has the distribution of a wrong pair's agreement, and that gives the noise rate and the posterior without a label:
@@ -42,6 +48,7 @@ BINS = 40
 CONTROLS = 4  # random wrong pairs, for each pair
 FOLDS = 2
 LEAST = 1e-12
+SHRINK = 0.1  # of the null scores' covariance, where they are joined
 LOW, HIGH = 0.05, 0.8  # quantiles of the null between which the tails are compared
 
 
@@ -49,7 +56,7 @@ LOW, HIGH = 0.05, 0.8  # quantiles of the null between which the tails are compa
 class Agreement:
     """Of N pairs.
 
-    ``observed`` (N,): agreement, in units of the null's deviation; ``null`` (K,): that of random wrong pairs;
+    ``observed`` (N,): agreement, joined, in units of the null's deviation; ``null`` (K,): that of random wrong pairs;
     ``wrong`` in [0, 1]: the estimated share of wrong pairs; ``right`` (N,) in [0, 1]: the probability of being right;
     ``planted`` (m,), ``planted_right`` (m,): the same figures of known mismatched pairs that were asked about.
     """
@@ -140,27 +147,27 @@ class _Question:
         ``asked`` (B,) answer, and those of the same image or text; each with its weight ``right`` (N,).
         """
         n = len(self.images)
-        observed, null = np.zeros(len(rows)), np.zeros(pairs.shape[1])
+        observed, null = [], []
         weight, heard, place = right.astype(np.float32), np.zeros(n, bool), np.zeros(n, np.int64)
         heard[asked], place[rows] = True, np.arange(len(rows))
         for x, t, group in ((self.images, self.texts, self.image_group), (self.texts, self.images, self.text_group)):
+            # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
+            asking, shown = pairs if x is self.images else pairs[::-1]
+            compare = Centred.of(t)
             (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (self.tau,))
             all_say = _Mean(t, np.where(heard, weight, np.float32(0)))
             of = said / np.maximum(mass, LEAST)[:, None] - all_say.without(rows)
-            hub = of.mean(axis=0)
-            # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
-            asking, shown = pairs if x is self.images else pairs[::-1]
             itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(self.tau)) * weight[shown]
             itself[~heard[shown]] = 0
             answer, among = said[place[asking]], mass[place[asking]]
             against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]
             against -= all_say.without(asking, shown)
-            compare = Centred.of(t)
-            standing = compare.standing(against - hub, shown)
-            scale = max(float(standing.std()), LEAST)
-            observed += compare.standing(of - hub, rows) / scale
-            null += standing / scale
-        return observed, null
+            regression = _Ridge.fit(x, t, weight)
+            for one, other in ((of, against), (regression.without(rows), regression.without(asking, shown))):
+                middle = one.mean(axis=0)
+                observed.append(compare.standing(one - middle, rows))
+                null.append(compare.standing(other - middle, shown))
+        return _joined(np.stack(observed), np.stack(null))
 
 
 @dataclass(frozen=True)
@@ -186,6 +193,58 @@ def ridge(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> np.ndarray:
     gram = weighted @ a
     gram += np.eye(len(gram), dtype=np.float32) * (np.trace(gram) / len(gram) + np.float32(1e-6))
     return np.asarray(np.linalg.solve(gram, weighted @ b), np.float32)
+
+
+@dataclass(frozen=True)
+class _Ridge:
+    """Ridge regression of N vectors on N others, weighted, which pairs can leave again: the vectors ``x``, a 1 behind
+    each, their products ``solved`` with the inverse, the ``weight`` (N,), ``fitted`` and ``residual`` (N, e).
+    """
+
+    x: np.ndarray
+    solved: np.ndarray
+    weight: np.ndarray
+    fitted: np.ndarray
+    residual: np.ndarray
+
+    @classmethod
+    def fit(cls, x: np.ndarray, t: np.ndarray, weight: np.ndarray) -> _Ridge:
+        """Of ``t`` (N, e) on ``x`` (N, d), as short as the mean spread of ``x`` asks for."""
+        x = np.concatenate([x, np.ones((len(x), 1), np.float32)], axis=1)
+        weighted = (x * weight[:, None]).T
+        gram = (weighted @ x).astype(np.float64)
+        spread = np.trace(gram[:-1, :-1]) / max(len(gram) - 1, 1) + 1e-6
+        gram[np.diag_indices(len(gram))] += np.append(np.full(len(gram) - 1, spread), 1e-6)
+        solved = x @ np.linalg.inv(gram).astype(np.float32)
+        fitted = solved @ (weighted @ t)
+        return cls(x, solved, weight, fitted, t - fitted)
+
+    def without(self, asking: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
+        """Predictions (R, e) at the rows ``asking`` (R,) of regressions that have seen neither these pairs nor those of
+        the rows ``shown`` (R,): the residuals e of the pairs S that are left out were (I - H_SS)^-1 e_S.
+        """
+        stay = 1 - np.einsum("ij,ij->i", self.solved, self.x) * self.weight
+        target, residual = self.fitted[asking] + self.residual[asking], self.residual[asking]
+        if shown is None:
+            return np.asarray(target - residual / stay[asking, None])
+        both = np.einsum("ij,ij->i", self.solved[asking], self.x[shown])
+        toward, back = both * self.weight[shown], both * self.weight[asking]
+        left_out = stay[shown, None] * residual + toward[:, None] * self.residual[shown]
+        return np.asarray(target - left_out / (stay[asking] * stay[shown] - toward * back)[:, None])
+
+
+def _joined(observed: np.ndarray, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One score (R,) and (K,) of scores (C, R) of pairs and (C, K) of null ones: Fisher's discriminant of the two, in
+    units of the null's deviation. Which pairs are right it need not know: they are all that sets the means apart.
+    """
+    scale = np.maximum(null.std(axis=1, keepdims=True), LEAST)
+    observed, null = observed / scale, null / scale
+    apart = np.maximum(observed.mean(axis=1) - null.mean(axis=1), 0)
+    weight = np.maximum(np.linalg.solve(np.cov(null) + SHRINK * np.eye(len(null)), apart), 0)
+    if not weight.any():
+        weight = np.ones(len(null))
+    spread = max(float((weight @ null).std()), LEAST)
+    return weight @ observed / spread, weight @ null / spread
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
     try:
         return datasets.Dataset.from_dict(dict(data)) if isinstance(data, Mapping) else datasets.Dataset.from_list(data)
     except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
-        raise DataError(f"the {type(data).__name__} cannot be taken as a table: {error}") from error
+        of = "; a dict holds columns, of one value a pair (in Dataset.map: batched=True)" * isinstance(data, Mapping)
+        raise DataError(f"the {type(data).__name__} cannot be taken as a table: {error}{of}") from error
 
 
 def dataset_file(dataset: Any) -> Path:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +57,15 @@ class Pairs:
     def __repr__(self) -> str:
         bad = f", {len(self.reasons):,} quarantined" if self.reasons else ""
         return f"Pairs({len(self):,} pairs of {len(self.images):,} images ({self.images.kind}){bad})"
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(N,): by it scikit-learn divides them, through ``pairs[rows, ...]``."""
+        return (len(self),)
+
+    def __getitem__(self, rows: Any) -> Pairs:
+        """As :meth:`select`."""
+        return self.select(np.atleast_1d(np.arange(len(self))[rows]))
 
     @property
     def pair_id(self) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import READERS
 from cleanpairs.data.atomic import staged_file
@@ -198,11 +199,10 @@ def load_pairs(
     """
     if isinstance(data, Pairs):
         return data
-    if in_memory := not isinstance(data, str | Path):
-        data, split = _written(data, split), None
+    path, split = (data, split) if isinstance(data, str | Path) else (_written(data, split), None)
     opened = partial(
         open_source,
-        data,
+        path,
         reader=reader,
         encoding=encoding,
         split=split,
@@ -214,12 +214,27 @@ def load_pairs(
         limit=limit,
         allow_urls=allow_urls,
     )
-    source = opened(image_root=image_root)
-    if in_memory and image_root is None and (name := source.columns.get("image")):
-        kind = pq.read_schema(data).field(name).type
-        if not pa.types.is_nested(kind) and not is_bytes(kind):  # paths
-            source = opened(image_root=Path.cwd())
-    return load_source(source)
+    if path is data:
+        return load_source(opened(image_root=image_root))
+    with _about(data, path):
+        source = opened(image_root=image_root)
+        if image_root is None and (name := source.columns.get("image")):
+            kind = pq.read_schema(path).field(name).type
+            if not pa.types.is_nested(kind) and not is_bytes(kind):  # paths
+                source = opened(image_root=Path.cwd())
+        return load_source(source)
+
+
+@contextmanager
+def _about(data: Any, path: str | Path) -> Iterator[None]:
+    """Errors about the file in the cache that an object was written to speak of the object, in Python's words."""
+    try:
+        yield
+    except CleanpairsError as error:
+        said = (
+            str(error).replace(f"--url_list {path}", "--url_list FILE").replace(str(path), f"the {type(data).__name__}")
+        )
+        raise type(error)(re.sub(r"--(image|text|key)-(\w+)", r"\1_\2", said)) from None
 
 
 def load_source(source: Source) -> Pairs:

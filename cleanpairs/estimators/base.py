@@ -18,7 +18,7 @@ from cleanpairs.data.dataset_objects import as_dataset
 
 class Estimator:
     """Parameters by the names of the constructor, which only stores; n pairs go in as :func:`cleanpairs.load_pairs`
-    takes them. In a ``GridSearchCV`` they are a DataFrame or a list of dicts, which scikit-learn can divide.
+    takes them. In a ``GridSearchCV`` they are Pairs, a DataFrame or a list of dicts, which scikit-learn can divide.
     """
 
     @classmethod
@@ -66,10 +66,15 @@ class Estimator:
 
     def decision_function(self: Any, pairs: Any) -> np.ndarray:
         """How far each pair is below the threshold, (n,) float32: mismatched above 0; NaN where quarantined."""
+        self._fitted()
         return np.asarray(self.threshold_ - self.score_pairs(pairs), np.float32)
 
     def predict(self: Any, pairs: Any) -> np.ndarray:
-        """(n,) bool: which pairs are mismatched; those that are quarantined are."""
+        """(n,) bool: which pairs are mismatched; those that are quarantined are.
+
+        By the threshold of the pairs of ``fit``: a model that was trained on few flags most of those that it has not
+        seen, whose order (:meth:`decision_function`) says more.
+        """
         return ~(self.decision_function(pairs) <= 0)
 
     def fit_predict(self: Any, pairs: Any, y: Any = None) -> np.ndarray:
@@ -88,7 +93,8 @@ class Estimator:
         if truth is None:
             return float(self.evaluate(pairs).rsum) / 600
         if truth.shape != (len(pairs),) or truth.all() or not truth.any():
-            raise ConfigError(f"y must hold both matched and mismatched among {len(pairs)} pairs; found {truth.shape}")
+            found = f"{truth.size} values, {int(truth.sum())} of them mismatched"
+            raise ConfigError(f"y must hold both matched and mismatched among {len(pairs)} pairs; found {found}")
         from cleanpairs.scoring.evaluate import detection
 
         return float(detection(self.score_pairs(pairs), truth, self.threshold_).auroc)

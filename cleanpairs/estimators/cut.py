@@ -54,7 +54,7 @@ def cut_at(
         if calibration is None:
             raise RefusedError(
                 f"max_wrong={max_wrong:g} cannot be kept: the scores of this {method} are no calibrated probabilities, "
-                "or its noise rate is undetermined; keep a share instead (--keep), or label some pairs "
+                "or its noise rate is undetermined; keep a share instead (keep, --keep), or label some pairs "
                 "(cleanpairs audit)"
             )
         kept, _ = calibration.purest(y, max_wrong)

@@ -257,7 +257,7 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         if len(bad) > n * most:
             pair, reason = next(iter(bad.items()))
             raise DataError(
-                f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (--max-bad-share); "
+                f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (max_bad_share, --max-bad-share); "
                 f"the first is pair {pair}: {reason}"
             )
         if not usable:
@@ -479,8 +479,8 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, image_encoder: Any = None, image_transform: Any = None) -> Self:
-        """A fitted scorer out of :meth:`save_pretrained`'s directory, or OWNER/NAME on the Hugging Face hub
-        (:meth:`push_to_hub`); without the training pairs' correspondence.
+        """A fitted scorer out of :meth:`save_pretrained`'s directory, a run directory that holds it as ``model``, or
+        OWNER/NAME on the Hugging Face hub (:meth:`push_to_hub`); without the training pairs' correspondence.
 
         ``image_encoder``, ``image_transform``: the torch module that it was fitted with, if it was, and its transform.
         Raises as :func:`cleanpairs.estimators.persistence.load_estimator`; DataError: it is of another method.
@@ -489,6 +489,8 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
 
         if not Path(path).exists() and "/" in str(path):
             path = download(str(path), None, ("*.json", "*.safetensors"))
+        if (Path(path) / "run.json").is_file():
+            path = Path(path) / "model"
         model = load_estimator(Path(path), image_encoder=image_encoder, image_transform=image_transform)
         if not isinstance(model, cls):
             raise DataError(

@@ -179,7 +179,9 @@ def check_encoders(model: PairCleaner) -> None:
     if parse_tune(model.tune) is None:
         raise ConfigError(f"tune of {owner} must be head, lora, blocks:N or full, found {model.tune!r}")
     if model.tune != "head" and model.encoder is None:
-        raise ConfigError(f"tune={model.tune!r} of {owner} needs an encoder to tune: name it, --encoder NAME")
+        raise ConfigError(
+            f"tune={model.tune!r} of {owner} needs an encoder to tune: name it, encoder=NAME (--encoder NAME)"
+        )
     if model.image_transform is not None and not callable(model.image_transform):
         raise ConfigError(f"image_transform of {owner} must be callable or None, found {model.image_transform!r}")
     if isinstance(model.image_encoder, str):

@@ -1,6 +1,9 @@
 """Why a pair is doubted: what similar images and captions of trusted pairs say, word by word; and a ranked list."""
 
-from cleanpairs.explain.evidence import Explainer, Explanation, Neighbour, Neighbours, agreed_words
+from cleanpairs.explain.evidence import Explainer, Explanation, Neighbour, Neighbours, named_words
 from cleanpairs.explain.issues import ISSUES, ranked_issues
+from cleanpairs.explain.words import caption_words
 
-__all__ = ["ISSUES", "Explainer", "Explanation", "Neighbour", "Neighbours", "agreed_words", "ranked_issues"]
+__all__ = [
+    "ISSUES", "Explainer", "Explanation", "Neighbour", "Neighbours", "caption_words", "named_words", "ranked_issues",
+]  # fmt: skip

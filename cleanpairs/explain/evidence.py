@@ -242,9 +242,12 @@ class _Side:
         return np.where(there, place, -1), np.where(there, scores, np.nan)
 
 
-def agreed_words(why: str) -> list[str]:
-    """The words that the captions of similar images agree on, of a sentence of :meth:`Explainer.why`."""
-    return re.findall("“(.*?)”", why.partition("; ")[0]) if why.startswith(AGREED) else []
+def named_words(why: str) -> tuple[list[str], list[str]]:
+    """Of a sentence of :meth:`Explainer.why`: the words that the captions of similar images agree on, and those of the
+    caption that they do not support.
+    """
+    agreed, _, own = why.partition("; ") if why.startswith(AGREED) else ("", "", why)
+    return re.findall("“(.*?)”", agreed), re.findall("“(.*?)”", own)
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ with the rate p_w. The evidence that w belongs to the image is the log likelihoo
 
 about 0 for words that say nothing about an image, or that are too rare to tell. A word is *unsupported* where L is
 below what one word in twenty of the trusted pairs has; *expected* are the words with the largest L, of ln 20 at least,
-that the caption lacks: those of any sentence, as "in" and "with", stay below.
+that the caption lacks. A word that such images have little oftener than any (q_w < 1.6 p_w), as "of" and "and", is
+neither, however much its L adds up to.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ NAMED = 0.05  # of the words of trusted pairs
 SHRINK = 2.0  # captions with a word that are as if they had p_w among their neighbours
 LEAST_SHARE = 0.2  # of the neighbours that agree on an expected word
 LEAST_RATIO = 20.0  # of both rates, for an expected word
+LIFT = 1.6  # of q_w over p_w, for a word that is named
 MOST_WORDS = 4
 _ROWS = 4096  # captions at once
 
 
-def _words(caption: str) -> list[str]:
+def caption_words(caption: str) -> list[str]:
     """Words of two letters and more; of scripts that put no spaces between words every two characters."""
     pairs = ([run[i : i + 2] for i in range(len(run) - 1)] if unspaced else [run] for run, unspaced in runs(caption))
     return [word for found in pairs for word in found if len(word) > 1 and word[0].isalnum()]
@@ -48,7 +50,7 @@ class WordSupport:
     def __init__(self, captions: Sequence[str], image: np.ndarray, asked: np.ndarray, near: np.ndarray) -> None:
         from sklearn.feature_extraction.text import CountVectorizer
 
-        self._vectorizer = CountVectorizer(binary=True, analyzer=_words, dtype=np.float32)
+        self._vectorizer = CountVectorizer(binary=True, analyzer=caption_words, dtype=np.float32)
         try:
             has = csr_array(self._vectorizer.fit_transform(captions))
             self.names = self._vectorizer.get_feature_names_out()
@@ -100,10 +102,12 @@ class WordSupport:
             found, k = self._found(near[some])
             row, word = found.tocoo().coords
             value = k[row] * (found.data * self._gain[word] - self._cost[word])
+            tells = self._gain >= np.log(LIFT)
             new = (found.data >= LEAST_SHARE) & (value > np.log(LEAST_RATIO)) & (_entries(has, row, word) == 0)
+            new &= tells[word]
             support = self._support(has, found, k)
-            doubted = support.data < self._least
             at, words = support.tocoo().coords
+            doubted = (support.data < self._least) & tells[words]
             low = self._best(at[doubted], words[doubted], -support.data[doubted], len(has.indptr) - 1)
             said += zip(low, self._best(row[new], word[new], value[new], len(low)), strict=True)
         return said

@@ -35,8 +35,9 @@ class UidsFormat:
         names = table.schema.names
         if UID_COLUMN not in names:
             raise ConfigError(
-                f"a uid list is made of the column {UID_COLUMN!r}, and the input has none{nearest(UID_COLUMN, names)} "
-                f"(columns: {', '.join(names)})"
+                f"a uid list is made of the column {UID_COLUMN!r}, of 32 hexadecimal digits each, and the input has "
+                f"none{nearest(UID_COLUMN, names)} (columns: {', '.join(names)}): fit on data with it (beside .npy it "
+                "comes in the Parquet of captions), or export Parquet, where each row has its key"
             )
         if table.lists:
             raise ConfigError("a uid list keeps or drops a whole sample, and rows of this input have several captions")

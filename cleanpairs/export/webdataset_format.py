@@ -58,7 +58,8 @@ class WebDatasetFormat:
             raise ConfigError("webdataset holds images, and the input has only their features: export Parquet")
         if table.lists:
             raise ConfigError(
-                "a sample of webdataset has one caption, and rows of this input have lists: add --explode"
+                "a sample of webdataset has one caption, and rows of this input have lists: explode them "
+                "(--explode, explode=True)"
             )
         return _WebDatasetSink(path, table, self.shard_rows)
 

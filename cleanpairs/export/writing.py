@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError
@@ -131,6 +133,17 @@ def export_file(
     return _Export(source, out, settings).run(plan, engine, progress)
 
 
+def check_export(source: Source, out: str | Path, settings: ExportSettings) -> None:
+    """Raise ConfigError where an export of the input could not be written so, as :func:`export_pairs` does, but before
+    there is a plan.
+    """
+    export = _Export(source, out, settings)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) if export.format.directory else Path(folder, "out")
+        with export.format.open(path, Layout(source, export.schema(), export.one_row_a_pair).out_table):
+            pass
+
+
 class _Export:
     """One input, and where its cleaned data goes."""
 
@@ -191,8 +204,12 @@ class _Export:
             **counts, rows=written.rows["out"], files=self.targets, renamed=layout.renamed, format=self.name
         )
 
+    def schema(self) -> pa.Schema:
+        """The input's columns."""
+        return input_schema(self.source, next(iter_tables(self.source, batch_rows=1)).schema)
+
     def _layout(self, plan: Decisions) -> Layout:
-        schema = input_schema(self.source, next(iter_tables(self.source, batch_rows=1)).schema)
+        schema = self.schema()
         weighted = plan.head.settings.get("repairs") == "plausible"
         known = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
         truth = tuple(name for name in known if name in schema.names)

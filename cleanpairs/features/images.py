@@ -143,8 +143,8 @@ def _need_images(pairs: Pairs, name: str) -> None:
         data is not None for _, chunk in pairs.images.iter_encoded(64) for data in chunk
     ):
         raise ConfigError(
-            f"the encoder {name} looks at the images, and the data has vectors only: name images with --image-column, "
-            f"or leave the encoder out"
+            f"the encoder {name} looks at the images, and the data has vectors only: name images with image_column "
+            "(--image-column), or leave the encoder out"
         )
 
 

@@ -3,8 +3,8 @@ r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities 
 1. Before any training a share of the pairs exchange their captions: these *planted* pairs are mismatched for sure, like
    those that were so before, and go through all that follows as if nobody knew (target-decoy competition: Elias and
    Gygi, Nature Methods 2007). No image and no caption is there a second time.
-2. Neighbours' agreement in frozen spaces (:mod:`cleanpairs.correspondence.agreement`) gives every pair a first
-   probability of being right.
+2. Agreement with neighbours and regressions in frozen spaces (:mod:`cleanpairs.correspondence.agreement`) gives every
+   pair a first probability of being right.
 3. Two networks train side by side on all pairs, cross entropy and its reverse weighted by w (L2RM's warm-up objective;
    CRCL's idea of weighing by the label), w = the first probability at first.
 4. After each of the epochs 2 .. ``label_epochs`` both networks score every pair in evaluation mode. After the last of

@@ -52,7 +52,7 @@ REASONS = (
     "no candidate reaches the lowest repair score",
     "no candidate beats the present partner",
     "its candidates serve better repairs",
-    "no candidate is likelier right than the least confidence",
+    "no candidate is likely enough to be right",
     "its repair would make the kept pairs dirtier",
     "undetermined: no repair can be judged here (--repairs plausible makes those that fit best)",
     "no repairs were asked for",

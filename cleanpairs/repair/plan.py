@@ -89,7 +89,7 @@ class PlanSummary(ActionCounts):
             line("  new image", self.rematched_image),
             *([line("  caption written", self.recaptioned)] if self.recaptioned else []),
             line("  dropped", self.dropped),
-            *(line(f"    {reason}", count) for reason, count in self.reasons.items()),
+            *(line("", count, "  " + reason) for reason, count in self.reasons.items()),
             line("  quarantined", self.quarantined),
         ]
         if self.repaired:

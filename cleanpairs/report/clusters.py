@@ -2,19 +2,20 @@
 
 The look is told in words, too: those that the captions of similar trusted images agree on, and the caption lacks, as a
 pair's sentence has them (:mod:`cleanpairs.explain`). Both are weighted by tf-idf, reduced by a truncated SVD, and
-divided by k-means into as many groups as have the best silhouette.
+divided by k-means into as many groups as have the best silhouette. A name takes no word but those that some sentence
+names: "of" and "the" say nothing about an image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.explain import agreed_words
+from cleanpairs.explain import caption_words, named_words
 from cleanpairs.report.gallery import Gallery, card_of, load_shown
 from cleanpairs.report.outcome import Outcome
 from cleanpairs.report.pictures import Pictures
@@ -37,8 +38,14 @@ def clusters(pairs: Pairs, outcome: Outcome, pictures: Pictures, why: Sequence[s
         return []
     if flagged > SAMPLE:
         ids = np.sort(np.random.default_rng(0).choice(ids, SAMPLE, replace=False))
-    texts = [_text(pairs.captions[i], why[i]) for i in ids.tolist()]
-    divided = _divided(texts)
+    said = [named_words(why[i] or "") for i in ids.tolist()]
+    telling = {word for agreed, own in said for word in (*own, *(LOOK + word for word in agreed))}
+    divided = _divided(
+        [
+            [*caption_words(pairs.captions[i] or ""), *(LOOK + word for word in agreed)]
+            for i, (agreed, _) in zip(ids.tolist(), said, strict=True)
+        ]
+    )
     if divided is None:
         return []
     of, apart, has, names = divided
@@ -48,19 +55,16 @@ def clusters(pairs: Pairs, outcome: Outcome, pictures: Pictures, why: Sequence[s
         shown = ids[rows[np.argsort(apart[rows], kind="stable")[:SHOWN]]]
         load_shown(pictures, outcome, shown)
         note = "next to the middle of the group" + (f", of a sample of {SAMPLE:,}" if flagged > SAMPLE else "")
-        title = visible(_name(np.asarray(has[rows].mean(axis=0)).ravel(), np.asarray(has.mean(axis=0)).ravel(), names))
+        share, of_all = (np.asarray(some.mean(axis=0)).ravel() for some in (has[rows], has))
+        title = visible(_name(share, of_all, names, telling))
         total = round(len(rows) * flagged / len(ids))
         cards = [card_of(pairs, outcome, i, pictures) for i in shown.tolist()]
         found.append(Gallery("neutral", f"{total:,} pairs: {title}", note, total, cards))
     return found
 
 
-def _text(caption: str | None, why: str | None) -> str:
-    return " ".join([caption or "", *(LOOK + word for word in agreed_words(why or ""))])
-
-
-def _divided(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray] | None:
-    """The group (n,) of each text, its distance (n,) from the middle of that, which words it has (n, V), and the words;
+def _divided(words: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray] | None:
+    """The group (n,) of each pair, its distance (n,) from the middle of that, which words it has (n, V), and the words;
     None where there are too few words to go by.
     """
     from sklearn.cluster import KMeans
@@ -69,9 +73,9 @@ def _divided(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, Any, np.ndar
     from sklearn.metrics import silhouette_score
     from sklearn.preprocessing import normalize
 
-    counts = CountVectorizer(binary=True, min_df=2, max_df=0.9, token_pattern=rf"(?u){LOOK}?\b[^\W\d]\w+\b")
+    counts = CountVectorizer(binary=True, min_df=2, max_df=0.9, analyzer=list)
     try:
-        has = counts.fit_transform(texts)
+        has = counts.fit_transform(words)
     except ValueError:  # no word occurs twice
         return None
     if has.shape[1] < MOST:
@@ -82,7 +86,7 @@ def _divided(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, Any, np.ndar
     vectors = normalize(reduced)
     few = np.random.default_rng(0).permutation(len(vectors))[:COMPARED]
     best, chosen = -np.inf, None
-    for k in range(2, MOST + 1):
+    for k in range(2, min(MOST, len(np.unique(vectors, axis=0))) + 1):
         model = KMeans(k, n_init=3, random_state=0).fit(vectors)
         of = model.labels_
         if len(np.unique(of[few])) == k and (found := silhouette_score(vectors[few], of[few])) > best:
@@ -92,10 +96,13 @@ def _divided(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, Any, np.ndar
     return chosen.labels_, chosen.transform(vectors).min(axis=1), has, counts.get_feature_names_out()
 
 
-def _name(share: np.ndarray, of_all: np.ndarray, names: np.ndarray) -> str:
-    """The words that a group has more often than all, about the captions and about the look."""
-    telling = np.where(share >= SHARE, share * np.log(np.maximum(share, 1e-9) / np.maximum(of_all, 1e-9)), 0)
-    words = [str(names[i]) for i in np.argsort(-telling, kind="stable") if telling[i] > 0]
+def _name(share: np.ndarray, of_all: np.ndarray, names: np.ndarray, telling: Collection[str]) -> str:
+    """The words that a group has more often than all, about the captions and about the look: those of ``telling``, if
+    there are any.
+    """
+    gain = np.where(share >= SHARE, share * np.log(np.maximum(share, 1e-9) / np.maximum(of_all, 1e-9)), 0)
+    words = [str(names[i]) for i in np.argsort(-gain, kind="stable") if gain[i] > 0]
+    words = [word for word in words if not telling or word in telling]
     said = [w for w in words if not w.startswith(LOOK)][:NAMED]
     look = [w.removeprefix(LOOK) for w in words if w.startswith(LOOK)][:NAMED]
     parts = ["captions say " + ", ".join(said)] if said else []

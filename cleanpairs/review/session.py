@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cleanpairs.audit.labels import read_labels
 from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.audit.sheet import labels_table
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.correspondence.calibration import Estimate
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
@@ -348,6 +349,8 @@ class Review:
         edited.save(plan, overwrite=True)
         sample = self.labels()
         if sample is not None:
+            if labels.is_file() and self._all_decided(labels):  # a label by hand that no decision stands for is kept
+                labels.unlink()
             with staged_file(labels, overwrite=True) as staged:
                 write_csv(labels_table(sample, self.pairs, [None] * len(sample)), staged)
         counts = edited.summary()
@@ -355,6 +358,15 @@ class Review:
             "plan": str(plan), "labels": None if sample is None else str(labels), "decided": int(self.decided.sum()),
             "kept": counts.kept, "repaired": counts.repaired, "dropped": counts.dropped,
         }  # fmt: skip
+
+    def _all_decided(self, labels: Path) -> bool:
+        """Whether each of the labels that were written before is of a pair that was decided here."""
+        decided = {i for made in self.log.decisions for i in made.pairs}
+        try:
+            found = read_labels(labels, keys=self.pairs.keys, correspondence=self.y)
+        except DataError:
+            return False
+        return decided >= set(found.pair_id[~np.isnan(found.matched)].tolist())
 
 
 def _front(asked: np.ndarray) -> int:

@@ -72,7 +72,7 @@ class Trainer:
         if in_stages and getattr(procedure, "needs_whole_graph", False):
             raise ConfigError(
                 "this method takes gradients of gradients, which need the whole batch in one graph: train it in one "
-                "process and without --micro-batch, or take another method"
+                "process and without micro_batch (--micro-batch), or take another method"
             )
         with torch.random.fork_rng(devices=[]), Interrupts(enabled=self.checkpoint is not None) as interrupts:
             run = _Run(self, data, procedure, build, validate, interrupts)
@@ -118,7 +118,7 @@ class _Run:
             except Diverged as found:
                 if self.fallbacks:
                     raise RefusedError(
-                        f"the training diverged again at half the learning rate: {found}; lower --set method.lr "
+                        f"the training diverged again at half the learning rate: {found}; lower lr (--set method.lr) "
                         "further, or look at the vectors and captions of the input"
                     ) from found
                 restored = self.load() if distributed.any_of(self.saved) else None

@@ -155,12 +155,12 @@ class Steps:
         if distributed.world_size() > 1:
             raise ResourceError(
                 f"the memory of the device does not hold the share of process {distributed.rank()} of a batch "
-                f"({shortage}): compute it in stages, --micro-batch N, or take a smaller --batch-size"
+                f"({shortage}): compute it in stages, micro_batch=N (--micro-batch N), or take a smaller batch_size"
             )
         if len(halves(batch, 2 * len(parts))) == len(parts):
             raise ResourceError(
                 f"the memory of the device does not hold {sum(len(rows) for rows in parts[0])} pairs of a batch "
-                f"({shortage}): take a smaller model, fewer or smaller images, or --device cpu"
+                f"({shortage}): take a smaller model, fewer or smaller images, or device='cpu' (--device cpu)"
             )
         self.parts = 2 * len(parts)
 
@@ -204,6 +204,6 @@ class Steps:
             more = f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else ""
             raise RefusedError(
                 f"the loss or its gradient was not finite in {MAX_NON_FINITE} steps in a row; the last batch held the "
-                f"pairs (pair_id) {', '.join(map(str, pairs[:MAX_NAMED]))}{more}; lower --set method.lr, or check the "
-                "vectors of these pairs"
+                f"pairs (pair_id) {', '.join(map(str, pairs[:MAX_NAMED]))}{more}; lower lr (--set method.lr), "
+                "or check the vectors of these pairs"
             )

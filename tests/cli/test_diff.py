@@ -118,10 +118,10 @@ def test_nothing_that_a_terminal_obeys_and_no_line_too_long(command: Callable[..
 
 
 def test_limit_and_action(command: Callable[..., Result]) -> None:
-    text = command("out.parquet", "--limit", "2").stdout
-    assert text.count("\n@ ") == 2 and "5 more changes: --limit 7 shows all" in text
+    text = command("out.parquet", "--n", "2").stdout
+    assert text.count("\n@ ") == 2 and "5 more changes: --n 7 shows all" in text
     text = command("out.parquet", "--limit", "0", "--action", "drop").stdout
-    assert "@" not in text and "1 more change: --limit 1 shows all" in text
+    assert "@" not in text and "1 more change: --n 1 shows all" in text
     text = command("out.parquet", "--action", "drop", "--action", "quarantine").stdout
     assert re.findall("^@ k([0-9])", text, re.M) == ["5", "6"] and "more" not in text
     assert "nothing of this kind" in command("out.parquet", "--action", "recaption").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,16 @@ def test_the_worst_are_explained_by_words_and_neighbours(command: Command, run: 
     code, _, err = command("explain", run, "nobody", "--trust-stored-paths")
     assert code == 2 and "no pair has the key 'nobody'" in err
     assert command("explain", run, "96", "--trust-stored-paths")[0] == 2
+
+
+def test_a_key_of_several_pairs_is_told_with_the_numbers_of_the_others(
+    command: Command, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = load_pairs(json.loads((run / "run.json").read_text())["input"]["data"])
+    monkeypatch.setattr(Run, "load_input", lambda self: replace(pairs, keys=["same", "k001"] * (N // 2)))
+    code, out, err = command("explain", run, "same", "--limit", 1, "--trust-stored-paths")
+    assert code == 0 and out.startswith("pair 0, same")
+    assert "48 pairs have the key 'same': taken is pair 0; the others, by their number: 2, 4, 6, 8, 10, ..." in err
 
 
 def test_neighbours_of_the_whole_corpus_are_marked_where_they_are_not_trusted(command: Command, run: Path) -> None:

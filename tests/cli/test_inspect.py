@@ -145,6 +145,14 @@ def test_vectors_only(command: Command, tmp_path: Path) -> None:
     assert "none: there are no encoded images to decode" in out and "(vectors 1 x 4 float16)" in out
 
 
+def test_arrays_are_files_and_nothing_else(command: Command, tmp_path: Path) -> None:
+    for name in ("image", "text"):
+        np.save(tmp_path / f"{name}.npy", np.eye(3, dtype=np.float32))
+    code, out, _ = command(tmp_path / "image.npy", "--text-vectors", tmp_path / "text.npy")
+    assert code == 0 and out.count("\nfiles ") == 1 and "files        3 files" in out
+    assert "--reader takes" not in out  # Parquet takes any file, and would fail on this one
+
+
 def test_what_is_not_recognised(command: Command, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("of no use")
     code, _, err = command(tmp_path)

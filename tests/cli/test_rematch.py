@@ -81,7 +81,7 @@ def test_review_edit_apply(command: Callable[..., Any], tmp_path: Path) -> None:
     assert "new caption" in out and f"cleanpairs export --plan {plan_file}" in out
     searches = RepairPlan.load(plan_file).settings["searches"]
     assert {note["index"] for note in searches} == {"flat"} and {note["recall"] for note in searches} == {1.0}
-    assert out.count("search: ") == len(searches) >= 2 and ": exact" in out
+    assert out.count("search: ") == 1 < len(searches) and ": exact" in out
     before = RepairPlan.load(plan_file).table.to_pylist()
     repaired = [row for row in before if row["action"] == "rematch_text"]
     kept = [row for row in before if row["action"] == "keep"]
@@ -101,6 +101,17 @@ def test_review_edit_apply(command: Callable[..., Any], tmp_path: Path) -> None:
     assert written[repaired[1]["key"]]["caption"] == repaired[1]["original_caption"]
     assert written[repaired[2]["key"]]["caption"] == repaired[2]["caption"]
     assert counts["kept"] == len(kept)  # one less and one more
+
+
+def test_what_a_format_cannot_hold_is_refused_before_the_planning(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("cleanpairs.commands.rematch.rematch_run", lambda *given, **named: pytest.fail("it planned"))
+    code, _, err = command("export", "--run", "run", "--repaired", tmp_path / "ids.npy")
+    assert code == 2 and "made of the column 'uid'" in err and "or export Parquet" in err
+    code, _, err = command("export", "--run", "run", "--repaired", tmp_path / "tars", "--format", "webdataset")
+    assert code == 2 and "webdataset holds images" in err
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_data_than_the_runs(command: Callable[..., Any], tmp_path: Path) -> None:

@@ -39,10 +39,17 @@ def test_decisions_become_a_plan_and_labels(command: Command, run: Path) -> None
     assert written["decided"] == 17 and written["progress"]["flagged"] == [0, 16]
     code, _, err = command("export", "--plan", written["plan"], "--repaired", "out.parquet", "--json", TRUST)
     assert code == 0, err
+    log.decide([31], "keep", asked=True, drawn=True)
+    code, out, err = command("review", run, "--write", "--json", TRUST)  # reviewing goes on
+    assert code == 0 and json.loads(out)["decided"] == 18, err
     code, out, err = command("audit", run, "--labels", written["labels"], "--json", TRUST)
     assert code == 0 and json.loads(out)["at_threshold"]["precision"]["value"] == pytest.approx(0.75), err
     assert command("fit", "out.parquet", "--out", run, "--overwrite")[0] == 5  # labels by hand; and the decisions:
-    Path(written["labels"]).unlink()
+    labels = Path(written["labels"])
+    labels.write_text(labels.read_text(encoding="utf-8-sig") + '50,1,,,"k050","0.5 to 1",1,0.9\n')
+    code, _, err = command("review", run, "--write", TRUST)  # nobody has decided about pair 50: it is a label by hand
+    assert code == 5 and "labels given by hand" in err
+    labels.unlink()
     code, _, err = command("fit", "out.parquet", "--out", run, "--overwrite")
     assert code == 5 and "decisions.jsonl" in err and opened(run).decided() == log.decided()
 

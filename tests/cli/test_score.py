@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -115,3 +116,15 @@ def test_a_run_without_a_model_says_so(here: Path, capsys: pytest.CaptureFixture
     (here / "run" / "model").rename(here / "elsewhere")
     assert run("score", "run", "data.parquet", "--out", "scores.parquet") == 3
     assert "the run did not finish" in capsys.readouterr().err
+
+
+def test_a_threshold_that_does_not_hold_for_other_pairs_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flagged, told in ((0, True), (90, False)):
+        result = {"pairs": 90, "flagged": flagged}
+        (here / "run" / "run.json").write_text(json.dumps({"status": "complete", "result": result}))
+        config = json.loads((here / "run" / "model" / "config.json").read_text())
+        config["state"]["threshold_"] = 1.0  # of a model that knows its own pairs by heart
+        (here / "run" / "model" / "config.json").write_text(json.dumps(config))
+        assert run("score", "run", "data.parquet", "--out", "scores.parquet", "--overwrite") == 0
+        err = capsys.readouterr().err
+        assert ("100% of these pairs are below the threshold, and 0% of those" in err) == told and told == bool(err)

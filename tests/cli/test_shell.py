@@ -24,6 +24,7 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 from cleanpairs.cli import COMMANDS, SECTIONS, cli
 from cleanpairs.cli import progress as progress_module
 from cleanpairs.cli.completion import COMPLETE_VARIABLE
+from cleanpairs.cli.fit import fit
 from cleanpairs.cli.printing import plain, print_json
 from cleanpairs.cli.progress import Progress, lines_now_and_then
 from cleanpairs.core import errors
@@ -309,6 +310,11 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
         ended.close()
         assert re.fullmatch(r"demo, \d+ s so far", during(None))
     said.clear()
+    with lines_now_and_then("fit"):  # while nothing but the options is read yet
+        fit.make_context("fit", ["data.parquet", "--quiet"])
+        said.clear()
+        threading.Event().wait(0.2)
+    assert not said
     with lines_now_and_then("fit"):
         Progress(enabled=False).step(1, 2, 0.5)
         said.clear()
@@ -336,6 +342,10 @@ def test_only_what_is_near_is_suggested(in_process: Any, argv: list[str], sugges
     assert code == 2 and f"No such option '{argv[0]}'" in err
     assert ("Did you mean" in err) == (suggested is not None) and (suggested or "") in err
     assert "did you mean" not in in_process("claen")[2]
+    for command in ("report", "rematch", "explain"):
+        _, _, err = in_process(command, "--run", "runs/x")
+        assert "give the directory alone" in err and "Did you mean" not in err
+    assert "(runs/x): a run is named by --run" in in_process("export", "runs/x", "--repaired", "out.parquet")[2]
 
 
 def test_options_come_from_the_environment(in_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import kstest, rankdata
+from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.correspondence.agreement import (
@@ -66,34 +67,58 @@ def test_answers_are_those_of_a_loop(bank: int) -> None:
 
 
 def test_agreement_is_that_of_a_loop() -> None:
-    """What the near ones say less what all say, the pair or the shown one left out of both, in deviations."""
+    """What the near ones say less what all say, and what a ridge regression predicts, in deviations, the pair or the
+    shown one left out of both; joined by Fisher's discriminant.
+    """
     rng = np.random.default_rng(3)
     n = 50
     x, t, right = unit(rng.normal(size=(n, 6))), unit(rng.normal(size=(n, 4))), rng.random(n)
     pairs = np.stack([np.arange(n), np.roll(np.arange(n), 3)])
-    own, control = np.zeros(n), np.zeros(n)
+    observed, null = [], []
+
+    def neighbours(a: np.ndarray, b: np.ndarray, j: np.ndarray, i: int) -> np.ndarray:
+        near = right[j] * np.exp((a[j] @ a[i] - 1) / TAU)
+        return np.asarray(near @ b[j] / near.sum() - right[j] @ b[j] / right[j].sum())
+
+    def regression(a: np.ndarray, b: np.ndarray, j: np.ndarray, i: int) -> np.ndarray:
+        strength = (right @ a**2).mean()  # of all pairs, the one that is left out too
+        found = Ridge(alpha=1.0).fit(a[j] / strength**0.5, b[j], sample_weight=right[j])
+        return np.asarray(found.predict(a[[i]] / strength**0.5)[0])
+
     for a, b, shown in ((x, t, pairs[1]), (t, x, np.argsort(pairs[1]))):
-        spread = np.cov(b.T, bias=True)
+        spread, each = np.cov(b.T, bias=True), b - b.mean(0)
+        for say in (neighbours, regression):
 
-        def answer(i: int, out: tuple[int, ...], a: np.ndarray = a, b: np.ndarray = b) -> np.ndarray:
-            j = np.array([k for k in range(n) if k not in out])
-            near = right[j] * np.exp((a[j] @ a[i] - 1) / TAU)
-            return np.asarray(near @ b[j] / near.sum() - right[j] @ b[j] / right[j].sum())
+            def answer(i: int, *out: int, a: np.ndarray = a, b: np.ndarray = b, say: Any = say) -> np.ndarray:
+                return np.asarray(say(a, b, np.setdiff1d(np.arange(n), out), i))
 
-        answers = np.array([answer(i, (i,)) for i in range(n)])
-        others = np.array([answer(i, (i, shown[i])) for i in range(n)]) - answers.mean(0)
-        answers -= answers.mean(0)
-        said = np.einsum("ij,ij->i", answers, b - b.mean(0)) / np.sqrt(
-            np.einsum("ij,jk,ik->i", answers, spread, answers)
-        )
-        against = np.einsum("ij,ij->i", others, (b - b.mean(0))[shown])
-        against /= np.sqrt(np.einsum("ij,jk,ik->i", others, spread, others))
-        own += said / against.std()
-        control[np.arange(n) if a is x else shown] += against / against.std()
+            answers = np.array([answer(i, i) for i in range(n)])
+            others = np.array([answer(i, i, shown[i]) for i in range(n)]) - answers.mean(0)
+            answers -= answers.mean(0)
+            observed.append((answers * each).sum(1) / np.sqrt(np.einsum("ij,jk,ik->i", answers, spread, answers)))
+            against = (others * each[shown]).sum(1) / np.sqrt(np.einsum("ij,jk,ik->i", others, spread, others))
+            null.append(against if a is x else against[np.argsort(shown)])
     group = np.arange(n)
     found = _Question(x, t, group, group, TAU).ask(group, pairs, group, right)
-    np.testing.assert_allclose(found[0], own, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(found[1], control, rtol=1e-3, atol=1e-3)
+    own, control = np.array(observed), np.array(null)
+    own, control = own / control.std(1, keepdims=True), control / control.std(1, keepdims=True)
+    apart = np.maximum(own.mean(1) - control.mean(1), 0)
+    weight = np.maximum(np.linalg.solve(np.cov(control) + 0.1 * np.eye(4), apart), 0)
+    np.testing.assert_allclose(found[0], weight @ own / (weight @ control).std(), rtol=1e-3, atol=2e-3)
+    np.testing.assert_allclose(found[1], weight @ control / (weight @ control).std(), rtol=1e-3, atol=2e-3)
+
+
+def test_what_neighbours_do_not_see_a_regression_does() -> None:
+    """What images differ in most, and so who is near, says nothing about their captions."""
+    rng = np.random.default_rng(0)
+    told, untold = rng.normal(size=(1500, 20)), 4 * rng.normal(size=(1500, 10))
+    images = unit(np.concatenate([told, untold], axis=1))
+    texts = unit(told @ rng.normal(size=(20, 16)) + 0.5 * rng.normal(size=(1500, 16)))
+    order = np.arange(1500)
+    order[:600] = np.roll(order[:600], 1)
+    found = ask(images, texts[order])
+    assert roc_auc_score(order == np.arange(1500), found.observed) > 0.95
+    assert abs(found.wrong - 0.4) < 0.05
 
 
 @pytest.mark.parametrize("tau", [0.15, 3.0, 10.0])

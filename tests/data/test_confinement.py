@@ -50,7 +50,7 @@ def test_urls_are_refused(url: str, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../outside.png", "leaving.png", "up/outside.png", "/etc/passwd", "a/../../outside.png", "circle", "a\0b"]
+    "path", ["../outside.png", "leaving.png", "up/outside.png", "/etc/passwd", "a/../../outside.png", "a\0b"]
 )
 def test_paths_that_leave_the_root_are_refused(path: str, root: Path) -> None:
     with pytest.raises(DataError, match=r"leaves the image root|not valid"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,23 @@ def test_a_frame_of_pictures_is_read_as_a_dict_of_them(dataset: datasets.Dataset
 def test_what_holds_no_pairs_is_refused_with_what_to_give(data: Any, said: str) -> None:
     with pytest.raises(DataError, match=said):
         load_pairs(data)
+
+
+def test_errors_speak_of_the_object_and_of_parameters(tmp_path: Path) -> None:
+    for data, said, options in (
+        ({"text": ["a"]}, "the dict has no column of images or vectors; name one with image_column (", {}),
+        (pd.DataFrame({"image": [b"x"]}), "the DataFrame has no column of captions; name one with text_column", {}),
+        ([{"image": b"x", "caption": "a"}], "the list has no column 'nope'", {"text_column": "nope"}),
+        ({"url": ["http://x/y.png"], "caption": ["a"]}, "the images of the dict are URLs", {}),
+        (
+            pa.table({"image": [b"x"], "caption": ["a"]}),
+            "goes with CSV, TSV and .txt, and the Table",
+            {"encoding": "utf-8"},
+        ),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)) as caught:
+            load_pairs(data, **options)
+        assert "cache" not in str(caught.value) and "--image" not in str(caught.value)
 
 
 def test_image_paths_of_a_frame_are_relative_to_the_working_directory(

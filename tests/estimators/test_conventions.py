@@ -16,8 +16,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import estimator_checks, get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from cleanpairs import Auto, ClipScore, InfoNCE
-from cleanpairs.core.errors import ConfigError
+from cleanpairs import Auto, ClipScore, InfoNCE, load_pairs
+from cleanpairs.core.errors import ConfigError, DataError
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 16, "epochs": 3, "eval_group_size": 16, "device": "cpu",
@@ -68,6 +68,21 @@ def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
     assert piped.predict(frame).shape == (48,)
     found = GridSearchCV(model(random_state=0), {"dim": [8, 16]}, cv=2).fit(frame)
     assert found.best_params_["dim"] in (8, 16) and np.isfinite(found.cv_results_["mean_test_score"]).all()
+    pairs = load_pairs(frame)
+    again = GridSearchCV(model(random_state=0), {"dim": [8, 16]}, cv=2).fit(pairs)
+    np.testing.assert_allclose(again.cv_results_["mean_test_score"], found.cv_results_["mean_test_score"], atol=1e-6)
+    assert pairs[3].keys == [pairs.keys[3]] and pairs[-2:].keys == pairs.keys[-2:]
+
+
+def test_what_is_not_fitted_or_has_no_truth_says_so(frame: pd.DataFrame) -> None:
+    for method in ("predict", "decision_function", "transform", "score"):
+        with pytest.raises(NotFittedError):
+            getattr(model(), method)(frame)
+    with pytest.raises(ConfigError, match="among 48 pairs; found 48 values, 0 of them mismatched"):
+        model(random_state=0).fit(frame).score(frame, np.zeros(48))
+    row = {"caption": "a cat", "image_features": [0.5] * 8}  # as Dataset.map gives it, without batched=True
+    with pytest.raises(DataError, match="batched=True"):
+        load_pairs(row)
 
 
 @pytest.mark.parametrize("kind", [Auto, ClipScore])

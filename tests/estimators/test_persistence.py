@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -127,6 +128,14 @@ def test_another_method_is_said(saved: Path, tmp_path: Path) -> None:
     file.write_text("x")
     with pytest.raises(DataError, match="file"):
         load_estimator(file)
+
+
+def test_a_run_directory_is_its_model(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(DataError, match=r"/model is no model.*config\.json is missing"):
+        InfoNCE.from_pretrained(tmp_path)
+    shutil.copytree(saved, tmp_path / "model")
+    assert InfoNCE.from_pretrained(tmp_path).threshold_ == InfoNCE.from_pretrained(saved).threshold_
 
 
 def test_loading_leaves_the_callers_random_state_alone(saved: Path) -> None:

@@ -61,6 +61,14 @@ def test_foreign_words_are_named_and_own_words_are_not() -> None:
     assert len(lacking) > 0.9 * wrong.sum() and np.mean(lacking) >= 0.95
 
 
+def test_words_of_any_sentence_are_no_evidence_however_often_they_go_with_a_topic() -> None:
+    pairs, topic, wrong = corpus()
+    often = np.random.default_rng(3).random(N) < np.where(topic == 0, 0.7, 0.4)
+    captions = [f"{c} of" if o else c for c, o in zip(pairs.captions, often, strict=True)]
+    found = explainer(replace(pairs, captions=captions), wrong).explain(range(N))
+    assert "of" not in {word for e in found for word in (*e.unsupported, *e.expected)}
+
+
 def test_scripts_without_spaces_have_words_of_two_characters() -> None:
     chinese = dict(zip("sand waves sea surf shell".split(), ("沙滩", "浪花", "大海", "冲浪", "贝壳"), strict=True))
     chinese |= dict(zip("stove pan cook plate oven".split(), ("炉灶", "煎锅", "烹饪", "盘子", "烤箱"), strict=True))

@@ -162,7 +162,9 @@ def test_a_fitted_model_judges_a_captioning_model(tmp_path: Path) -> None:
     tiny.save_vit_gpt2(tmp_path / "model")
     rng = np.random.default_rng(0)
     images = [png(list(COLOURS)[i % 3], 16 + i) for i in range(30)]
-    captions = [f"{list(COLOURS)[i % 3]} {w}" for i, w in enumerate(rng.choice(["cat", "dog", "boat"], 30))]
+    captions = [
+        f"a photo of the {list(COLOURS)[i % 3]} {w} and" for i, w in enumerate(rng.choice(["cat", "dog", "boat"], 30))
+    ]
     captions[:9] = captions[1:9] + captions[:1]
     pairs = Pairs.from_arrays(captions, images=images)
     model = CRCL(

@@ -498,7 +498,7 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     assert "undetermined how many of the repairs are right" in str(plausible.summary())
     unlikely = corpus.plan(repairs="probable", evidence=Sure(corpus, 0.4, 0.3))
     assert unlikely.summary().repaired == 0
-    assert "no candidate is likelier right than the least confidence" in columns(unlikely)["reason"]
+    assert "no candidate is likely enough to be right" in columns(unlikely)["reason"]
 
 
 def truth_of(plan: RepairPlan, corpus: Corpus) -> np.ndarray:

@@ -18,6 +18,10 @@ LOOKS = {"sea": "dog, paws", "kitchen": "shirt, sleeves", "road": "snow, skis"}
 FLAGGED, N = 90, 200
 
 
+def _quoted(caption: str) -> str:
+    return ", ".join(f"“{word}”" for word in caption.split()[3:])
+
+
 def made() -> tuple[Pairs, list[str | None]]:
     """200 pairs, of which the first 90 are flagged: 40, 30 and 20 of three topics with three looks; sentences."""
     rng = np.random.default_rng(0)
@@ -26,8 +30,26 @@ def made() -> tuple[Pairs, list[str | None]]:
     why: list[str | None] = [None] * N
     for i, t in enumerate(topic[:FLAGGED]):
         first, second = LOOKS[t].split(", ")
-        why[i] = f"captions of similar images say “{first}”, “{second}”; hardly any of them says “the”"
+        why[i] = f"captions of similar images say “{first}”, “{second}”; hardly any of them says {_quoted(captions[i])}"
     return Pairs.from_arrays(captions, image_vectors=rng.normal(size=(N, 4))), why
+
+
+def test_no_group_is_named_by_a_word_that_no_sentence_names() -> None:
+    pairs, why = made()
+    captions = [f"{c} at" if 40 <= i < 70 else c for i, c in enumerate(pairs.captions)]
+    found = clusters(pairs.with_captions(captions), outcome(FLAGGED), Pictures(pairs), why)
+    assert len(found) == 3 and not [g.title for g in found if " at" in g.title]
+
+
+def test_chinese_groups_are_named_by_two_characters() -> None:
+    pairs, _ = made()
+    places = ["沙滩大海", "炉灶煎锅", "街道汽车"]
+    topic = [0] * 40 + [1] * 30 + [2] * 20 + [0] * (N - FLAGGED)
+    captions = [f"照片里有{places[t]}，第{i % 7}张很好看" for i, t in enumerate(topic)]
+    found = clusters(pairs.with_captions(captions), outcome(FLAGGED), Pictures(pairs), [None] * N)
+    said = [set(g.title.split("captions say ")[1].split(", ")) for g in found]
+    assert all(any(word in places[k] for word in words) for k, words in enumerate(said))
+    assert {len(word) for words in said for word in words} == {2}
 
 
 def outcome(flagged: int) -> Outcome:

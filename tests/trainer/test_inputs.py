@@ -101,5 +101,5 @@ def test_a_method_that_needs_the_whole_graph_is_refused_in_pieces(micro: int | N
     if micro is None:
         assert len(fit().history) == 1
         return
-    with pytest.raises(ConfigError, match="without --micro-batch"):
+    with pytest.raises(ConfigError, match="without micro_batch"):
         fit()

@@ -179,7 +179,8 @@ def is_public(address: str) -> bool:
     if (int(ip) >> 32) & 0xFDFFFFFF == 0x5EFE:  # ISATAP
         inner.append(ipaddress.IPv4Address(int(ip) & _LAST_32))
     embedded = all(is_public(str(v4)) for v4 in inner if v4 is not None)
-    return ip in _UNICAST and ip.is_global and embedded and ip not in _DOCUMENTATION
+    of_internet = ip.is_global or ip.sixtofour is not None  # 6to4 is none to Python 3.13, whatever it embeds
+    return ip in _UNICAST and of_internet and embedded and ip not in _DOCUMENTATION
 
 
 def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
