@@ -172,7 +172,7 @@ def _first_captions(source: Source) -> list[str]:
     """Some thousand captions of a source; none where it has none."""
     found: list[str] = []
     for table in iter_tables(source, SAMPLE, [source.columns["text"]]) if "text" in source.columns else ():
-        cells = texts_of(table.column(0), len(table))
+        cells = texts_of(table.column(0))
         found += [t for cell in cells for t in (cell if isinstance(cell, list) else [cell]) if isinstance(t, str)]
         if len(found) >= SAMPLE:
             break

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Pipe
 from typing import Any, Self
 
 import numpy as np
@@ -234,26 +233,19 @@ class _Worker:
             }
         ).encode()  # fmt: skip
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._pipe, theirs = Pipe()
         try:
-            self._process = children.start(
+            self._process, self._pipe = children.start_connected(
                 "from cleanpairs.data.decode_worker import main; main()",
-                str(theirs.fileno()),
-                keep=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=self._said,
                 env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
         except OSError as error:
             self._said.close()
-            self._pipe.close()
             raise ResourceError(
                 f"no process can be started to decode images ({error}): free memory or processes, or set "
                 "CLEANPAIRS_DECODE_WORKERS=0 to decode without"
             ) from error
-        finally:
-            theirs.close()
 
     def start(self) -> None:
         """Tell it what to make of images, and wait until it can."""

@@ -33,7 +33,8 @@ from cleanpairs.data.noise_kinds import (
 from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
-from cleanpairs.data.writing import ParquetSink
+from cleanpairs.data.writing import write_tables
+from cleanpairs.ops.columns import replace_values
 
 TRUTH = ("true_mismatch", "true_key")
 
@@ -210,12 +211,7 @@ def corrupt(
             _write_research(corrupted, Path(pairs.source.paths[0]), folder)
         return noise
     with staged_file(out, overwrite=overwrite, inputs=pairs.source.inputs) as file:
-        tables = _corrupted_tables(pairs, corrupted, noise)
-        first = next(tables)
-        with ParquetSink(file, first.schema) as sink:
-            sink.write(first)
-            for table in tables:
-                sink.write(table)
+        write_tables(file, _corrupted_tables(pairs, corrupted, noise))
     return noise
 
 
@@ -232,8 +228,7 @@ def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:
     truth = pa.table(
         {"pair_id": corrupted.pair_id, "true_mismatch": corrupted.true_mismatch, "true_key": corrupted.true_key}
     )
-    with ParquetSink(folder / f"{split}_truth.parquet", truth.schema) as sink:
-        sink.write(truth)
+    write_tables(folder / f"{split}_truth.parquet", [truth])
 
 
 def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[pa.Table]:
@@ -267,20 +262,9 @@ def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[
         for name, cells in replaced.items():
             field, at = table.schema.field(name), table.schema.get_field_index(name)
             field = field.with_nullable(field.nullable or any(cell is None for cell in cells))
-            table = table.set_column(at, field, _with_cells(table[name], changed, cells))
+            table = table.set_column(at, field, replace_values(table[name], changed, pa.array(cells, field.type)))
         list_of = pa.list_ if pairs.source.explicit_lists else (lambda kind: kind)
         table = table.append_column(TRUTH[0], pa.array(columns[1], list_of(pa.bool_())))
         table = table.append_column(TRUTH[1], pa.array(columns[2], list_of(pa.string())))
         yield table
         first += len(table)
-
-
-def _with_cells(column: pa.ChunkedArray, rows: np.ndarray, cells: list[Any]) -> pa.ChunkedArray:
-    """The column with ``cells[k]`` at the k-th of the sorted ``rows``; by slices: views have no kernel that takes."""
-    old, parts, start = column.combine_chunks(), [], 0
-    old = pa.concat_arrays(old.chunks) if isinstance(old, pa.ChunkedArray) else old
-    fresh = pa.array(cells, old.type)
-    for k, r in enumerate(rows.tolist()):
-        parts += [old.slice(start, r - start), fresh.slice(k, 1)]
-        start = r + 1
-    return pa.chunked_array([*parts, old.slice(start)], old.type)

@@ -16,7 +16,7 @@ from cleanpairs.core.limits import whole
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
-from cleanpairs.ops.columns import filtered, is_list, taken
+from cleanpairs.ops.columns import filtered, grouped, is_list, taken
 
 
 @dataclass(frozen=True)
@@ -135,27 +135,11 @@ def finite_rows(array: np.ndarray) -> np.ndarray:
     return np.ones(len(array), bool) if there.all() else np.asarray(there.all(axis=axes))
 
 
-def _cells(column: pa.Array | None, rows: int) -> list[Any]:
-    return [None] * rows if column is None else column.to_pylist()
-
-
-def texts_of(column: pa.Array | None, rows: int) -> list[Any]:
-    """As :func:`_cells`, but a text that is not UTF-8 comes back as its bytes: Parquet does not promise that it is."""
-    try:
-        return _cells(column, rows)
-    except UnicodeDecodeError:
-        assert column is not None
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        raw = column.cast(pa.list_(pa.binary()) if is_list(column.type) else pa.binary())
-        return [[_decoded(t) for t in cell] if isinstance(cell, list) else _decoded(cell) for cell in raw.to_pylist()]
-
-
-def _decoded(raw: bytes | None) -> str | bytes | None:
-    try:
-        return None if raw is None else raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw
+def texts_of(column: pa.Array) -> list[Any]:
+    """The texts of a column, or its lists of texts; see :func:`_readable`."""
+    if is_list(column.type):
+        return list(grouped(_readable(column.flatten())[0], np.maximum(_lengths(column), 0)).to_pylist())
+    return list(_readable(column)[0].to_pylist())
 
 
 def convert(
@@ -204,7 +188,8 @@ def convert(
         captions = pa.nulls(n, pa.string()).fill_null("")
     _fill_pairs(out, captions, keys, row_faults, first_row)
     if "true_mismatch" in batch.schema.names:
-        truth = column("true_mismatch").to_pylist(), texts_of(column("true_key"), n)  # type: ignore[union-attr]
+        keys = column("true_key")
+        truth = column("true_mismatch").to_pylist(), [None] * n if keys is None else texts_of(keys)  # type: ignore[union-attr]
         own = [tuple(_nth(cells[i], k) for cells in truth) for i, k in zip(out.row, out.position, strict=True)]
         out.true_mismatch = [bool(mismatch) for mismatch, _ in own]
         out.true_key = [str(key or "") for _, key in own]
@@ -262,9 +247,9 @@ def _readable(column: pa.Array) -> tuple[pa.Array, list[int]]:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        cells = [_decoded(raw) for raw in column.cast(pa.binary()).to_pylist()]
-        spoilt = [i for i, cell in enumerate(cells) if isinstance(cell, bytes)]
-        texts = [cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell for cell in cells]
+        cells = column.cast(pa.binary()).to_pylist()
+        texts = [None if cell is None else cell.decode("utf-8", "replace") for cell in cells]
+        spoilt = [i for i, (cell, text) in enumerate(zip(cells, texts, strict=True)) if cell and cell != text.encode()]
         return pa.array(texts, pa.string()), spoilt
     return column, []
 

@@ -7,7 +7,6 @@ or whose file is missing or of another size, counts for nothing: that partition 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,7 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from cleanpairs.core.errors import OutputError, OutputExistsError
+from cleanpairs.core.regular import writing
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.locks import hold
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Engine, Finished, Work
 
@@ -55,7 +56,8 @@ def run_partitions(
     """
     name = hashlib.sha256(json.dumps([job, [asdict(p) for p in partitions]]).encode()).hexdigest()
     total = sum(p.rows for p in partitions)
-    with _locked(folder):
+    claim_folder(folder)
+    with hold([folder]):
         done = _begin(folder, name, overwrite)
         done = {p.number: done[p.number] for p in partitions if p.number in done}
         left = [p for p in partitions if p.number not in done]
@@ -77,7 +79,7 @@ def claim_folder(folder: Path) -> None:
 
     Raises OutputExistsError: somebody else's files are in it; OutputError: it cannot be made.
     """
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / LOCK).exists() and (theirs := next(folder.iterdir(), None)) is not None:
             raise OutputExistsError(
@@ -85,10 +87,6 @@ def claim_folder(folder: Path) -> None:
                 "parts; move it away, or name another output"
             )
         (folder / LOCK).touch(mode=0o600)
-    except OutputExistsError:
-        raise
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 def remove_job(folder: Path) -> None:
@@ -124,33 +122,14 @@ def _writing(folder: Path) -> Iterator[None]:
         raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """The folder, made, and held against a second process that would do the same job."""
-    claim_folder(folder)
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OutputExistsError(
-                f"{folder} belongs to a job that is running: wait, or name another output"
-            ) from error
-        yield
-    finally:
-        os.close(lock)
-
-
 def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
     """The partitions that are finished, by number; the manifest is there afterwards, and whole."""
     manifest = folder / MANIFEST
     lines = _lines(manifest)
     if lines and lines[0].get("job") == name:
         done = [Finished(**line) for line in lines[1:] if line.keys() == {"number", "bytes", "facts"}]
-        kept = {f.number: f for f in done if _size(folder / Partition(f.number, 0, 0).name) == f.bytes}
+        sizes = {path.name: path.stat().st_size for path in _parts(folder)}
+        kept = {f.number: f for f in done if sizes.get(Partition(f.number, 0, 0).name) == f.bytes}
     elif manifest.exists() and not overwrite:
         raise OutputExistsError(
             f"{folder} holds parts of another job (other data, another model or version): remove it, or give "
@@ -188,10 +167,3 @@ def _lines(path: Path) -> list[dict[str, Any]]:
             break
         found.append(value)
     return found
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return -1
