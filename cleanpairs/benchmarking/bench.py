@@ -108,9 +108,8 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     needs something that is not there, is logged with its reason and tried again by the next call. ``progress`` is told
     by ``note(text)``, ``step(done, total, loss)`` and ``cell(at, total, row, done_before=)``.
 
-    Raises ConfigError: an unknown method or setting; no noise; a method that was named and lacks what it needs;
-    DataError: data or a noise file that cannot be used; OutputExistsError: another benchmark writes to the directory;
-    CleanpairsError: not one cell has a result: the first cell's error.
+    Raises CleanpairsError: settings, data or noise that cannot be used; another benchmark writes to the directory; not
+    one cell has a result: the first cell's error.
     """
     if bench.seeds < 1:
         raise ConfigError(f"a benchmark needs at least 1 seed, found {bench.seeds}")

@@ -103,9 +103,7 @@ def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict
     """How good are the new captions that ``model.rematch`` plans?
 
     A new caption is right when it belongs to the pair's own image, or has the same text as one that does, and its words
-    are its own: one into which noise has mixed others is right nowhere.
-
-    Returns dict: ``repaired``: pairs with a new caption; ``repair_precision``: share of these that is right;
+    are its own. ``repaired``: pairs with a new caption; ``repair_precision``: share of these that is right;
     ``repair_random``: the share if each had got the caption of any flagged pair; ``corrupted_restored``: share of all
     mismatched pairs that have got a right caption.
     """

@@ -53,14 +53,10 @@ def load_splits(
     limit: int | None = None,
     **columns: Any,
 ) -> Splits:
-    """Clean training pairs, and the splits that belong to them.
+    """Clean training pairs, and the splits that belong to them; ``columns``: see :func:`cleanpairs.load_pairs`.
 
-    - ``data``: Parquet or a directory in the research layout. ``dev`` (``val``) and ``test`` of such a directory, and
-      ``NAME_val.parquet`` and ``NAME_test.parquet`` beside ``NAME_train.parquet``, are taken if they are there
-    - ``val``, ``test``: in place of what would be found
-    - ``limit``: only the first rows of the training pairs
-    - ``**columns``: see :func:`cleanpairs.load_pairs`
-
+    ``val``, ``test``: in place of what is found: ``dev`` (``val``) and ``test`` of a directory in the research layout,
+    ``NAME_val.parquet`` and ``NAME_test.parquet`` beside ``NAME_train.parquet``. ``limit``: of the training rows.
     Raises DataError: data that cannot be read, or that is mismatched already.
     """
     split = columns.pop("split", None)

@@ -119,17 +119,14 @@ def fit_run(
     """Fit ``recipe`` on its data and leave a run directory.
 
     - ``out``: the run directory; else the recipe's, else ``runs/<date>-<method>-<data>``
-    - ``resume``: go on with the run of that directory, from its checkpoint; ConfigError where there is no run. One that
-      was stopped before its first checkpoint begins anew
+    - ``resume``: go on with the run there; one that was stopped before its first checkpoint begins anew
     - ``latest``: let ``runs/latest`` point to the run
-    - ``noise_file``: a permutation over the captions of the data, applied to them in memory before the training: see
-      :func:`cleanpairs.data.noise.load_noise_file`. Which pairs it wrongs is written into the run's info and judged by,
-      and not told to the method. A resumed run keeps its own
-    - ``backbone_named``: the backbone was named in this call: it is an error where none is trained
+    - ``noise_file``: a permutation that wrongs the captions in memory (:func:`cleanpairs.data.noise.load_noise_file`).
+      Which pairs, is in the run's info and judged by, and not told to the method. A resumed run keeps its own
+    - ``backbone_named``: the backbone was named in this call: ConfigError where vectors or an encoder take its place
 
-    Raises ConfigError: a backbone was named, and vectors of both sides, or an encoder, take its place; CleanpairsError:
-    as :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that exists; KeyboardInterrupt: on
-    SIGINT, SIGTERM or SIGHUP, with the state saved.
+    Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that
+    exists; KeyboardInterrupt: on SIGINT, SIGTERM or SIGHUP, with the state saved.
     Of several processes (torchrun) all train, and the first one alone writes and reports.
     """
     estimator: PairScorer = recipe.estimator()

@@ -40,9 +40,8 @@ class ScorePairs:
 
     - ``run``: a run directory, or that of a saved model; every machine must see it
     - ``image_column``, ``text_column``: of the image vectors and of the captions; found by their usual names if not
-      given. A model of caption vectors takes those of the column ``text_features``
-    - ``threads``: of PyTorch and Arrow in the process that calls. Scores are the same to the last bit with as many
-      threads
+      given
+    - ``threads``: of PyTorch and Arrow in this process; with as many, scores are the same to the last bit
 
     Raises DataError: there is no model in ``run``, or it is damaged; ConfigError: the model scores no vectors.
     """
@@ -64,14 +63,12 @@ class ScorePairs:
             )
 
     def __call__(self, batch: Any) -> Any:
-        """The batch with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and ``reason`` (string).
+        """``batch``, a pyarrow Table or a dict of arrays, with the columns ``correspondence`` (float32),
+        ``is_mismatch`` (bool) and ``reason`` (string).
 
-        - ``batch`` pyarrow Table, or dict of str to array: of n rows, one caption each
-
-        Returns the like of ``batch``: a row that cannot be scored says why in ``reason``, which is null (None)
-        otherwise. Its other two are null in a table; in arrays they are NaN and False.
-        Raises DataError: columns are missing or of the wrong kind, captions come as lists, or a column has the name of
-        a new one.
+        A row that cannot be scored says why in ``reason``, which is null (None) otherwise. Its other two are null in a
+        table; in arrays they are NaN and False.
+        Raises DataError: columns are missing, of the wrong kind, hold lists of captions, or have the name of a new one.
         """
         if isinstance(batch, dict):
             return self._arrays(batch)

@@ -136,11 +136,10 @@ def score_stream(
     - ``data``: anything that :func:`cleanpairs.load_pairs` reads; ``columns`` are its options
     - ``engine``, ``workers``, ``address``: who does the work; see :func:`cleanpairs.engine.make_engine`
     - ``progress``: ``progress(rows done, rows in all)`` now and then
-    - ``max_unknown``: share of the words that the model may not know
+    - ``max_unknown``: share of the words that the model may not know; RefusedError beyond it
 
-    Raises RefusedError: it knows fewer; DataError: the data cannot be read, or its vectors have another size than the
-    model's; OutputExistsError: ``out`` exists and ``overwrite`` is not given, or ``OUT.parts`` holds parts of another
-    job; ConfigError: the engine cannot be used, or the input cannot be divided among several workers.
+    Raises CleanpairsError: the data cannot be read or divided, or does not fit the model; ``out`` exists, or
+    ``OUT.parts`` holds another job's.
     """
     driver = make_engine(engine, workers=workers, address=address)
     fitted = load_estimator(Path(model)) if isinstance(model, (str, Path)) else model

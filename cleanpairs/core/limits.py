@@ -90,13 +90,11 @@ LEAST_MEMORY = 2**30  # below it torch itself does not start
 
 
 def cap_memory(size: str | None = None) -> int | None:
-    """Let this process, and each that it starts, take so much memory and no more: bytes, or None where there is no cap.
+    """Let this process, and each that it starts, take so many bytes (``size``, like ``8GB``; CLEANPAIRS_MEMORY when
+    None) and no more; None where there is no cap.
 
-    The cap is on private memory (RLIMIT_DATA): what is mapped from files, like cached features, does not count, nor
-    does a GPU's. Beyond it there is a MemoryError, which the command line ends with code 6.
-
-    ``size``: like ``8GB``; CLEANPAIRS_MEMORY when None.
-    Raises ConfigError: it is no size, or one below 1 GiB.
+    The cap is on private memory (RLIMIT_DATA): what is mapped from files does not count, nor does a GPU's. Beyond it
+    there is a MemoryError. Raises ConfigError: it is no size, or one below 1 GiB.
     """
     entry = LIMITS["memory"]
     if size is not None:

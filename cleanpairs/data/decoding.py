@@ -45,9 +45,8 @@ class Preparation:
     """What is made of a decoded image.
 
     ``target``: "module:function", called as ``function(image, **settings)`` with an RGB image of Pillow, of which it
-    makes an array of uint8 with up to three dimensions; its module should be light, for each worker imports it.
-    ``settings``: JSON. ``about``: see :func:`cleanpairs.data.read_image`. ``ahead``: batches that are prepared while
-    one is in use, which is memory.
+    makes uint8 of up to three dimensions; each worker imports its module. ``settings``: JSON. ``about``: see
+    :func:`cleanpairs.data.read_image`. ``ahead``: batches that are prepared while one is in use.
     """
 
     target: str
@@ -103,9 +102,8 @@ def workers_for(n: int) -> int:
 class Decoder:
     """Decodes batches of encoded images, ahead of their use. A context manager: its processes end with it.
 
-    ``workers``: processes; 0 decodes in this one. See :func:`workers_for`. ``seconds``: for one image;
-    CLEANPAIRS_DECODE_SECONDS, or 20, when None. Not held without workers. ``memory``: bytes of a worker (RLIMIT_DATA);
-    CLEANPAIRS_DECODE_MEMORY, or 2 GiB, when None. Not held without workers.
+    ``workers``: processes; 0 decodes in this one, without the limits of an image: ``seconds``
+    (CLEANPAIRS_DECODE_SECONDS when None) and ``memory`` of a worker in bytes (CLEANPAIRS_DECODE_MEMORY).
     Raises ResourceError: while decoding: no process can be started.
     """
 

@@ -90,12 +90,8 @@ def filtered(pairs: Pairs, drop: str = "all") -> dict[str, np.ndarray]:
 
 
 def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) -> dict[int, str]:
-    """Why filters set pairs aside: pair_id -> a reason that begins with :data:`PREFIX`, of the first filter that does.
-
-    Nothing by a filter that finds more than half of the pairs.
-
-    - ``drop``: see :func:`chosen_filters`
-    - ``pictures``: whether pictures may be decoded, as ``blank`` asks for
+    """Why filters set pairs aside: pair_id -> a reason that begins with :data:`PREFIX`, of the first filter that does;
+    nothing by one that finds more than half of the pairs. ``pictures``: whether they may be decoded, as ``blank`` asks.
     """
     reasons: dict[int, str] = {}
     for name, setting in chosen_filters(drop).items():

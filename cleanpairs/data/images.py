@@ -194,14 +194,11 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
 
 
 def read_image(data: bytes, *, max_pixels: int | None = None, about: int | None = None) -> Any:
-    """Decode an image to RGB, upright, on white where it is transparent.
+    """Decode an image to RGB (PIL.Image.Image), upright, on white where it is transparent.
 
-    - ``data``: JPEG, PNG, WebP, GIF (first frame), BMP or TIFF
-    - ``max_pixels``: larger images are refused before they are decoded; CLEANPAIRS_MAX_PIXELS, or 64 million, when
-      None. So are files of more bytes than CLEANPAIRS_MAX_IMAGE_BYTES, or 64 MiB
-    - ``about``: a side in pixels that is enough: a JPEG is then decoded at an eighth, a quarter or half of its size
-
-    Returns PIL.Image.Image, mode RGB.
+    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP or TIFF. ``max_pixels``: refused above it, before it is decoded;
+    CLEANPAIRS_MAX_PIXELS when None. ``about``: a side in pixels that is enough: a JPEG is then decoded at an eighth, a
+    quarter or half of its size.
     Raises DataError: it cannot be decoded, whole, within the limits; with the reason.
     """
     from PIL import Image, ImageOps

@@ -122,13 +122,10 @@ class Inspection:
 
 
 def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: str | None = None) -> Inspection:
-    """Look at an input.
+    """Look at an input, and show ``rows`` pairs.
 
-    - ``rows``: pairs to show
-    - ``decode`` {"all", "sample", "none"}: images to decode: all, 1,000 spread evenly, or none
-    - ``filters``: filters to count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are
-      looked at
-
+    ``decode`` {"all", "sample", "none"}: images to decode: all, 1,000 spread evenly, or none; ``filters``: those to
+    count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are looked at.
     Raises DataError: the input cannot be read again.
     """
     source = pairs.source

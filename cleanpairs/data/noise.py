@@ -41,11 +41,11 @@ TRUTH = ("true_mismatch", "true_key")
 
 @dataclass(frozen=True)
 class Noise:
-    """What every pair shows, and who is mismatched by it.
+    """What every pair shows, and who is mismatched (N,) bool by it.
 
-    ``permutation`` (N,) int64: pair i now shows the caption of pair permutation[i]; with the kinds ``collapse`` and
-    ``shift`` a caption may be shown more than once, or no more. ``mismatched`` (N,) bool. ``rewritten``: pair id to
-    a caption that is another text than any that there was; all of these pairs are mismatched.
+    ``permutation`` (N,) int64: pair i now shows the caption of pair permutation[i]; by ``collapse`` and ``shift`` a
+    caption may be shown more than once, or no more. ``rewritten``: pair id to a text that there was not; all these are
+    mismatched.
     """
 
     permutation: np.ndarray
@@ -80,11 +80,9 @@ def inject_noise(
     """Choose, and permute or rewrite; nothing is changed yet, see :func:`apply_noise`.
 
     - ``rate`` float in [0, 1]: share of the units that are chosen. Reached is mostly less, see ``mismatched``
-    - ``per`` {"caption", "image"}: what is a unit of uniform noise. For the other kinds it is a caption, but an image
-      for ``shift``
+    - ``per`` {"caption", "image"}: what is a unit of uniform noise; of other kinds a caption, of ``shift`` an image
     - ``kind``: how they are mismatched; a text as :meth:`NoiseKind.parse` takes it
-    - ``groups`` (N,) int: category of each pair for ``within`` in place of the input's column, for pairs that were made
-      in memory; negative: none
+    - ``groups`` (N,) int: category of each pair for ``within``, in place of the input's column; negative: none
 
     Raises ConfigError: a rate, unit or kind that does not exist; a column that the input has not got.
     """
@@ -138,12 +136,9 @@ def _uniform(pairs: Pairs, rate: float, per: str, seed: int) -> Noise:
 def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -> np.ndarray:
     """A research noise file as a permutation (n,) over the captions: pair i shows the caption of pair permutation[i].
 
-    Two forms, both ``.npy`` of n whole numbers: a permutation of the captions, taken as it is; and, for images
-    with several captions (NCR's files for Flickr30K and MS-COCO), the image that each caption is shown with. The latter
-    becomes the permutation that makes the same pairs of images and captions.
-
-    ``n``: number of captions; ``owner`` (n,) int64: image of each caption; without it the second form is refused.
-    Raises DataError: it is neither.
+    ``.npy`` of n whole numbers: a permutation, taken as it is; or, for images with several captions (NCR's files for
+    Flickr30K and MS-COCO), the image that each caption is shown with, which becomes the permutation that makes the same
+    pairs, by ``owner`` (n,) int64, the image of each caption. Raises DataError: it is neither.
     """
     values = read_npy(path)
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) != n:
@@ -187,14 +182,13 @@ def corrupt(
     overwrite: bool = False,
     **options: Any,
 ) -> Noise:
-    """Write a corrupted copy of ``data``, with the truth beside it.
+    """Write a corrupted copy of ``data``, any input of :func:`cleanpairs.load_pairs` with ``options``, and the truth
+    beside it.
 
-    - ``data``: any input of :func:`cleanpairs.load_pairs`, which ``options`` go to
-    - ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`; or
-    - ``noise_file``: a permutation, see :func:`load_noise_file`
-    - ``out``: Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption
-      it is); lists where the captions are lists. For an input in the research layout and an ``out`` that does not end
-      in ``.parquet``: a directory in that layout with ``{split}_truth.parquet``; its other splits are copied unharmed
+    ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`; or ``noise_file``: see :func:`load_noise_file`.
+    ``out``: Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption it
+    is); lists where the captions are lists. For the research layout and an ``out`` that does not end in ``.parquet``: a
+    directory in that layout with ``{split}_truth.parquet``; its other splits are copied unharmed.
     """
     pairs = load_pairs(data, **options)
     if pairs.true_mismatch is not None and pairs.true_mismatch.any():

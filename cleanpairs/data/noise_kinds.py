@@ -101,12 +101,11 @@ def category_codes(pairs: Pairs, column: str) -> np.ndarray:
 
 
 def choose_within(owner: np.ndarray, group: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
-    """A permutation (N,) int64 of the captions, in which captions of one group trade places.
+    """A permutation (N,) int64 of the captions, in which those of one group trade places.
 
-    - ``owner``, ``group`` (N,) int64: image and category of each pair; a negative category is none, and its pairs stay.
-      So do those whose category has no second image
-    - ``rate``: share of all N pairs that are to trade. Whoever is chosen shows the caption of another image, unless
-      most of those chosen in its category are captions of its own
+    ``owner``, ``group`` (N,) int64: image and category of each pair; of a negative category, or one without a second
+    image, pairs stay. A share ``rate`` of all N is to trade: who does shows the caption of another image, unless most
+    of those chosen in its category are its own image's.
     """
     n = len(owner)
     source = np.arange(n)

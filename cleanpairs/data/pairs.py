@@ -90,17 +90,15 @@ class Pairs:
         keys: Sequence[str] | None = None,
         precomputed_scores: Mapping[str, Sequence[float] | np.ndarray] | None = None,
     ) -> Pairs:
-        """Pairs in memory.
+        """Pairs in memory, of N captions and M images.
 
         - ``captions``: they may be left out where there are vectors of both sides
-        - ``image_vectors`` (M, D) or (M, R, D) float: precomputed vectors; ``features`` is another name of it. Or
+        - ``image_vectors`` (M, D) or (M, R, D) float (``features`` is another name of it), or ``images``: encoded ones
         - ``text_vectors`` (N, D) float: of the captions
-        - ``images``: encoded images
         - ``image_index`` (N,) int: image of each caption; by default caption i has image i
         - ``precomputed_scores`` mapping of str to (N,) float: similarities that are known already, by name
 
-        Raises DataError: neither or both of ``image_vectors`` and ``images``; neither captions nor vectors of them;
-        sizes that do not fit together.
+        Raises DataError: what is needed is missing, or sizes do not fit together.
         """
         features = image_vectors if features is None else features
         if (features is None) == (images is None):
@@ -168,9 +166,8 @@ class Pairs:
     def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> Pairs:
         """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes.
 
-        Precomputed scores are unknown (NaN) where the caption is another one; so are the text vectors, altogether,
-        unless every new caption is one of the old ones, whose vector it gets: that of pair ``of[i]`` (N,) int64, if
-        given.
+        Precomputed scores are NaN where the caption is another one. Text vectors stay only where every new caption is
+        one of the old ones: that of pair ``of[i]`` (N,) int64, if given.
         """
         captions = list(captions)
         if len(captions) != len(self):
@@ -235,10 +232,8 @@ class Pairs:
         return ~np.isin(owner * (int(text.max(initial=0)) + 1) + text[permutation], fits)
 
     def true_mismatch_mask(self, file: str | Path | None = None) -> np.ndarray:
-        """(N,) bool: which pairs are truly mismatched, from the input's column or from a file.
-
-        - ``file``: ``.npy`` with N booleans, or with a permutation over the captions; or Parquet with a column
-          ``true_mismatch``, one row a pair
+        """(N,) bool: which pairs are truly mismatched, from the input's column, or from ``file``: ``.npy`` with N
+        booleans or with a permutation over the captions, or Parquet with a column ``true_mismatch``, one row a pair.
 
         Raises DataError: no truth is known, or the file does not fit.
         """

@@ -266,9 +266,7 @@ def _regions_as_lists(frame: Any) -> Any:
 def iter_tables(
     source: Source, batch_rows: int = 512, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The input's own rows, in order, in batches; at least one, empty where there are no rows.
-
-    - ``columns`` sequence of str: only these; all by default
+    """The input's own rows, in order, in batches, at least one; only ``columns``, all by default.
 
     Raises DataError: the input cannot be read any more, or the pairs were only ever in memory.
     """

@@ -156,11 +156,10 @@ def convert(
 ) -> RowBatch:
     """Convert a batch of input rows; see :class:`RowBatch`.
 
-    - ``columns``: role -> column, as found by :func:`cleanpairs.data.columns.find_columns`
-    - ``first_row``: input row of the batch's first: names rows without a key
-    - ``shape``, ``text_shape`` (R, D, dtype): of the vectors of images and of captions, where there are any
-    - ``faults``: row of the batch -> what is wrong with it, known to the reader already
-    - ``hash_vectors``: whether the vectors' ``image_group`` is wanted, which takes some 3 microseconds a row
+    ``columns``: role -> column, as :func:`cleanpairs.data.columns.find_columns` has it; ``first_row``: names rows
+    without a key; ``shape``, ``text_shape`` (R, D, dtype): of the vectors of images and of captions, where there are
+    any; ``faults``: row -> what is wrong with it; ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a
+    row).
     """
 
     def column(name: str | None) -> pa.Array | None:

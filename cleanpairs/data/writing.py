@@ -152,14 +152,9 @@ class Sink(ABC):
 class ParquetSink(Sink):
     """Writes one Parquet file, batch by batch; used inside :func:`cleanpairs.data.atomic.staged_file`.
 
-    - ``image_feature``: note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it
-      is given
+    - ``image_feature``: note the `datasets` features in the schema's metadata; else the file has ``schema`` as it is
+      given
     - ``note``: a key in the metadata of the file, not of its schema: gone when another program writes it again
-
-    It has:
-
-    - ``rows``: written so far
-    - ``sha256``: of the file, after it is closed
 
     Raises OutputError: the file cannot be written.
     """

@@ -43,14 +43,13 @@ def run_partitions(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> list[Finished]:
-    """Do what is left of a job.
+    """Do what is left of a job: what is finished, in the order of the partitions; ``folder / partition.name`` are the
+    outputs.
 
-    - ``partitions`` sequence of Partition
     - ``folder``: of the job; made if it does not exist. On a cluster every machine must see it
     - ``job``: names everything that the outputs depend on: input, model, settings
     - ``overwrite``: start over where the folder holds another job
 
-    Returns list of Finished: in the order of the partitions; ``folder / partition.name`` are the outputs.
     Raises OutputExistsError: the folder holds another job, or one that is running; CleanpairsError: as the work and the
     engine do; run again to go on.
     """

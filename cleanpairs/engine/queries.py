@@ -75,9 +75,8 @@ class QueryWork:
 class EngineSearch:
     """Searches by ``engine``; their jobs are folders in ``folder``, one after the other, until :meth:`remove`.
 
-    A call is :func:`cleanpairs.ops.search.top_k`. Run again after a kill, with the same searches in the same order, it
-    goes on with what is left. Answers lie in ``scratch``. ``job`` names what the vectors follow from; without
-    it they are hashed, to tell whether a search that was begun is this one.
+    Run again after a kill, with the same searches in the same order, it goes on with what is left. Answers lie in
+    ``scratch``. ``job`` names what the vectors follow from; without it they are hashed.
     """
 
     folder: Path

@@ -21,11 +21,8 @@ MOST = 4  # attempts at a partition whose actors die
 class RayEngine:
     """``workers`` actors on the cluster at ``address`` ("auto": the one of this machine), or on a Ray started here.
 
-    The input and the folder of the output must have the same paths on all machines (a network filesystem). An actor
-    that dies, or whose machine does, is started again, and does its partition again. The GPUs of the cluster are shared
-    among the actors.
-
-    Raises ConfigError: Ray Data is not installed.
+    Input and output must have the same paths on all machines. An actor that dies is started again, and does its
+    partition again. The GPUs of the cluster are shared. Raises ConfigError: Ray Data is not installed.
     """
 
     remote = True  # work is always sent to other processes

@@ -98,13 +98,10 @@ def limited(threads: int) -> int:
 
 
 def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> Engine:
-    """The engine registered as ``name``.
+    """The engine registered as ``name``; ``workers``: processes at once; ``address``: of the cluster, where it has one.
 
-    - ``workers``: processes at once
-    - ``address``: of the cluster, for engines that have one
-
-    Raises ConfigError: an unknown engine, no worker, an address for an engine without a cluster, or the engine's
-    package is missing.
+    Raises ConfigError: an unknown engine, no worker, an address for an engine without a cluster, or its package is
+    missing.
     """
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, found {workers}")

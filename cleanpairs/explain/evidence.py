@@ -53,11 +53,8 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a pair is doubted, or not.
-
-    ``correspondence`` in [0, 1], NaN where quarantined; ``similar_images``, ``similar_captions``: trusted pairs;
-    ``unsupported``: words of the caption that the captions of similar images do not support; ``expected``: words that
-    these agree on, and the caption lacks; ``why``: one sentence.
+    """Why a pair is doubted, or not: trusted pairs with similar images and captions; words of the caption that those do
+    not support, and that they agree on and it lacks; one sentence. ``correspondence`` is NaN where quarantined.
     """
 
     pair_id: int
@@ -73,16 +70,12 @@ class Explanation:
 
 
 class Explainer:
-    """Explains any of N pairs by trusted ones among them: all, or a sample of :data:`BANK`.
+    """Explains any of N pairs by trusted ones among them: all, or a sample of ``bank``.
 
     Nothing is embedded before something is asked: the trusted pairs once, and then the pairs that are asked about.
-
-    - ``pairs``: N pairs
-    - ``vectors`` callable: ``vectors(rows)`` of pairs (k,): unit vectors of their images (k, d) and of their captions
-      (k, e), which need not lie in one space; a row of zeros where there is none
-    - ``correspondence`` (N,) float: NaN where a pair is quarantined
-    - ``threshold``: pairs at or above it are trusted, those below it flagged
-    - ``bank``: trusted pairs that are searched; of more, a sample
+    ``vectors(rows)`` gives unit vectors of the images (k, d) and of the captions (k, e) of pairs (k,), which need not
+    lie in one space; zeros where there is none. ``correspondence`` (N,) is NaN where a pair is quarantined; at or above
+    ``threshold`` it is trusted, below flagged.
     """
 
     def __init__(

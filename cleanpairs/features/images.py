@@ -80,11 +80,10 @@ def image_matrix(
     image_size: int | None = None,
     progress: Progress | None = None,
 ) -> ImageMatrix:
-    """All images of ``pairs`` as one matrix.
+    """All images of ``pairs`` as one matrix, by ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``.
 
-    - ``encoder``: ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``
-    - ``image_size``: side in pixels of the square that the encoder sees; the encoder's default when not given
-    - ``progress`` callable: called as ``progress(done, total)`` after each batch
+    ``image_size``: side in pixels of the square that the encoder sees; ``progress(done, total)`` is called after each
+    batch.
     """
     name = resolve_image_encoder(encoder, pairs.images.kind)
     if name == "features":

@@ -54,11 +54,11 @@ def compute_rows(
     folder: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rows:
-    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed.
+    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed; in memory where that is
+    None.
 
-    ``chunks``: ``chunks(first)`` computes from row ``first`` on, which is where an earlier chunk ended, in order;
-    ``folder``: its name must say all that determines the rows. In memory when None. ``progress``: called as
-    ``progress(done, total)`` after each chunk that was computed.
+    ``chunks(first)`` computes from row ``first`` on, in order; the name of ``folder`` must say all that determines the
+    rows; ``progress(done, total)`` is called after each chunk.
     Raises OutputError: the folder cannot be written: full disk, permissions; DataError: what is in it cannot be read.
     """
     if folder is None or n == 0:

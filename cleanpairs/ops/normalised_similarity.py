@@ -148,11 +148,10 @@ def normalised_similarity(
     """Normalised similarity (n,) float64 of n pairs; see the module's head.
 
     - ``images``, ``texts`` (n, d) float: unit vectors of one space
-    - ``image_group``, ``text_group`` (n,) int64: equal numbers are the same image, the same text; all are different
-      when None
-    - ``kind`` {"softmax", "csls"}
-    - ``tau``: temperature of "softmax": that of the model which made the vectors
-    - ``background`` Background: with which pairs they are compared; with each other when None
+    - ``image_group``, ``text_group`` (n,) int64: equal numbers are the same image, the same text; None: all are
+      different
+    - ``kind`` {"softmax", "csls"}; ``tau``: temperature of "softmax": that of the model which made the vectors
+    - ``background``: with which pairs they are compared; with each other when None
 
     Raises ValueError: an unknown kind, or arrays whose shapes do not fit.
     """

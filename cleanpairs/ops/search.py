@@ -69,11 +69,9 @@ class SearchNote:
 
 @dataclass(frozen=True)
 class TopK:
-    """The ``k`` nearest bank rows of every query, best first.
-
-    - ``scores`` (n, k) float32: inner products, falling along a row; ``-inf`` where the bank has fewer than ``k`` rows
-    - ``indices`` (n, k) int64: bank rows; ``-1`` where there is none
-    - ``note``: how they were found; None where they were not searched for here
+    """``scores`` (n, k) float32: inner products, falling along a row, ``-inf`` where the bank has fewer rows;
+    ``indices`` (n, k) int64: bank rows, ``-1`` where there is none; ``note``: how they were found, None if not searched
+    for here.
     """
 
     scores: np.ndarray
@@ -82,17 +80,13 @@ class TopK:
 
 
 def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False, scratch: Scratch = MEMORY) -> TopK:
-    """The ``k`` bank rows of largest inner product with each query.
+    """The ``k`` bank rows of largest inner product with each query; which index finds them, see the module's head.
 
-    The same input gives the same answer; which index it is found by, see the module's head.
-
-    - ``queries`` (n, d) float
-    - ``bank`` (m, d) float: may be empty
+    - ``queries`` (n, d), ``bank`` (m, d) float: the bank may be empty
     - ``k``: at least 1; where ``m < k`` the rest is padded by -1 and -inf
-    - ``exact``: never approximate, whatever the size
-    - ``scratch`` Scratch: where the answer lies
+    - ``exact``: never approximate, whatever the size; ``scratch``: where the answer lies
 
-    Raises ValueError: if ``k`` < 1, or the arrays are not two-dimensional with the same ``d``.
+    The same input gives the same answer. Raises ValueError: ``k`` < 1, or arrays that do not share ``d``.
     """
     prepared = prepare(queries, bank, k, exact=exact)
     n = len(queries)

@@ -30,8 +30,7 @@ class Bank:
     """Trusted pairs that every score is measured against.
 
     ``images``, ``texts``: embeddings of B pairs; ``image_group``, ``text_group`` (B,) int64 content hashes, no hash
-    twice; ``group_size`` pairs form one group, B is a multiple of it or less than it; ``tau`` the temperature;
-    ``model`` where the similarity is more than a dot product.
+    twice; B is a multiple of ``group_size``, or less; ``model`` where the similarity is more than a dot product.
     """
 
     images: Embeddings
@@ -65,14 +64,11 @@ class Bank:
         image_of: np.ndarray,
         text_of: np.ndarray,
     ) -> np.ndarray:
-        """Matching probability (e,) float32 of e pairs out of m images and n texts.
+        """Matching probability (e,) float32 of e pairs out of m images and n texts; ``image_of``, ``text_of`` (e,)
+        int64.
 
-        What a pair's image has in common with the bank is computed once an image, and likewise for texts, so that many
-        candidate pairs of few images and texts cost little more than their own similarity.
-
-        - ``images``, ``texts``: of m images and n texts
-        - ``image_group``, ``text_group`` (m,), (n,) int64: content hashes
-        - ``image_of``, ``text_of`` (e,) int64: image and text of each pair
+        ``image_group``, ``text_group`` (m,), (n,) int64: content hashes. What an image or a text has in common with the
+        bank is computed once: many candidate pairs of few images and texts cost little more than their own similarity.
         """
         return self.judging(images, texts, image_group, text_group, image_of, text_of)(image_of, text_of, None)
 

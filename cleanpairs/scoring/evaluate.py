@@ -147,13 +147,8 @@ def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarra
 
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
-    """Detection of mismatched pairs by low correspondence.
-
-    - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are left out
-    - ``mismatched`` (N,) bool: the truth
-    - ``threshold``: pairs below it are flagged
-
-    Returns Detection: AUROC and AP are NaN when all pairs are alike in truth.
+    """Detection of mismatched pairs by low correspondence, both (N,); NaN (quarantined) pairs are left out, pairs below
+    the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
