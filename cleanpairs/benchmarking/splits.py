@@ -66,12 +66,8 @@ def load_splits(
             f"{data} holds mismatched pairs, by its column 'true_mismatch'; a benchmark starts from clean data"
         )
     columns.pop("key_column", None)
-    notes, found = [], {}
-    for role, given in (("val", val), ("test", test)):
-        pairs, note = _split(role, given, Path(data), columns)
-        found[role] = pairs
-        notes += [note] if note else []
-    return Splits(train, found["val"], found["test"], tuple(notes))
+    found = [_split(role, given, Path(data), columns) for role, given in (("val", val), ("test", test))]
+    return Splits(train, found[0][0], found[1][0], tuple(note for _, note in found if note))
 
 
 def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, Any]) -> tuple[Pairs | None, str | None]:

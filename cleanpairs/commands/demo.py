@@ -66,7 +66,6 @@ def run_demo(
     noise: float = 0.3,
     seed: int = 0,
     images: bool = False,
-    overwrite: bool = True,
     say: Say = print,
     progress: FitProgress | None = None,
 ) -> DemoResult:
@@ -81,14 +80,14 @@ def run_demo(
     _begin(out / RESULT)
     noisy = out / "noisy.parquet"
     column: dict[str, Any] = {"image_column": "image"} if images else {}
-    truth = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=overwrite, **column)
+    truth = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=True, **column)
     corrupted, n = int(truth.mismatched.sum()), len(truth.mismatched)
     say(f"1. {n:,} clip art images with captions; the captions of {corrupted:,} are permuted -> {noisy}")
 
     pixels: dict[str, Any] = {"image_encoder": "cnn", "image_size": 64} if images else {}
     options: dict[str, Any] = {
         "train": str(noisy), "val": str(clipart_path("val")), "out": str(out / "run"), "seed": seed,
-        "overwrite": overwrite, **column, **pixels,
+        "overwrite": True, **column, **pixels,
     }  # fmt: skip
     say("2. two networks train on them, with the method auto; it does not know which are wrong")
     fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)
@@ -97,12 +96,17 @@ def run_demo(
     run = Run.open(out / "run")
     model, pairs = run.estimator(), run.load_input()
     mask = pairs.true_mismatch_mask()
-    found, flagged = _found(model, mask, say)
+    found = detection(model.correspondence_, mask, model.threshold_)
+    flagged = int((model.correspondence_ < model.threshold_).sum())
+    say(
+        f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs flagged (correspondence below {model.threshold_:g}): "
+        f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
+    )
 
     plan = model.rematch(pairs)
     plan.save(run.path / PLAN, overwrite=True)
     files: dict[str, Any] = {"dropped": out / "dropped.parquet", "ledger": out / "ledger.parquet"}
-    summary = export_pairs(pairs, plan, out / "cleaned.parquet", overwrite=overwrite, **files)
+    summary = export_pairs(pairs, plan, out / "cleaned.parquet", overwrite=True, **files)
     wrong_kept, wrong_out, repaired, right = _output(pairs, plan.table)
     say(
         f"3. mismatched pairs in the output: {mask.mean():.1%} as it came, {wrong_kept:.1%} of those "
@@ -127,21 +131,10 @@ def run_demo(
         summary=summary,
         seconds=time.perf_counter() - began,
     )
-    _write_pages(out, run, model, pairs, plan, mask, result, overwrite)
+    _write_pages(out, run, model, pairs, plan, mask, result)
     say(f"5. look at it: {out / 'report.html'}")
     say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")
     return result
-
-
-def _found(model: Any, mask: np.ndarray, say: Say) -> tuple[Detection, int]:
-    """How well the mismatched pairs are found, and how many are flagged."""
-    found = detection(model.correspondence_, mask, model.threshold_)
-    flagged = int((model.correspondence_ < model.threshold_).sum())
-    say(
-        f"   found: AUROC {found.auroc:.3f}; {flagged:,} pairs flagged (correspondence below {model.threshold_:g}): "
-        f"precision {found.precision:.2f}, recall {found.recall:.2f}, F1 {found.f1:.2f}"
-    )
-    return found, flagged
 
 
 def _retrieval(
@@ -171,11 +164,7 @@ def _begin(result: Path) -> None:
     if theirs and not ours:
         raise OutputExistsError(f"{result.parent} holds {theirs[0]}, which no demonstration wrote: name another --out")
     if not ours:
-        _write_result(result, {"demo": "running"})
-
-
-def _write_result(path: Path, values: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(values, indent=2) + "\n")
+        write_whole(result, json.dumps({"demo": "running"}) + "\n")
 
 
 def _output(pairs: Pairs, table: Any) -> tuple[float, float, int, int]:
@@ -187,7 +176,7 @@ def _output(pairs: Pairs, table: Any) -> tuple[float, float, int, int]:
 
 
 def _write_pages(
-    out: Path, run: Run, model: Any, pairs: Pairs, plan: Any, mask: np.ndarray, result: DemoResult, overwrite: bool
+    out: Path, run: Run, model: Any, pairs: Pairs, plan: Any, mask: np.ndarray, result: DemoResult
 ) -> None:
     write_report(
         out / "report.html",
@@ -206,8 +195,8 @@ def _write_pages(
             "rSum of a plain model on the cleaned data": round(result.rsum_cleaned, 1),
             "rSum of its own model, on the noisy data": round(result.rsum_own, 1),
         },
-        overwrite=overwrite,
+        overwrite=True,
     )
     if result.repaired:
-        before_after_figure(pairs, plan, out / "before_after.png", overwrite=overwrite)
-    _write_result(out / RESULT, {"demo": "complete", **result.to_dict()})
+        before_after_figure(pairs, plan, out / "before_after.png", overwrite=True)
+    write_whole(out / RESULT, json.dumps({"demo": "complete", **result.to_dict()}, indent=2) + "\n")

@@ -107,7 +107,7 @@ def _installed(*packages: str) -> dict[str, str]:
 
 
 def dependencies(wanted: list[Requirement], failed: Mapping[str, str]) -> Iterator[Check]:
-    """The core dependencies: installed, new enough, importable (``failed``: module -> error). Sound ones share a line."""
+    """The core dependencies: installed, new enough, importable, but for ``failed`` (module -> error)."""
     sound = []
     for r in wanted:
         present = _installed(r.name, *(["faiss-gpu-cu12"] if r.name == "faiss-cpu" else []))  # one module, two packages

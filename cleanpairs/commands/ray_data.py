@@ -29,7 +29,7 @@ from cleanpairs.data.rows import convert, vector_shape
 from cleanpairs.data.views import plain_batch
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.persistence import load_estimator
-from cleanpairs.ops.columns import is_list
+from cleanpairs.ops.columns import is_list, one_array
 
 COLUMNS = ("correspondence", "is_mismatch", "reason")
 ROWS = 4096  # that are scored at once
@@ -92,27 +92,28 @@ class ScorePairs:
         """The scores table of a batch."""
         if taken := [name for name in COLUMNS if name in table.column_names]:
             raise DataError(f"the batch has a column {taken[0]!r} already, and a score would replace it: rename it")
-        table = pa.table({name: _plain(table[name]) for name in table.column_names})
-        found = find_columns(table.schema, self.given, "the batch")
+        batch = pa.RecordBatch.from_pydict({name: one_array(table[name]) for name in table.column_names})
+        batch = plain_batch(batch)  # without Ray's type of tensors, whose values lie in lists
+        found = find_columns(batch.schema, self.given, "the batch")
         columns: dict[str, str] = {role: found[role] for role in ("text", "features", "text_features") if role in found}
         scorer = self.model.row_scorer(columns.keys())
-        if scorer is None or is_list(table.schema.field(columns["text"]).type):
+        if scorer is None or is_list(batch.schema.field(columns["text"]).type):
             raise DataError(
                 "the batch needs one caption a row, its image's vector (image_features) and, for a model of caption "
-                f"vectors, the caption's (text_features); it has {', '.join(map(str, table.schema))}"
+                f"vectors, the caption's (text_features); it has {', '.join(map(str, batch.schema))}"
             )
         shapes: dict[str, Any] = {
-            role: vector_shape(table[name].type, _one(table[name])) for role, name in columns.items() if role != "text"
+            role: vector_shape(batch[name].type, batch[name]) for role, name in columns.items() if role != "text"
         }
+        batch = batch.select(list(columns.values()))
         parts = [SCORES_SCHEMA.empty_table()]
-        for start in range(0, len(table), ROWS):
-            parts.append(self._part(table.slice(start, ROWS), columns, scorer, shapes))
+        for start in range(0, len(batch), ROWS):
+            parts.append(self._part(batch.slice(start, ROWS), columns, scorer, shapes))
         return pa.concat_tables(parts)
 
-    def _part(self, table: pa.Table, columns: dict[str, str], scorer: RowScorer, shapes: dict[str, Any]) -> pa.Table:
-        arrays = {name: _one(table[name]) for name in columns.values()}
+    def _part(self, batch: pa.RecordBatch, columns: dict[str, str], scorer: RowScorer, shapes: Any) -> pa.Table:
         rows = convert(
-            plain_batch(pa.RecordBatch.from_pydict(arrays)),
+            batch,
             columns,
             path="the batch",
             image_root=None,
@@ -123,17 +124,6 @@ class ScorePairs:
         )
         scores = scorer(rows, "the batch")
         return scores_table(rows.keys, scores, float(self.model.threshold_), rows.faults)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without Ray's type of tensors, whose values lie in lists."""
-    if not isinstance(column.type, pa.BaseExtensionType):
-        return column
-    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _column(values: Any) -> pa.Array:

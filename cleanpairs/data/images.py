@@ -154,7 +154,7 @@ def _cell(scalar: Any) -> Any:
 
 
 def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
-    """The encoded image that one cell of an image column holds; None where it holds none that may be read."""
+    """As :func:`cell_bytes`, but None where there is no image that may be read."""
     try:
         return cell_bytes(value, Path(root) if root is not None else Path(file).parent)
     except DataError:
@@ -162,7 +162,7 @@ def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
 
 
 def cell_bytes(value: Any, root: Path) -> bytes:
-    """As :func:`encoded_bytes`, but with DataError and its reason."""
+    """The encoded image that one cell of an image column holds, or names; DataError with the reason otherwise."""
     if isinstance(value, dict):
         value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
     if value is None:

@@ -18,13 +18,7 @@ from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
 from cleanpairs.ops.columns import filtered, grouped, is_list, taken
 
-
-@dataclass(frozen=True)
-class Vectors:
-    """``array`` (n, R, D) float, zero where a row is bad; ``faults``: row -> why."""
-
-    array: np.ndarray
-    faults: dict[int, str]
+Vectors = tuple[np.ndarray, dict[int, str]]
 
 
 @dataclass
@@ -82,7 +76,7 @@ def _lengths(column: pa.Array) -> np.ndarray:
 
 
 def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]], what: str = "vector") -> Vectors:
-    """A column of vectors as an array, without Python per row but for the bad ones; not to be written.
+    """A column of vectors as an array (n, R, D), not to be written, zero where a row is bad, and row -> why it is.
 
     Nothing is copied where all rows are good and of the array's type. ``what`` the vector is called in a reason.
     """
@@ -118,7 +112,7 @@ def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]], what: st
         for i in np.flatnonzero(~finite).tolist():
             faults[i] = f"its {what} is not finite"
             out[i] = 0
-    return Vectors(out, faults)
+    return out, faults
 
 
 def _only(column: pa.Array, rows: np.ndarray) -> pa.Array:
@@ -175,8 +169,7 @@ def convert(
             row_faults = {i: "there is no vector" for i in range(n)}
             out.vectors = np.zeros((n, 1, 1), np.float32)
         else:
-            vectors = vectors_of(values, shape)
-            out.vectors, row_faults = vectors.array, vectors.faults
+            out.vectors, row_faults = vectors_of(values, shape)
         out.image_group = vector_groups(out.vectors) if hash_vectors else out.image_group
     else:
         out.image_group, row_faults = _image_groups(column(columns["image"]), path, image_root, first_row)
@@ -194,10 +187,10 @@ def convert(
         out.true_key = [str(key or "") for _, key in own]
     texts = column(columns.get("text_features"))
     if texts is not None:
-        found = Vectors(np.zeros((n, 1, 1), np.float32), {i: "there is no text vector" for i in range(n)})
-        found = found if text_shape is None else vectors_of(texts, text_shape, "text vector")
-        out.text_vectors = found.array[:, 0]
-        out.faults = found.faults | out.faults
+        vectors, why = np.zeros((n, 1, 1), np.float32), {i: "there is no text vector" for i in range(n)}
+        if text_shape is not None:
+            vectors, why = vectors_of(texts, text_shape, "text vector")
+        out.text_vectors, out.faults = vectors[:, 0], why | out.faults
     for name in score_columns(columns):
         out.precomputed_scores[name] = _scores(column(name), out)
     return out

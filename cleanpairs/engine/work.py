@@ -81,14 +81,9 @@ class Worker:
             return error
 
 
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def share_of_threads(workers: int) -> int:
     """Threads of each of ``workers`` processes, so that together they use the cores once."""
-    return limited(max(1, cores() // workers))
+    return limited(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def limited(threads: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +29,7 @@ from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 from cleanpairs.data.text import NOT_UTF8
-from cleanpairs.ops.columns import taken
+from cleanpairs.ops.columns import one_array, taken
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 TAR = (".tar", ".tar.gz", ".tgz")
@@ -72,12 +72,12 @@ class WebDatasetReader(TableReader):
         for tar in _tars(source):
             samples = read_index(tar)[:left]
             left -= len(samples)
-            beside = _Sidecar.of(tar, schema, wanted)
+            table, row = _sidecar_rows(tar)
+            more = [f for f in schema if f.name in wanted and f.name not in OWN]
             with open_regular(tar) as file:
-                size = _image_size if "image" in wanted else _no_size
-                for batch in bounded(iter(samples), batch_rows, size):
+                for batch in bounded(iter(samples), batch_rows, _image_size if "image" in wanted else lambda _: 0):
                     values, faults = _columns(batch, file, tar, wanted, fields)
-                    beside.join(values, batch)
+                    _join(values, more, table, pa.array([row.get(s.key) for s in batch], pa.int64()))
                     yield Rows(tar, record_batch(schema, values, columns), faults)
 
     def encoded(self, source: Source) -> ImageSource:
@@ -86,18 +86,12 @@ class WebDatasetReader(TableReader):
 
         def read(rows: Sequence[int]) -> list[bytes | None]:
             found: dict[int, bytes | None] = {}
-            file: BinaryIO | None = None
-            for row in sorted(set(rows)):
-                tar, place = places[row]
-                if file is None or file.name != tar:
-                    if file is not None:
-                        file.close()
-                    file = open_regular(tar)  # one tar after the other
-                member = None if place is None else place[1]
-                fits = member is not None and 0 < member.size <= whole("image_bytes")
-                found[row] = _bytes(file, tar, member) if fits and member is not None else None
-            if file is not None:
-                file.close()
+            for tar, some in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
+                with open_regular(tar) as file:
+                    for row in some:
+                        image = places[row][1]
+                        fits = image is not None and 0 < image[1].size <= whole("image_bytes")
+                        found[row] = _bytes(file, tar, image[1]) if fits and image is not None else None
             return [found[row] for row in rows]
 
         return StoredImages(len(places), read)
@@ -146,10 +140,6 @@ def _image(sample: Sample) -> tuple[str, Member] | None:
 def _image_size(sample: Sample) -> int:
     image = _image(sample)
     return image[1].size if image is not None else 0
-
-
-def _no_size(sample: Sample) -> int:
-    return 0
 
 
 def _bytes(file: BinaryIO, tar: str, member: Member) -> bytes:
@@ -248,37 +238,24 @@ def _number(value: Any) -> float | None:
         return None
 
 
-class _Sidecar:
-    """The rows of the Parquet file beside a tar, by key."""
+def _sidecar_rows(tar: str) -> tuple[pa.Table | None, dict[str | None, int]]:
+    """The Parquet file beside a tar, and key -> its row."""
+    path = _sidecar(tar)
+    if path is None:
+        return None, {}
+    table = read_table(path)
+    row = {key: i for i, key in enumerate(table["key"].cast(pa.string()).to_pylist())}
+    if len(row) != len(table):
+        raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
+    return table, row
 
-    def __init__(self, table: pa.Table | None, schema: pa.Schema, wanted: set[str]) -> None:
-        self._table, self._fields = table, [f for f in schema if f.name in wanted and f.name not in OWN]
-        keys = [] if table is None else table["key"].cast(pa.string()).to_pylist()
-        self._row = {key: i for i, key in enumerate(keys)}
 
-    @classmethod
-    def of(cls, tar: str, schema: pa.Schema, wanted: set[str]) -> _Sidecar:
-        path = _sidecar(tar)
-        if path is None:
-            return cls(None, schema, wanted)
-        table = read_table(path)
-        sidecar = cls(table, schema, wanted)
-        if len(sidecar._row) != len(table):
-            raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
-        return sidecar
-
-    def join(self, values: dict[str, Any], samples: Sequence[Sample]) -> None:
-        """Add the sidecar's columns to those of ``samples``; null where it has no such row."""
-        rows = pa.array([self._row.get(s.key) for s in samples], pa.int64())
-        for field in self._fields:
-            if field.name in values:
-                continue
-            if self._table is None:
-                values[field.name] = pa.nulls(len(samples), field.type)
-            else:
-                column = taken(self._table[field.name], rows)
-                values[field.name] = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, field.type)
-        if self._table is not None and "caption" in self._table.column_names and None in values.get("caption", ()):
-            own = pa.array(values["caption"], pa.string())
-            beside = taken(self._table["caption"].cast(pa.string()), rows).combine_chunks()
-            values["caption"] = pc.coalesce(own, beside)
+def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None, rows: pa.Array) -> None:
+    """Add the columns ``fields`` of a sidecar to those of samples, by its ``rows``; null where it has no such row."""
+    for field in fields:
+        if field.name not in values:
+            found = None if table is None else one_array(taken(table[field.name], rows))
+            values[field.name] = pa.nulls(len(rows), field.type) if found is None else found
+    if table is not None and "caption" in table.column_names and None in values.get("caption", ()):
+        beside = one_array(taken(table["caption"].cast(pa.string()), rows))
+        values["caption"] = pc.coalesce(pa.array(values["caption"], pa.string()), beside)
