@@ -42,7 +42,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "score": ("cleanpairs.cli.score", "Score any pairs with a fitted model."),
         "rematch": ("cleanpairs.cli.rematch", "Plan the repairs, to be reviewed before they are made."),
         "export": ("cleanpairs.cli.export", "Write the cleaned, repaired dataset and its ledger."),
-        "push": ("cleanpairs.cli.push", "Upload a model or an export to the Hugging Face hub."),
+        "push": ("cleanpairs.cli.export", "Upload a model or an export to the Hugging Face hub."),
     },
     "Review": {
         "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
@@ -52,7 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "review": ("cleanpairs.cli.review", "Decide about pairs and repairs on a local page."),
         "audit": ("cleanpairs.cli.audit", "Label a sample by hand; precision and recall from it."),
         "diff": ("cleanpairs.cli.diff", "Show what an export changed, pair by pair."),
-        "restore": ("cleanpairs.cli.restore", "Undo an export: write its input again."),
+        "restore": ("cleanpairs.cli.diff", "Undo an export: write its input again."),
         "verify": ("cleanpairs.cli.verify", "Check that an export, a run or a file is whole."),
     },
     "Measure": {
@@ -61,7 +61,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("cleanpairs.cli.bench", "Methods against noise: the table that papers print."),
     },
     "Shell": {
-        "doctor": ("cleanpairs.cli.doctor", "Check the installation, and say what mends it."),
+        "doctor": ("cleanpairs.cli.verify", "Check the installation, and say what mends it."),
         "completion": ("cleanpairs.cli.completion", "Print the completion script of a shell."),
     },
 }

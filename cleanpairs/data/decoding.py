@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -75,16 +75,12 @@ def square(image: Any, size: int) -> np.ndarray:
     return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC))
 
 
-def _rgb(image: Any) -> np.ndarray:
-    return np.asarray(image)
-
-
 def SQUARE(size: int) -> Preparation:  # noqa: N802 - a preset, named as one
     """:func:`square`."""
     return Preparation("cleanpairs.data.decoding:square", {"size": size})
 
 
-RGB = Preparation("cleanpairs.data.decoding:_rgb", ahead=0)  # (H, W, 3), in full size: much to send, much to hold
+RGB = Preparation("numpy:asarray", ahead=0)  # (H, W, 3), in full size: much to send, much to hold
 
 
 def workers_for(n: int) -> int:
@@ -147,10 +143,15 @@ class Decoder:
                 continue
             parts = [chunk[at : at + GROUP] for at in range(0, len(chunk), GROUP)]
             waiting.append((start, [self._executor.submit(self._there, part) for part in parts]))
-            if len(waiting) > self.preparation.ahead:
-                yield _gathered(*waiting.popleft())
+            while len(waiting) > self.preparation.ahead:
+                yield self._next(waiting)
         while waiting:
-            yield _gathered(*waiting.popleft())
+            yield self._next(waiting)
+
+    @staticmethod
+    def _next(waiting: deque[tuple[int, list[Future[list[Result]]]]]) -> DecodedBatch:
+        start, parts = waiting.popleft()
+        return _gather(start, [result for part in parts for result in part.result()])
 
     def _here(self, data: bytes | None) -> Result:
         if data is None:
@@ -212,10 +213,6 @@ def _gather(start: int, results: Sequence[Result]) -> DecodedBatch:
     return DecodedBatch(start, len(results), rows, [r for r in results if not isinstance(r, str)], failures)
 
 
-def _gathered(start: int, parts: Sequence[Future[list[Result]]]) -> DecodedBatch:
-    return _gather(start, [result for part in parts for result in part.result()])
-
-
 class _LostError(Exception):
     """A worker died or hung."""
 
@@ -224,12 +221,7 @@ class _Worker:
     """One process. Used by one thread at a time."""
 
     def __init__(self, preparation: Preparation, memory: int) -> None:
-        self._given = json.dumps(
-            {
-                "target": preparation.target, "settings": preparation.settings, "about": preparation.about,
-                "memory": memory,
-            }
-        ).encode()  # fmt: skip
+        self._given = json.dumps({**asdict(preparation), "memory": memory}).encode()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             self._process, self._pipe = children.start_connected(
@@ -293,8 +285,4 @@ class _Worker:
 
 
 def _reason(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    with suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"signal {-code}"
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

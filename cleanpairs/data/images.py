@@ -30,15 +30,12 @@ class ImageSource(Protocol):
 
     def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
         """(First index, encoded images, None where there is none), in order."""
-        ...
 
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
         """Encoded images at ``indices``, for thumbnails; None where there is none."""
-        ...
 
     def array(self) -> np.ndarray | None:
         """(M, R, D) vectors, maybe memory-mapped; None for encoded images."""
-        ...
 
 
 class StoredImages:

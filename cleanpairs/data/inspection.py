@@ -132,9 +132,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     schema = next(iter(iter_tables(source, 1))).schema if source.kind != "memory" else []
     role = {column: "precomputed score" if r.startswith(SCORE) else r for r, column in source.columns.items()}
     array, text = pairs.images.array(), pairs.text_vectors
-    used = pairs.pair_image_group
-    both = np.stack([used, pairs.text_group], axis=1)
-    corrupted = None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum())
+    both = np.stack([pairs.pair_image_group, pairs.text_group], axis=1)
     return Inspection(
         reader=source.kind,
         files=[location(p) for p in source.paths],
@@ -152,7 +150,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         vectors=None if array is None else _shape(array),
         text_vectors=None if text is None else _shape(text),
         precomputed_scores={name: _quantiles(values) for name, values in pairs.precomputed_scores.items()},
-        corrupted=corrupted,
+        corrupted=None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum()),
         first=list(_first(pairs, rows)),
         quarantined=len(pairs.reasons),
         reasons=_grouped([(i, pairs.keys[i], pairs.reasons[i]) for i in sorted(pairs.reasons)]),
@@ -185,18 +183,12 @@ def _first(pairs: Pairs, rows: int) -> Iterator[Row]:
     array = pairs.images.array()
     contents = pairs.images.read(pairs.image_index[:n].tolist()) if n else []
     for i, content in enumerate(contents):
+        image = f"vectors {_shape(array)}" if array is not None else "no image"
         if content is not None:
-            image = _in_words(content)
-        else:
-            image = f"vectors {_shape(array)}" if array is not None else "no image"
+            header = image_header(content)
+            known = "no known image format" if header is None else "{} {}x{}".format(*header)
+            image = f"{known}, {len(content):,} bytes"
         yield Row(pairs.keys[i], pairs.captions[i], image, pairs.reasons.get(i))
-
-
-def _in_words(content: bytes) -> str:
-    """Format, size and bytes of an encoded image, by its header."""
-    header = image_header(content)
-    known = "no known image format" if header is None else "{} {}x{}".format(*header)
-    return f"{known}, {len(content):,} bytes"
 
 
 def size_of(image: Any) -> np.ndarray:
@@ -229,12 +221,8 @@ def _decoded(pairs: Pairs, decode: str) -> Decoded | None:
                 pair = first_pair[int(chosen[k])]
                 failed.append((pair, pairs.keys[pair], why))
     table = np.array(sizes).reshape(-1, 2)
-    width, height = (_spread(table[:, k]) for k in (0, 1))
-    return Decoded(len(chosen), len(rows), _grouped(failed), width, height)
-
-
-def _spread(values: np.ndarray) -> tuple[int, int, int] | None:
-    return (int(values.min()), int(np.median(values)), int(values.max())) if len(values) else None
+    spread = [(int(side.min()), int(np.median(side)), int(side.max())) if len(side) else None for side in table.T]
+    return Decoded(len(chosen), len(rows), _grouped(failed), spread[0], spread[1])
 
 
 def _grouped(found: Sequence[tuple[int, str, str]]) -> list[Reason]:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.noise_kinds import (
@@ -30,7 +31,6 @@ from cleanpairs.data.noise_kinds import (
     choose_within,
     mix_words,
 )
-from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
 from cleanpairs.data.writing import write_tables

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import FeatureImages, ImageSource, encoded_list, vector_groups
-from cleanpairs.data.npy import read_npy
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
 
@@ -142,9 +142,11 @@ class Pairs:
         )
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Pairs:
-        """Some of the pairs (k,), numbered anew, in memory; images are shared."""
+        """Some of the pairs (k,), numbered anew, in memory; images are shared. DataError: there is no such pair."""
         at = np.asarray(indices)
         at = np.flatnonzero(at) if at.dtype == bool else at.astype(np.int64)
+        if len(at) and not 0 <= at.min() <= at.max() < len(self):
+            raise DataError(f"pairs are numbered 0 to {len(self) - 1}, found {at.min()} to {at.max()}")
         chosen = at.tolist()
         digest = hashlib.sha256(self.source.fingerprint.encode() + at.tobytes()).hexdigest()
         return replace(
@@ -210,16 +212,6 @@ class Pairs:
         if not at.keys() >= set(captions):
             return None
         return np.asarray(self.text_vectors[[at[caption] for caption in captions]])
-
-    def take(self, rows: np.ndarray) -> Pairs:
-        """The pairs ``rows`` (n,) alone, numbered anew, of the same images.
-
-        Raises DataError: a row that is none of 0 .. N - 1.
-        """
-        rows = np.asarray(rows, dtype=np.int64)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise DataError(f"rows must lie in 0 .. {len(self) - 1}, found {rows.min()} to {rows.max()}")
-        return self.select(rows)
 
     def mismatched_by(self, permutation: np.ndarray) -> np.ndarray:
         """(N,) bool: where pair i shows the caption of pair ``permutation[i]`` (N,), is it mismatched by that?

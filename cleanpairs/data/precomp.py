@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import read_text, reading
+from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.formats.stored import record_batch
-from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source

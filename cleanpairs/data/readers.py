@@ -86,19 +86,18 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
     if missing := [name for name in names if name not in known]:
         raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(known)})")
     column = "joined_caption" if "caption" in known else "caption"
+
+    def joined() -> Iterator[pa.Table]:
+        for batch in iter_tables(source):
+            texts = [_texts(batch.column(name), f"{source.inputs[-1]}, column {name!r}") for name in names]
+            said = (pc.if_else(pc.equal(text, ""), None, text) for text in texts)
+            text = pc.binary_join_element_wise(*said, ". ", null_handling="skip")
+            yield pa.Table.from_batches([batch]).append_column(column, text)
+
     if not path.exists():
         with staged_file(path, overwrite=True) as staged:
-            write_tables(staged, _with_joined(source, names, column))
+            write_tables(staged, joined())
     return path, column
-
-
-def _with_joined(source: Source, names: list[str], column: str) -> Iterator[pa.Table]:
-    """The input's rows with the texts of several columns as another ``column``."""
-    for batch in iter_tables(source):
-        texts = [_texts(batch.column(name), f"{source.inputs[-1]}, column {name!r}") for name in names]
-        said = (pc.if_else(pc.equal(text, ""), None, text) for text in texts)
-        joined = pc.binary_join_element_wise(*said, ". ", null_handling="skip")
-        yield pa.Table.from_batches([batch]).append_column(column, joined)
 
 
 def _texts(column: pa.Array, where: str) -> pa.Array:

@@ -241,7 +241,7 @@ def _readable(column: pa.Array) -> tuple[pa.Array, list[int]]:
     except pa.ArrowInvalid:
         cells = column.cast(pa.binary()).to_pylist()
         texts = [None if cell is None else cell.decode("utf-8", "replace") for cell in cells]
-        spoilt = [i for i, (cell, text) in enumerate(zip(cells, texts, strict=True)) if cell and cell != text.encode()]
+        spoilt = [i for i, text in enumerate(texts) if text is not None and text.encode() != cells[i]]
         return pa.array(texts, pa.string()), spoilt
     return column, []
 

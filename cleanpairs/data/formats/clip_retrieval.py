@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.images import ImageSource
-from cleanpairs.data.npy import read_npy
 from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
 from cleanpairs.data.source import Source

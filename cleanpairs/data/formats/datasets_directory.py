@@ -77,13 +77,12 @@ class DatasetsReader(TableReader):
 
         def read(rows: Sequence[int]) -> list[bytes | None]:
             found: dict[int, bytes | None] = {}
-            starts = np.concatenate([[0], np.cumsum(counts)])
             for number, local in rows_by_file(counts, np.unique(np.asarray(rows, np.int64))).items():
-                path, at = source.paths[number], 0
+                path, at, first = source.paths[number], 0, sum(counts[:number])
                 for batch in iter_arrow(path, [column], 1024):
                     for i in local[(local >= at) & (local < at + len(batch))].tolist():
                         cell = image_cells(batch.column(0).slice(i - at, 1))[0]
-                        found[int(starts[number]) + i] = encoded_bytes(cell, path, source.image_root)
+                        found[first + i] = encoded_bytes(cell, path, source.image_root)
                     at += len(batch)
                     if at > local[-1]:
                         break
@@ -165,10 +164,10 @@ def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
         ) from error
     if isinstance(loaded, dict):
         loaded = loaded[_chosen(split, list(loaded), data)]
-    return _cached_files(loaded, data), HF_HUB_CACHE
+    return cached_files(loaded, data), HF_HUB_CACHE
 
 
-def _cached_files(loaded: Any, data: str) -> list[str]:
+def cached_files(loaded: Any, data: str) -> list[str]:
     """The Arrow files behind a dataset of `datasets`."""
     paths = [str(Path(file["filename"]).absolute()) for file in loaded.cache_files]
     if not paths or loaded._indices is not None:

@@ -1,4 +1,4 @@
-"""Tensors to a safetensors file, with the disk's faults as what they are."""
+"""Arrays in files: ``.npy`` to be mapped, tensors as safetensors, with the disk's faults as what they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import check_regular
+
 _OS_ERROR = re.compile(r"os error (\d+)")  # as Rust reports what the system said
+
+
+def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
+    """The array of a ``.npy`` file, memory-mapped, not to be written.
+
+    Raises DataError: it is no such file, is cut short, or holds Python objects.
+    """
+    try:
+        check_regular(path)
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # the header is read as Python's text is: a damaged one raises tokenize's errors too
+        raise DataError(f"{path} cannot be read as an array: {error}") from error
+    return np.asarray(array) if array.size == 0 else array
 
 
 def write_tensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
