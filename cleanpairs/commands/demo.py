@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.noise import corrupt
 from cleanpairs.datasets import clipart_path
-from cleanpairs.export import ExportSummary, export_pairs
+from cleanpairs.export import export_pairs
 from cleanpairs.methods.infonce import InfoNCE
 from cleanpairs.repair.plan import truth_of, wrong_in_output
 from cleanpairs.report import before_after_figure, write_report
-from cleanpairs.scoring.evaluate import Detection, detection
+from cleanpairs.scoring.evaluate import detection
 
 RESULT = "result.json"
 FILES = (
@@ -33,31 +32,12 @@ FILES = (
     *("report.html", "before_after.png", RESULT),
 )
 
+_MODELS = {
+    "noisy": "a plain model on the noisy data",
+    "cleaned": "a plain model on the cleaned data",
+    "own": "its own model, on the noisy data",
+}
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class DemoResult:
-    """What the demonstration found; recalls are rSum on the untouched test images."""
-
-    pairs: int
-    corrupted: int
-    wrong_kept: float
-    wrong_out: float
-    found: Detection
-    flagged: int
-    repaired: int
-    right: int
-    rsum_noisy: float
-    rsum_cleaned: float
-    rsum_own: float
-    summary: ExportSummary
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        plain = {k: v for k, v in self.__dict__.items() if isinstance(v, int | float)}
-        return {**plain, **self.found.to_dict(), "restored_share": self.right / max(self.corrupted, 1)}
 
 
 def run_demo(
@@ -68,8 +48,8 @@ def run_demo(
     images: bool = False,
     say: Say = print,
     progress: FitProgress | None = None,
-) -> DemoResult:
-    """Run it all, and leave everything in the directory ``out``.
+) -> dict[str, Any]:
+    """Run it all, and leave everything in the directory ``out``; the figures, as ``result.json`` has them.
 
     ``noise`` float in [0, 1]: share of pairs to wrong; ``images``: train from the pixels (a small CNN) instead of the
     frozen features that ship with the corpus; ``say``: takes each line of text.
@@ -115,23 +95,32 @@ def run_demo(
     )
     say("   " + str(summary).splitlines()[0])
 
-    before, after, own = _retrieval(model, pairs, out / "cleaned.parquet", seed, column, pixels, say)
-    result = DemoResult(
-        pairs=n,
-        corrupted=corrupted,
-        wrong_kept=wrong_kept,
-        wrong_out=wrong_out,
-        found=found,
-        flagged=flagged,
-        repaired=repaired,
-        right=right,
-        rsum_noisy=before,
-        rsum_cleaned=after,
-        rsum_own=own,
-        summary=summary,
-        seconds=time.perf_counter() - began,
+    rsum = _retrieval(model, pairs, out / "cleaned.parquet", seed, column, pixels, say)
+    result = {
+        **{"pairs": n, "corrupted": corrupted, "wrong_kept": wrong_kept, "wrong_out": wrong_out, "flagged": flagged},
+        **{"repaired": repaired, "right": right, "restored_share": right / max(corrupted, 1)},
+        **found.to_dict(),
+        **{f"rsum_{name}": value for name, value in rsum.items()},
+        "seconds": time.perf_counter() - began,
+    }
+    write_report(
+        out / "report.html",
+        title="cleanpairs: clip art with permuted captions",
+        info=run.info,
+        scores=run.scores().table,
+        metrics=run.metrics(),
+        threshold=model.threshold_,
+        pairs=pairs,
+        plan=plan,
+        truth=mask,
+        calibration=run.calibration(),
+        why=run.scores().why.to_pylist(),
+        summary={f"rSum of {_MODELS[name]}": round(value, 1) for name, value in rsum.items()},
+        overwrite=True,
     )
-    _write_pages(out, run, model, pairs, plan, mask, result)
+    if repaired:
+        before_after_figure(pairs, plan, out / "before_after.png", overwrite=True)
+    write_whole(out / RESULT, json.dumps({"demo": "complete", **result}, indent=2) + "\n")
     say(f"5. look at it: {out / 'report.html'}")
     say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")
     return result
@@ -139,19 +128,18 @@ def run_demo(
 
 def _retrieval(
     model: Any, noisy: Pairs, cleaned: Path, seed: int, column: dict[str, Any], pixels: dict[str, Any], say: Say
-) -> tuple[float, float, float]:
-    """rSum on the test images of a plain model of the noisy and of the cleaned data, and of the demonstration's own."""
+) -> dict[str, float]:
+    """rSum on the test images of each of :data:`_MODELS`."""
     say("4. what it does for retrieval: a plain contrastive model, trained three ways, on 500 untouched test images")
     same = ("epochs", "text_encoder", "backbone", "dim", "batch_size")
     plain = {"random_state": seed, **{name: getattr(model, name) for name in same}, **pixels}
     val, test = (load_pairs(clipart_path(s), **column) for s in ("val", "test"))
-    data = noisy, load_pairs(cleaned, **column)
-    before, after = (InfoNCE(**plain).fit(pairs, val=val).evaluate(test).rsum for pairs in data)
-    own = model.evaluate(test).rsum
-    say(f"   rSum {before:6.1f}  on the noisy data")
-    say(f"   rSum {after:6.1f}  on the cleaned data")
-    say(f"   rSum {own:6.1f}  its own model, on the noisy data")
-    return before, after, own
+    data = {"noisy": noisy, "cleaned": load_pairs(cleaned, **column)}
+    rsum = {name: InfoNCE(**plain).fit(pairs, val=val).evaluate(test).rsum for name, pairs in data.items()}
+    rsum["own"] = model.evaluate(test).rsum
+    for name, value in rsum.items():
+        say(f"   rSum {value:6.1f}  {_MODELS[name]}")
+    return rsum
 
 
 def _begin(result: Path) -> None:
@@ -173,30 +161,3 @@ def _output(pairs: Pairs, table: Any) -> tuple[float, float, int, int]:
     assert truth is not None and shares is not None
     repaired = np.char.startswith(np.array(table["action"].to_pylist()), "rematch")
     return *shares, int(repaired.sum()), int((~truth.mismatch[repaired]).sum())
-
-
-def _write_pages(
-    out: Path, run: Run, model: Any, pairs: Pairs, plan: Any, mask: np.ndarray, result: DemoResult
-) -> None:
-    write_report(
-        out / "report.html",
-        title="cleanpairs: clip art with permuted captions",
-        info=run.info,
-        scores=run.scores().table,
-        metrics=run.metrics(),
-        threshold=model.threshold_,
-        pairs=pairs,
-        plan=plan,
-        truth=mask,
-        calibration=run.calibration(),
-        why=run.scores().why.to_pylist(),
-        summary={
-            "rSum of a plain model on the noisy data": round(result.rsum_noisy, 1),
-            "rSum of a plain model on the cleaned data": round(result.rsum_cleaned, 1),
-            "rSum of its own model, on the noisy data": round(result.rsum_own, 1),
-        },
-        overwrite=True,
-    )
-    if result.repaired:
-        before_after_figure(pairs, plan, out / "before_after.png", overwrite=True)
-    write_whole(out / RESULT, json.dumps({"demo": "complete", **result.to_dict()}, indent=2) + "\n")

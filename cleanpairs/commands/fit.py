@@ -70,40 +70,27 @@ class FitResult:
             if self.noise_rate_interval is not None:
                 low, high = self.noise_rate_interval
                 noise = f"{self.noise_rate:.1%}  (95 % interval {low:.1%} to {high:.1%})"
-        lines = [
-            f"method          {self.method}",
-            f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
-            f"noise rate      {noise}",
-            f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
-        ]
-        if self.captions is not None:
-            lines.append(f"captions        {self.captions}")
-        if self.val_rsum is not None:
-            lines.append(f"validation      rSum {self.val_rsum:.1f} at the best epoch")
-        if self.detection is not None:
-            figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in self.detection.items()]
-            lines.append(f"detection       {', '.join(figures)}  (of the pairs that the noise file mismatched)")
-        if self.worst is not None:
-            lines.append(f"worst           {self.worst}")
+        figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in (self.detection or {}).items()]
         others = [f"{n:,} {name}" for name, n in list((self.issues or {}).items())[1:] if n]
-        if self.issues is not None:
-            lines.append(f"issues          {'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)")
+        known = {
+            "method": self.method,
+            "pairs": f"{self.pairs:,}  ({self.quarantined:,} quarantined)",
+            "noise rate": noise,
+            "flagged": f"{self.flagged:,}  (correspondence below {self.threshold:.3g})",
+            "captions": self.captions,
+            "validation": None if self.val_rsum is None else f"rSum {self.val_rsum:.1f} at the best epoch",
+            "detection": f"{', '.join(figures)}  (of the pairs that the noise file mismatched)" if figures else None,
+            "worst": self.worst,
+            "issues": f"{'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)",
+        }
+        lines = [f"{name:<16}{text}" for name, text in known.items() if text is not None]
         lines += ["", "correspondence"]
         top = max([*self.histogram, 1])
         for k, count in enumerate(self.histogram):
-            bar = "█" * round(40 * count / top)
-            lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {bar}")
-        lines += [
-            "",
-            f"run             {self.run}",
-            f"next            cleanpairs export {_named(self.run)}--repaired out.parquet",
-        ]
+            lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
+        run = "" if is_latest(self.run) else f"--run {shlex.quote(self.run)} "
+        lines += ["", f"{'run':<16}{self.run}", f"{'next':<16}cleanpairs export {run}--repaired out.parquet"]
         return "\n".join(lines)
-
-
-def _named(run: str) -> str:
-    """How a command is told of the run."""
-    return "" if is_latest(run) else f"--run {shlex.quote(run)} "
 
 
 def fit_run(
@@ -141,10 +128,10 @@ def fit_run(
         if noise_file is not None:
             pairs, noise = _corrupted(pairs, noise_file)
         if not distributed.is_first():
-            shared = _path_of_first()
-            training: dict[str, Any] = (
-                {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
-            )
+            if not (shared := str(distributed.of_first(""))):
+                raise OutputError("the first process could not make the run directory: it says why")
+            trains = isinstance(estimator, PairCleaner)
+            training: dict[str, Any] = {"run_dir": shared, "resume": resume} if trains else {}
             estimator.fit(pairs, val=val, **training)
             return _result(shared, recipe.method, estimator, pairs, bool(noise))
         data = recipe.data
@@ -319,13 +306,6 @@ def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run
     return run
 
 
-def _path_of_first() -> str:
-    path = str(distributed.of_first(""))
-    if not path:
-        raise OutputError("the first process could not make the run directory: it says why")
-    return path
-
-
 def _result(run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool) -> FitResult:
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
@@ -351,10 +331,11 @@ def _said_of(issues: pa.Table) -> dict[str, Any]:
     rows = issues.to_pylist()
     first = next((row for row in rows if row["issue"] == ISSUES[0]), None)
     of = {name: sum(row["issue"] == name for row in rows) for name in ISSUES}
-    if first is None:
-        return {"worst": None, "issues": of}
-    why = f": {visible(first['why'], 120)}" if first["why"] else ""
-    return {"worst": f"{visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}", "issues": of}
+    worst = None
+    if first is not None:
+        why = f": {visible(first['why'], 120)}" if first["why"] else ""
+        worst = f"{visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
+    return {"worst": worst, "issues": of}
 
 
 def _dev_split(directory: str, text_column: str | None) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cleanpairs.core.errors import ConfigError
@@ -26,25 +27,12 @@ class Limit:
     default: float | None
     what: str
 
-    def parse(self, text: str) -> float:
-        """The value that a text stands for. Raises ConfigError: it is no number of this kind."""
-        if self.kind == "bytes":
-            return parse_bytes(text, self.variable)
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        allowed = {
-            "count": ("a whole number, at least 0", value >= 0 and value == value // 1),
-            "seconds": ("a number of seconds above 0", 0 < value < math.inf),
-            "share": ("a share from 0 to 1", 0 <= value <= 1),
-        }
-        words, good = allowed[self.kind]
-        if not good:
-            raise ConfigError(f"{self.variable} ({self.what}) must be {words}, found {text!r}")
-        return value
 
-
+_ALLOWED: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "count": ("a whole number, at least 0", lambda value: value >= 0 and value.is_integer()),
+    "seconds": ("a number of seconds above 0", lambda value: 0 < value < math.inf),
+    "share": ("a share from 0 to 1", lambda value: 0 <= value <= 1),
+}
 LIMITS: dict[str, Limit] = {
     "pixels": Limit("CLEANPAIRS_MAX_PIXELS", "count", 64_000_000, "pixels of an image"),
     "image_bytes": Limit("CLEANPAIRS_MAX_IMAGE_BYTES", "bytes", 64 * 2**20, "bytes of an image file"),
@@ -64,7 +52,18 @@ def limit(name: str) -> float | None:
     """
     entry = LIMITS[name]
     text = os.environ.get(entry.variable, "").strip()
-    return entry.parse(text) if text else entry.default
+    if not text:
+        return entry.default
+    if entry.kind == "bytes":
+        return parse_bytes(text, entry.variable)
+    words, allows = _ALLOWED[entry.kind]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not allows(value):
+        raise ConfigError(f"{entry.variable} ({entry.what}) must be {words}, found {text!r}")
+    return value
 
 
 def whole(name: str) -> int:

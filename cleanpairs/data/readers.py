@@ -6,7 +6,6 @@ import codecs
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,7 @@ def fitting(data: str) -> Iterator[str]:
 
 
 def sniff(data: str) -> str:
-    """Name of the first reader that recognises ``data``.
-
-    Raises DataError: None does.
-    """
+    """Name of the first reader that recognises ``data``. Raises DataError: None does."""
     if not data.strip():
         raise DataError("the data has no name: give a path")
     try:
@@ -195,29 +191,16 @@ def load_pairs(
     Raises ConfigError: the input is a URL, and these are not allowed; DataError: the input cannot be read, or has no
     column of captions or images; the message names file and columns.
     """
+    options = {name: value for name, value in locals().items() if name != "data"}
     if isinstance(data, Pairs):
         return data
     if in_memory := not isinstance(data, str | Path):
-        data, split = _written(data, split), None
-    opened = partial(
-        open_source,
-        data,
-        reader=reader,
-        encoding=encoding,
-        split=split,
-        image_column=image_column,
-        text_column=text_column,
-        key_column=key_column,
-        text_vectors=text_vectors,
-        captions=captions,
-        limit=limit,
-        allow_urls=allow_urls,
-    )
-    source = opened(image_root=image_root)
+        data, options["split"] = _written(data, split), None
+    source = open_source(data, **options)
     if in_memory and image_root is None and (name := source.columns.get("image")):
         kind = pq.read_schema(data).field(name).type
         if not pa.types.is_nested(kind) and not is_bytes(kind):  # paths
-            source = opened(image_root=Path.cwd())
+            source = open_source(data, **options | {"image_root": Path.cwd()})
     return load_source(source)
 
 

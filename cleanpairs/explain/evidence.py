@@ -126,14 +126,15 @@ class Explainer:
         ``count`` is at most 50.
         """
         ids = self._checked(pair_ids)
-        vectors = self.vectors(ids)
-        found = [[self._shown(side, *one) for one in zip(*side.near(of, ids, count), strict=True)]
-                 for side, of in zip(self._everything, vectors, strict=True)]  # fmt: skip
-        known = zip(ids.tolist(), *found, strict=True)
-        return [
-            Neighbours(i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i]), *both)
-            for i, *both in known
+        near = (side.near(of, ids, count) for side, of in zip(self._everything, self.vectors(ids), strict=True))
+        found = [
+            [self._shown(side, *one) for one in zip(*places, strict=True)]
+            for side, places in zip(self._everything, near, strict=True)
         ]
+        return [Neighbours(*self._known(i), *both) for i, *both in zip(ids.tolist(), *found, strict=True)]
+
+    def _known(self, i: int) -> tuple[int, str, str, float]:
+        return i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i])
 
     def _checked(self, pair_ids: Sequence[int] | np.ndarray) -> np.ndarray:
         odd = [i for i in pair_ids if not 0 <= i < len(self.pairs)]
@@ -142,10 +143,7 @@ class Explainer:
         return np.asarray(pair_ids, np.int64)
 
     def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = SHOWN) -> list[Explanation]:
-        """Explanations of pairs (n,), in their order.
-
-        Raises ConfigError: there is no such pair.
-        """
+        """Explanations of pairs (n,), in their order. Raises ConfigError: there is no such pair."""
         ids, found = self._checked(pair_ids), []
         for start in range(0, len(ids), _AT_ONCE):
             found += self._explain(ids[start : start + _AT_ONCE], neighbours)
@@ -158,12 +156,11 @@ class Explainer:
         captions, of_captions = near_texts.near(texts, ids, neighbours)
         found = []
         for n, (i, (unsupported, expected)) in enumerate(zip(ids.tolist(), self._named(ids, place), strict=True)):
-            y = float(self.correspondence[i])
             similar = self._shown(near_images, place[n, :neighbours], shown[n, :neighbours])
             alike = self._shown(near_texts, captions[n], of_captions[n])
-            key, caption, why = self.pairs.keys[i], self.pairs.captions[i] or "", self._why(i, unsupported, expected)
+            flagged, why = bool(self.correspondence[i] < self.threshold), self._why(i, unsupported, expected)
             named = tuple(unsupported), tuple(expected)
-            found.append(Explanation(i, key, caption, y, y < self.threshold, similar, alike, *named, why))
+            found.append(Explanation(*self._known(i), flagged, similar, alike, *named, why))
         return found
 
     def worst(self, count: int) -> np.ndarray:

@@ -6,8 +6,7 @@
 With unit vectors the inner product is the cosine.
 
     flat     up to 100,000 bank rows, unless so many queries ask that it takes a minute; or few queries: exact. A flat
-             FAISS index; on a GPU FAISS's where its GPU build is there, else matrix products in blocks; these too where
-             FAISS is absent.
+             FAISS index; on a GPU FAISS's where its GPU build is there, else matrix products in blocks.
     ivf      above, on a CPU: FAISS's inverted lists of product codes of four bits (André, Kermarrec and Le Scouarnec,
              "Quicker ADC", 2019). The nearest by the codes, twice as many as are asked for, are ranked again by the
              vectors: the scores are true inner products. As many lists are probed as give a recall@10 of 0.92 on a
@@ -21,7 +20,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -117,10 +115,10 @@ class Prepared:
         return _FLAT_BLOCK if self.index is None else _IVF_BLOCK
 
     @cached_property
-    def _flat(self) -> Any:
+    def flat(self) -> Any:
         """FAISS's index, where that is the fastest exact way; it holds the bank once more."""
         faiss = _faiss()
-        if faiss is None or (_gpu() and not _faiss_gpus(faiss)):
+        if _gpu() and not _faiss_gpus(faiss):
             return None
         index: Any = faiss.IndexFlatIP(self.rows.shape[1])
         if _faiss_gpus(faiss) and self.k <= _FAISS_GPU_K:
@@ -137,8 +135,8 @@ class Prepared:
             asked = np.ascontiguousarray(queries, np.float32)
             if self.index is not None:
                 best = self._approximate(asked, found)
-            elif self._flat is not None:
-                best = self._flat.search(asked, found)
+            elif self.flat is not None:
+                best = self.flat.search(asked, found)
             else:
                 best = _search_torch(asked, self.rows, found)
             scores[:, :found], indices[:, :found] = _ordered(*best)
@@ -161,7 +159,7 @@ class Prepared:
 
 def _products(queries: np.ndarray, asked: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """(e,) float32: inner products of the ``queries`` (b, d) ``asked`` (e,) with the ``rows`` (m, d) ``ids`` (e,)."""
-    faiss: Any = _faiss()
+    faiss = _faiss()
     if rows.dtype != np.float32 or not rows.flags.c_contiguous:
         rows, ids = rows[ids].astype(np.float32), np.arange(len(ids))
     out = np.empty(len(ids), np.float32)
@@ -204,7 +202,7 @@ def _in_lists(queries: np.ndarray, bank: np.ndarray, k: int, lists: int) -> Prep
 
 def _index(bank: np.ndarray, lists: int, part: int) -> Any:
     """The bank in FAISS's inverted lists, with a code of four bits for each ``part`` numbers of a vector."""
-    faiss: Any = _faiss()
+    faiss = _faiss()
     m, d = bank.shape
     codes = -(-d // part)
     quantizer = faiss.IndexFlatIP(part * codes)
@@ -244,7 +242,7 @@ def recall_at(found: np.ndarray, exact: np.ndarray) -> float:
 
 def _lists_for(n: int, m: int) -> int | None:
     """How many inverted lists for n queries in m rows; None where the flat search is to be preferred."""
-    if _faiss() is None or _gpu() or (m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS):
+    if _gpu() or (m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS):
         return None
     lists = 1 << round(np.log2(np.sqrt(m)))
     return lists if n > 4 * lists else None  # each bank row is compared with all centres once
@@ -294,18 +292,16 @@ def _gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _faiss_gpus(faiss: ModuleType | None) -> int:
+def _faiss_gpus(faiss: Any) -> int:
     """How many GPUs the build of FAISS that is installed can use."""
-    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") and faiss is not None else 0
+    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
-def _faiss() -> ModuleType | None:
-    """FAISS, imported at the first search, or None where it is not installed."""
+def _faiss() -> Any:
+    """FAISS, imported at the first search."""
     _choose_openblas_kernel()
-    try:
-        import faiss
-    except ImportError:
-        return None
+    import faiss
+
     if faiss.cvar.distance_compute_blas_threshold > _BLAS:  # 1.15 goes row by row below 128,000: ten times slower
         faiss.cvar.distance_compute_blas_threshold = _BLAS
     return faiss
