@@ -63,10 +63,8 @@ COLUMNS = tuple({column.key: column for columns in TABLES.values() for column in
 
 @dataclass(frozen=True)
 class Summary:
-    """One method at one noise: figures by key over the ``seeds`` that ran; ``problem`` says why others have not.
-
-    ``std`` is the sample standard deviation (n - 1), None for fewer than two seeds. ``best`` holds the keys in which
-    the mean is the best of its noise.
+    """One method at one noise: figures by key over the ``seeds`` that ran, with ``std`` (n - 1) where there are two;
+    ``best``: keys in which the mean is the best of its noise; ``problem`` says why other seeds have not run.
     """
 
     noise: str

@@ -40,10 +40,9 @@ ISSUES_LISTED = 200  # of each kind, in issues.csv
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit found. ``noise_rate_interval``: of 95 %, where the method has one; ``histogram``: pairs in ten
-    equal bins of the correspondence; ``captions``: what they became.
-    ``worst``: the worst pair, and what speaks against it; ``issues``: pairs in ``issues.csv``, by what is wrong.
-    ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has mismatched; None without one.
+    """What a fit found. ``noise_rate_interval``: of 95 %; ``histogram``: pairs in ten equal bins of the correspondence;
+    ``captions``: what they became; ``worst``: the worst pair, and what speaks against it; ``issues``: pairs in
+    ``issues.csv`` by kind; ``detection``: of the pairs that a noise file has mismatched.
     """
 
     run: str
@@ -366,10 +365,7 @@ def _corrupted(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
 
 
 def _noise_to_resume(path: Path, given: str | Path | None) -> str | Path | None:
-    """The noise file of the run at ``path``, which must be the one given, if one is; it must be as it was.
-
-    Raises ConfigError: the run was begun with another noise file, or without one.
-    """
+    """The noise file of the run at ``path``; ConfigError where it is not the one given, or not as it was."""
     if not (path / "run.json").exists():
         return given
     known = Run.open(path).info.get("input", {}).get("noise")

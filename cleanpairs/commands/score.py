@@ -54,10 +54,8 @@ class ScoreResult:
 
 @dataclass(frozen=True)
 class ScoreWork:
-    """Scores of a partition's pairs, numbered from 0, as a Parquet file; see :class:`cleanpairs.engine.Work`.
-
-    ``model``: a fitted estimator, or the directory of one, which can be sent to other processes; ``data`` names the
-    input in messages.
+    """Scores of a partition's pairs, numbered from 0, as a Parquet file, by a fitted estimator or the directory of one,
+    which can be sent to other processes; ``data`` names the input in messages.
     """
 
     model: PairScorer | str

@@ -109,10 +109,8 @@ def cap_memory(size: str | None = None) -> int | None:
 
 
 def memory_is_capped() -> bool:
-    """Whether this process has a limit of memory, by whomever.
-
-    Python waits for ever for a thread that found no memory for its own start (``threading.Thread.start``): where memory
-    is capped, work is done one after the other instead.
+    """Whether this process has a limit of memory, by whomever: then work is done one after the other, as Python waits
+    for ever for a thread that found no memory for its own start.
     """
     import resource
 

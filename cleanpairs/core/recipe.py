@@ -72,11 +72,7 @@ _OPTION_SECTIONS: dict[str, type] = {"data": DataOptions, "output": OutputOption
 
 @dataclass(frozen=True)
 class Recipe:
-    """Validated settings of one run; make one by :meth:`resolve`.
-
-    ``method``: a name of :data:`cleanpairs.core.registry.METHODS`; ``params``: constructor parameters that were given;
-    the others keep the estimator's defaults; ``data``, ``output`` DataOptions, OutputOptions.
-    """
+    """Validated settings of one run, made by :meth:`resolve`; ``params``: constructor parameters that were given."""
 
     method: str = DEFAULT_METHOD
     params: dict[str, Any] = field(default_factory=dict)
@@ -91,13 +87,12 @@ class Recipe:
         overrides: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
     ) -> Recipe:
-        """Settings out of a recipe, then ``--set`` overrides, then command line options.
+        """Settings out of a recipe (a file, or the name of a shipped one), then ``--set`` overrides, then options.
 
-        ``recipe`` str or Path: a file, or the name of a shipped recipe; ``overrides``: ``key=value`` or
-        ``section.key=value``; the value is YAML (``lr=5e-4``, ``threshold=null``); ``options``: key -> value, keys as
-        in a recipe without their section, with ``method`` and ``backbone`` for the two names; None means not given.
-        Raises ConfigError: a file that cannot be read, a value of the wrong type, or an unknown key: it names the file
-        (or the option), the key and the nearest known key.
+        ``overrides``: ``key=value`` or ``section.key=value``; the value is YAML (``lr=5e-4``, ``threshold=null``);
+        ``options``: keys as in a recipe without their section, with ``method`` and ``backbone`` for the two names; None
+        means not given.
+        Raises ConfigError: it names the file (or the option), the key and the nearest known key.
         """
         layers: list[tuple[str, list[_Setting]]] = []
         if recipe is not None:

@@ -208,9 +208,8 @@ class _Output:
             os.replace(self.staged, self.target)
 
     def withdraw(self) -> None:
-        """The old output back, if this one was published; without an error of its own, as there is one already.
-
-        It looks at what is there: an interrupt may have come between the rename and any note of it.
+        """The old output back, if what is there was published by this one; without an error of its own, as there is one
+        already.
         """
         with suppress(OSError):
             if self._written is None or self._final or not os.path.samestat(os.lstat(self.target), self._written):
@@ -318,10 +317,8 @@ def write_whole(target: AnyPath, text: str) -> None:
 def staged_directory(
     target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
 ) -> Iterator[Path]:
-    """An empty directory to fill; it becomes ``target`` when the block ends. As :func:`staged_file` otherwise.
-
-    ``ours`` fits the names of the files, relative to it, that such a directory consists of: one that holds others is
-    not replaced.
+    """As :func:`staged_file`, an empty directory to fill; one that holds files whose names ``ours`` does not fit is not
+    replaced.
     """
     with staged_set() as outputs:
         yield outputs.directory(target, overwrite=overwrite, inputs=inputs, ours=ours)

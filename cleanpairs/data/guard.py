@@ -43,8 +43,8 @@ def _everything(inside: Path) -> bool:
 class Input:
     """A file, a directory, or several files by a glob or by braces.
 
-    ``keeps``: of a directory, whether a path in it (relative to it) belongs to the input; everything does by default.
-    ``deep``: look for links in the directory, too, that lead out of it.
+    ``keeps``: whether a path in a directory (relative to it) belongs to the input; ``deep``: look in it for links that
+    lead out of it.
     """
 
     path: PathLike

@@ -11,7 +11,7 @@ import numpy as np
 
 from cleanpairs.data.columns import SCORE
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
-from cleanpairs.data.filters import FILTERS, MOST, chosen_filters, filtered
+from cleanpairs.data.filters import FILTERS, MOST, chosen_filters
 from cleanpairs.data.formats.in_place import bytes_of, location
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
@@ -160,12 +160,13 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
 
 
 def _counted(pairs: Pairs, drop: str) -> Iterator[FilterCount]:
-    settings = chosen_filters(drop)
-    for name, found in filtered(pairs, drop).items():
-        of, first = FILTERS[name], int(found[0]) if len(found) else None
+    for name, setting in chosen_filters(drop).items():
+        of = FILTERS[name]
+        found = of.find(pairs, setting)
+        first = int(found[0]) if len(found) else None
         key = None if first is None else pairs.keys[first]
-        said = of.reason.format(settings[name]), of.always, len(found) > MOST * len(pairs)
-        yield FilterCount(name, len(found), *said, first, key)
+        too_many = len(found) > MOST * len(pairs)
+        yield FilterCount(name, len(found), of.reason.format(setting), of.always, too_many, first, key)
 
 
 def _shape(array: np.ndarray) -> str:

@@ -226,9 +226,7 @@ def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:
 
 
 def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[pa.Table]:
-    """The input's rows with the new captions, their vectors and the truth; rows that keep their captions stay as they
-    are. Given similarities of the others are null, and there are no vectors where captions were rewritten.
-    """
+    """The input's rows with the new captions, their vectors (none where captions were rewritten) and the truth."""
     moved, columns_of = noise.moved, pairs.source.columns
     assert corrupted.true_mismatch is not None and corrupted.true_key is not None
     first = 0

@@ -29,8 +29,6 @@ from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 
 _FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
-
-
 _NUMBERS = re.compile(r"[\d,\s]*")
 
 
@@ -70,11 +68,9 @@ class PrecompReader(TableReader):
 
     def open(self, data: str, request: ReadRequest) -> Source:
         """The files of one split (``train`` where none is named)."""
-        named = [
-            c for c in (request.columns.get("image"), request.columns.get("key"), request.image_root) if c is not None
-        ]
-        if named:
-            raise DataError(f"{data} is in the research layout, without columns or an image root: {named[0]!r}")
+        for named in (request.columns.get("image"), request.columns.get("key"), request.image_root):
+            if named is not None:
+                raise DataError(f"{data} is in the research layout, without columns or an image root: {named!r}")
         folder = Path(data).absolute()
         known = splits_of(folder)
         name = request.split or ("train" if "train" in known else known[0])
@@ -160,10 +156,7 @@ def lines_of(path: str) -> list[str]:
             text = read_text(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it so") from error
-    lines = text.split("\n")
-    if lines and lines[-1] == "":
-        lines.pop()
-    lines = [line.rstrip("\r") for line in lines]
+    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     if Path(path).name.endswith("_caps.txt") or not all(map(_NUMBERS.fullmatch, lines)):
         return lines
     return [" ".join(line.replace(",", " ").split()) for line in lines]

@@ -231,9 +231,7 @@ def _fill_pairs(
 
 
 def _readable(column: pa.Array) -> tuple[pa.Array, list[int]]:
-    """A column as text (n,), and the rows that were not UTF-8, of which it has what can be read: Parquet does not
-    promise it.
-    """
+    """A column as text (n,), and the rows that were not UTF-8, of which it has what can be read."""
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     column = column.cast(pa.string())
     try:

@@ -145,10 +145,5 @@ def digest_of(path: str | os.PathLike[str], folder: Path, *, least: int = LARGE)
 
 def _seen(fd: int) -> dict[str, int]:
     found = os.fstat(fd)
-    return {
-        "device": found.st_dev,
-        "inode": found.st_ino,
-        "size": found.st_size,
-        "modified": found.st_mtime_ns,
-        "changed": found.st_ctime_ns,
-    }
+    times = {"modified": found.st_mtime_ns, "changed": found.st_ctime_ns}
+    return {"device": found.st_dev, "inode": found.st_ino, "size": found.st_size, **times}

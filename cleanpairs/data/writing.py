@@ -79,10 +79,7 @@ def _noted(metadata: dict[bytes, bytes]) -> dict[str, Any]:
 
 
 def _encoding(schema: pa.Schema) -> dict[str, Any]:
-    """How the columns are stored, as ``ParquetWriter`` has it: zstd, but floats in lists plainly; no float by number.
-
-    Where there are no floats in lists it does not speak of statistics.
-    """
+    """How ``ParquetWriter`` stores the columns: zstd, but floats in lists plainly; no float by number."""
     leaves = [leaf for field in schema for leaf in _leaves(field.type)]
     if not any(leaves):
         return {"compression": "zstd"}

@@ -86,10 +86,7 @@ class EngineSearch:
     _searches: list[Path] = field(default_factory=list)
 
     def __call__(self, queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
-        """The ``k`` bank rows of largest inner product with each query.
-
-        Raises ValueError: as :func:`cleanpairs.ops.search.top_k`; CleanpairsError: as the engine does.
-        """
+        """As :func:`cleanpairs.ops.search.top_k`. Raises CleanpairsError: as the engine does."""
         prepared = prepare(queries, bank, k)
         folder = self.folder.absolute() / f"search-{len(self._searches)}"
         self._searches.append(folder)

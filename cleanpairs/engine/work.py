@@ -19,10 +19,8 @@ Do = Callable[[Partition, Path], dict[str, Any]]
 
 
 class Work(Protocol):
-    """A pure function from a partition to a file, that can be sent to another process.
-
-    What is expensive (a model) is not sent but opened there, once a worker. The same partition gives the same file,
-    bit for bit, in whatever process it is done, as long as that has as many threads.
+    """A pure function from a partition to a file, that can be sent to another process; a model is opened there, once a
+    worker. The same partition gives the same file, bit for bit, wherever there are as many threads.
     """
 
     def open(self, threads: int | None) -> Do:
@@ -50,8 +48,7 @@ class Engine(Protocol):
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """Do all partitions, in any order; outputs go to ``folder``, each by :func:`carry_out`.
 
-        Raises CleanpairsError: what the work raises; partitions done until then are in place; ResourceError: workers
-        die on a partition again and again.
+        Raises CleanpairsError: what the work raises; ResourceError: workers die on a partition again and again.
         """
         ...
 

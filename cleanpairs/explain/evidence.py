@@ -121,10 +121,7 @@ class Explainer:
         return _Side(vectors, rows, [self.pairs.text_group, self.pairs.pair_image_group])
 
     def neighbours(self, pair_ids: Sequence[int] | np.ndarray, count: int = 10) -> list[Neighbours]:
-        """Of pairs (n,) the others of all N with the most similar images, and captions; the whole corpus is embedded.
-
-        ``count`` is at most 50.
-        """
+        """Of pairs (n,) the ``count`` (at most 50) others of all N with the most similar images, and captions."""
         ids = self._checked(pair_ids)
         near = (side.near(of, ids, count) for side, of in zip(self._everything, self.vectors(ids), strict=True))
         found = [
@@ -210,9 +207,8 @@ class Explainer:
 
 
 class _Side:
-    """Trusted pairs ``rows`` (m,), by unit vectors (m, d) of one modality, ready to be searched.
-
-    ``groups``: numbers (N,) of all pairs; those that share one are no neighbours.
+    """Trusted pairs ``rows`` (m,), by unit vectors (m, d) of one modality; those that share one of ``groups`` are no
+    neighbours.
     """
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray, groups: Sequence[np.ndarray]) -> None:
@@ -220,8 +216,8 @@ class _Side:
         self._search = prepare(vectors[:0], vectors, NEIGHBOURS + SPARE, exact=True)
 
     def near(self, vectors: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(n, k) places in ``rows`` of the nearest to pairs ``ids`` (n,), by their vectors (n, d); -1 and NaN where
-        there are fewer, or none to go by.
+        """(n, k) places in ``rows``, and similarities, of the nearest to pairs ``ids`` (n,); -1 and NaN where there are
+        fewer.
         """
         scores, place = self._search(vectors)
         there = (place >= 0) & np.any(vectors, axis=1, keepdims=True)

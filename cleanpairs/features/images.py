@@ -188,8 +188,8 @@ def _chunks(
 
 
 def _prepared_for(encoder: ImageEncoder) -> tuple[Preparation, Encode]:
-    """What a worker makes of an image for ``encoder``, and what that makes of a batch of it: of its pixels where they
-    are made by a transform that a worker can be told, else of the whole picture.
+    """What a worker makes of an image, and what ``encoder`` makes of a batch of it: of pixels, where a worker can be
+    told their transform, else of the whole picture.
     """
     from cleanpairs.encoders.image_transform import ImageTransform
 

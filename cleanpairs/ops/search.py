@@ -98,10 +98,8 @@ def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False,
 
 @dataclass(frozen=True)
 class Prepared:
-    """A search that is ready to be asked: of the bank ``rows`` (m, d) for the ``k`` best of each query.
-
-    ``index``: FAISS's inverted lists, where they are searched. Blocks of ``block`` queries, from the first on, give the
-    same numbers wherever they are asked, as long as there are as many threads.
+    """A search that is ready to be asked: of the bank ``rows`` (m, d), or FAISS's ``index`` of it, for the ``k`` best
+    of each query. Blocks of ``block`` queries give the same numbers wherever they are asked, with as many threads.
     """
 
     rows: np.ndarray
@@ -181,8 +179,8 @@ def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = Fals
 
 
 def _in_lists(queries: np.ndarray, bank: np.ndarray, k: int, lists: int) -> Prepared | None:
-    """The bank in ``lists`` lists, and the fewest probes, of 4, 6, 8, 12, 16 ..., with a recall@10 of
-    :data:`LEAST_RECALL` on a sample of the queries; None where so many would not pay.
+    """The bank in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that reach :data:`LEAST_RECALL`; None if that
+    does not pay.
     """
     m, d = bank.shape
     sample = _taken(queries, np.unique(np.linspace(0, len(queries) - 1, 2 * _SAMPLED).astype(np.int64)))
@@ -257,10 +255,7 @@ def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.nd
 def _search_torch(
     queries: np.ndarray, bank: np.ndarray, k: int, device: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k best in any order by matrix products in float32, on a GPU where there is one.
-
-    The bank goes there shard by shard, so that any bank fits, and the best so far are carried along.
-    """
+    """The k best in any order by matrix products in float32, on a GPU where there is one, shard by shard of the bank."""
     import torch
 
     device = device or ("cuda" if _gpu() else "cpu")
@@ -308,10 +303,8 @@ def _faiss() -> Any:
 
 
 def _choose_openblas_kernel() -> None:
-    """Name the kernel for the OpenBLAS inside FAISS's wheel, unless the user has.
-
-    It reads ``OPENBLAS_CORETYPE`` when it is loaded. Processors that it does not know by name (AMD Zen among them in
-    some builds) otherwise get a generic kernel that is several times slower.
+    """Name the kernel for the OpenBLAS inside FAISS's wheel, unless the user has: processors that it does not know by
+    name (AMD Zen among them in some builds) otherwise get a generic kernel that is several times slower.
     """
     if "OPENBLAS_CORETYPE" in os.environ:
         return

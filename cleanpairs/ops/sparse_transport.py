@@ -130,9 +130,8 @@ def sparse_transport(
 def _to_kernel(
     value: np.ndarray, row: np.ndarray, n: int, stay_cost: float, reg: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Put the kernel in the place of the costs: the least cost of each row (n,), and where its edges begin (n + 1,).
-
-    A row's cheapest way becomes 1 in the kernel: that scales u_i only, and keeps the exponents in reach.
+    """Put the kernel in the place of the costs, scaled so that a row's cheapest way is 1: the least cost of each row
+    (n,), and where its edges begin (n + 1,).
     """
     least, start = np.zeros(n), np.zeros(n + 1, np.int64)
     for s in _blocks(len(value)):

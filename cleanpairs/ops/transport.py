@@ -124,9 +124,8 @@ def _solve(
 def _iterate(
     kernel: Tensor, plain: bool, log_p: Tensor, log_q: Tensor, log_v: Tensor, tol: float, max_iter: int
 ) -> tuple[Tensor, Tensor, float, int]:
-    """Over-relaxed Sinkhorn from ``log_v``; ``kernel`` is K where ``plain``, else its logarithm.
-
-    The rows of what is returned are those of p and the columns are then cut to q: no sum is above its marginal.
+    """Over-relaxed Sinkhorn from ``log_v``; ``kernel`` is K where ``plain``, else its logarithm. No sum is above its
+    marginal.
     """
 
     def rows(log_v: Tensor) -> Tensor:

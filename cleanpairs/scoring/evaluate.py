@@ -69,11 +69,11 @@ def _owner(image_index: np.ndarray, m: int) -> np.ndarray:
 
 
 def _recall(m: int, owner: np.ndarray, own: np.ndarray, blocks: Iterable[np.ndarray]) -> Recall:
-    """Of consecutive ``blocks`` (b, N) of the rows (images) of the similarity matrix.
+    """Of consecutive ``blocks`` (b, N) of the rows (images) of the similarity matrix, by each text's ``own`` (N,)
+    float32.
 
-    Counted is what is *not* below the right answer, so that ties and what is no number count against us. One look at a
-    block serves both directions: along its rows (image to text, where the whole row is there) and down its columns
-    (text to image), where the right answer must be known beforehand: ``own`` (N,) float32.
+    Counted is what is *not* below the right answer: ties and what is no number count against us. One look at a block
+    serves both directions: along its rows (image to text), and down its columns (text to image).
     """
     n = len(owner)
     texts_of = np.argsort(owner, kind="stable")  # texts of image 0, of image 1, ...
@@ -132,10 +132,10 @@ def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int =
 
 
 def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, folds: int = 5) -> Recall:
-    """Mean recall over ``folds`` runs of neighbouring images, as equal as can be, each with the captions of its images.
+    """Mean recall over ``folds`` runs of neighbouring images, as equal as can be, each with its captions (MS-COCO 1K:
+    5,000 images in 5).
 
-    MS-COCO 1K: the 5,000 test images in 5 folds. The others as for :func:`recall`; the captions of an image may stand
-    anywhere. Raises DataError: more folds than images, or fewer than one; or a fold without a caption.
+    Raises DataError: more folds than images, or fewer than one; or a fold without a caption.
     """
     if not 1 <= folds <= len(z_image):
         raise DataError(f"{len(z_image)} images make 1 to {len(z_image)} folds, asked for {folds}")

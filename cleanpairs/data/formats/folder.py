@@ -101,10 +101,8 @@ class FolderReader(ListingReader):
 
 @cached_by_file(4)
 def _records(path: str, encoding: str | None) -> Listing:
-    """The records of a file, by its ending.
-
-    The columns of CSV are text, but for given similarities (numbers) and ``true_mismatch`` (bool). In JSON a column
-    whose values do not go together becomes their JSON, as text.
+    """The records of a file, by its ending: of CSV texts, but for given similarities and ``true_mismatch``; of JSON a
+    column whose values do not go together becomes their JSON, as text.
     """
     is_json = path.endswith(JSON_ENDINGS)
     columns: dict[str, list[Any]] = {} if is_json else {name: [] for name in csv_header(path, encoding)[0]}
