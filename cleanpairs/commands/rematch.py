@@ -157,7 +157,7 @@ def _opened(run: Run, data: str | Path | None, columns: Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class _Planning:
-    """A model, how it is to repair, what, who searches, and where; ``why`` (N,): what the run says against its pairs."""
+    """A model, how it is to repair, what, who searches, and where; ``why`` (N,): what the run says against pairs."""
 
     model: PairScorer
     settings: RepairSettings

@@ -17,6 +17,12 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def load_target(target: str) -> Any:
+    """What ``module:name`` names."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One registered name: where its class is (``module:attribute``), one line about it, its source, what it needs."""
@@ -29,8 +35,7 @@ class Entry:
 
     def load(self) -> Any:
         """Import the module and return the registered object."""
-        module, _, attribute = self.target.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return load_target(self.target)
 
 
 class Registry:

@@ -13,6 +13,7 @@ import numpy as np
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular
 
+_FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
 _OS_ERROR = re.compile(r"os error (\d+)")  # as Rust reports what the system said
 
 
@@ -27,6 +28,15 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     except Exception as error:  # the header is read as Python's text is: a damaged one raises tokenize's errors too
         raise DataError(f"{path} cannot be read as an array: {error}") from error
     return np.asarray(array) if array.size == 0 else array
+
+
+def read_vectors(path: str, regions: bool = False) -> np.ndarray:
+    """As :func:`read_npy`, floats (n, D), or (n, R, D) where ``regions`` may be; DataError otherwise."""
+    array = read_npy(path)
+    if array.ndim not in (2, 3)[: 1 + regions] or array.dtype not in _FLOATS or 0 in array.shape[1:]:
+        shape = "(n, D) or (n, R, D)" if regions else "(n, D)"
+        raise DataError(f"{path} must hold floats of 16, 32 or 64 bits, {shape}; found {array.dtype} {array.shape}")
+    return array
 
 
 def write_tensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:

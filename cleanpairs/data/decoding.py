@@ -29,7 +29,8 @@ import numpy as np
 from cleanpairs.core import children
 from cleanpairs.core.errors import DataError, ResourceError
 from cleanpairs.core.limits import limit, memory_is_capped
-from cleanpairs.data.decode_worker import REPLY, prepare, resolve
+from cleanpairs.core.registry import load_target
+from cleanpairs.data.decode_worker import REPLY, prepare
 
 FEW = 128  # images; so many are decoded sooner than a process has started
 MOST_WORKERS = 8
@@ -157,7 +158,7 @@ class Decoder:
         if data is None:
             return MISSING
         if self._function is None:
-            self._function = resolve(self.preparation.target)
+            self._function = load_target(self.preparation.target)
         try:
             return prepare(data, self._function, self.preparation.settings, self.preparation.about)
         except DataError as error:

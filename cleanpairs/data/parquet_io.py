@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 from collections import Counter
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, check_regular, read_json, reading
+from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.in_place import location, open_remote
 from cleanpairs.data.images import encoded_bytes, image_cells, rows_by_file
 from cleanpairs.data.views import plain_batch, plain_schema
@@ -46,15 +46,9 @@ def parquet_files(folder: Path) -> list[str]:
 
 def expand(data: str) -> list[str]:
     """The Parquet files of a file, glob or directory, absolute, sorted. Raises DataError: there is none."""
-    path = Path(data)
-    if path.is_dir():
-        found = parquet_files(path)
-    elif path.exists():
-        found = [str(path)]
-    else:
-        found = sorted(p for p in glob.glob(data) if Path(p).is_file())
+    found = parquet_files(Path(data)) if Path(data).is_dir() else expand_files(data, ".parquet")
     if not found:
-        raise DataError(f"no such input: {data} is no file, and no Parquet file matches it")
+        raise DataError(f"no such input: {data} has no Parquet file")
     return [str(Path(p).absolute()) for p in found]
 
 

@@ -20,15 +20,14 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import read_text, reading
-from cleanpairs.data.arrays import read_npy
+from cleanpairs.data.arrays import read_vectors
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.formats.stored import record_batch
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
 
-_FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
 _NUMBERS = re.compile(r"[\d,\s]*")
 
 
@@ -73,9 +72,7 @@ class PrecompReader(TableReader):
                 raise DataError(f"{data} is in the research layout, without columns or an image root: {named!r}")
         folder = Path(data).absolute()
         known = splits_of(folder)
-        name = request.split or ("train" if "train" in known else known[0])
-        if name not in known:
-            raise DataError(f"{data} has no split {name!r} (splits: {', '.join(known)})")
+        name = chosen_split(request.split, known, data)
         paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, request.columns.get("text")))]
         truth = folder / f"{name}_truth.parquet"
         if truth.exists():
@@ -140,11 +137,7 @@ def _split_of(source: Source) -> str:
 
 def _regions(path: str) -> np.ndarray:
     """(n, R, D) in this machine's byte order; memory-mapped where it is already."""
-    array = read_npy(path)
-    if array.ndim not in (2, 3) or array.dtype not in _FLOATS or 0 in array.shape[1:]:
-        raise DataError(
-            f"{path} must hold floats of 16, 32 or 64 bits, (n, D) or (n, R, D); found {array.dtype} {array.shape}"
-        )
+    array = read_vectors(path, regions=True)
     array = array[:, None, :] if array.ndim == 2 else array
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 

@@ -46,6 +46,14 @@ class ReadRequest:
     limit: int | None
 
 
+def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
+    """The split that was asked for, else ``train``, else the first; DataError where there is no such one."""
+    name = asked or ("train" if "train" in known else known[0])
+    if name not in known:
+        raise DataError(f"{where} has no split {name!r} (splits: {', '.join(known)}); name one with --split")
+    return name
+
+
 class TableReader(ABC):
     """A reader whose input is a table: it says what the columns are and gives the rows, in order.
 

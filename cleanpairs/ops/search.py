@@ -255,7 +255,7 @@ def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.nd
 def _search_torch(
     queries: np.ndarray, bank: np.ndarray, k: int, device: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k best in any order by matrix products in float32, on a GPU where there is one, shard by shard of the bank."""
+    """The k best in any order by matrix products in float32, on a GPU where there is one, by shards of the bank."""
     import torch
 
     device = device or ("cuda" if _gpu() else "cpu")

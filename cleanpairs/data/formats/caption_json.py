@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import cached_by_file, open_regular, read_json, reading
+from cleanpairs.core.regular import cached_by_file, read_json, reading
+from cleanpairs.data.formats.records import begins_with
 from cleanpairs.data.formats.stored import Listing, ListingReader, find_root
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest
@@ -38,10 +39,7 @@ class CaptionJsonReader(ListingReader):
     def recognises(data: str) -> bool:
         """Whether ``data`` is a ``.json`` file that holds an object."""
         path = Path(data)
-        if path.suffix != ".json" or not path.is_file():
-            return False
-        with open_regular(path) as file:
-            return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
+        return path.suffix == ".json" and path.is_file() and begins_with(path, b"{")
 
     def open(self, data: str, request: ReadRequest) -> Source:
         """The images of one split (``train`` where none is named), or all where the file has no splits."""

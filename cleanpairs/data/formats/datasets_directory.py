@@ -21,7 +21,7 @@ from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, ite
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
 
 HUB = "hf://"
 _HUB_NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
@@ -119,7 +119,7 @@ def _files(folder: Path, split: str | None) -> list[str]:
         known = note.get("splits") if isinstance(note, dict) else None
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known) or not known:
             raise DataError(f"{folder / 'dataset_dict.json'} names no splits; save the dataset again")
-        folder = resolve_path(_chosen(split, known, str(folder)), folder)
+        folder = resolve_path(chosen_split(split, known, str(folder)), folder)
     elif split is not None:
         raise DataError(f"{folder} has no splits: it is one dataset; leave --split (split) out")
     note = _json(folder / "state.json")
@@ -134,13 +134,6 @@ def _files(folder: Path, split: str | None) -> list[str]:
     if missing:
         raise DataError(f"{missing[0]} is missing: the copy of {folder} is not whole")
     return paths
-
-
-def _chosen(split: str | None, known: Sequence[str], where: str) -> str:
-    name = split or ("train" if "train" in known or len(known) > 1 else known[0])
-    if name not in known:
-        raise DataError(f"{where} has no split {name!r} (splits: {', '.join(known)}); name one with --split")
-    return name
 
 
 def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
@@ -163,7 +156,7 @@ def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
             f"--local-dir DIR`) and give its Parquet files ('DIR/data/train-*.parquet'), or what save_to_disk leaves"
         ) from error
     if isinstance(loaded, dict):
-        loaded = loaded[_chosen(split, list(loaded), data)]
+        loaded = loaded[chosen_split(split, list(loaded), data)]
     return cached_files(loaded, data), HF_HUB_CACHE
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import cached_by_file, open_regular, read_bytes
+from cleanpairs.core.regular import cached_by_file, read_bytes
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.columns import find_columns, is_score
-from cleanpairs.data.formats.records import IMAGES, csv_header, iter_csv, iter_json, undecodable
+from cleanpairs.data.formats.records import IMAGES, begins_with, csv_header, iter_csv, iter_json, undecodable
 from cleanpairs.data.formats.stored import Listing, ListingReader, find_root
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.table_reader import ReadRequest
@@ -74,7 +74,9 @@ class FolderReader(ListingReader):
         if path.is_dir():
             found = len(annotation_files(path))
             return (found == 1 or (not found and any(captioned_images(path)))) and not any(path.glob("[!.]*.parquet"))
-        return path.is_file() and (path.suffix in ENDINGS or path.name in FIRST or _is_list(path))
+        return path.is_file() and (
+            path.suffix in ENDINGS or path.name in FIRST or (path.suffix in JSON_ENDINGS and begins_with(path, b"["))
+        )
 
     def open(self, data: str, request: ReadRequest) -> Source:
         """The file, its columns, and the folder of the images."""
@@ -154,11 +156,3 @@ def _number(value: str | None) -> float | None:
         return None if value is None else float(value)
     except ValueError:
         return None
-
-
-def _is_list(path: Path) -> bool:
-    """Whether a ``.json`` file is a list."""
-    if path.suffix not in JSON_ENDINGS:
-        return False
-    with open_regular(path) as file:
-        return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
