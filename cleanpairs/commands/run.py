@@ -300,7 +300,8 @@ class Run:
         from cleanpairs.estimators.persistence import load_estimator
 
         if not (folder := self.path / "model").exists():
-            raise DataError(f"{self.path} has no model: go on with `cleanpairs fit --resume --out {self.path}`")
+            remedy = f"the run did not finish; go on with `cleanpairs fit --resume --out {self.path}`"
+            raise DataError(f"{self.path} has no model: {remedy}")
         return load_estimator(folder)
 
     def calibration(self) -> Calibration | None:
