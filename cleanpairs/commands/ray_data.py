@@ -19,7 +19,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
@@ -63,30 +62,17 @@ class ScorePairs:
             )
 
     def __call__(self, batch: Any) -> Any:
-        """``batch``, a pyarrow Table or a dict of arrays, with the columns ``correspondence`` (float32),
-        ``is_mismatch`` (bool) and ``reason`` (string).
+        """The pyarrow Table ``batch`` with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and
+        ``reason`` (string): why a row cannot be scored, else null; the other two are null then.
 
-        A row that cannot be scored says why in ``reason``, which is null (None) otherwise. Its other two are null in a
-        table; in arrays they are NaN and False.
         Raises DataError: columns are missing, of the wrong kind, hold lists of captions, or have the name of a new one.
         """
-        if isinstance(batch, dict):
-            return self._arrays(batch)
         if not isinstance(batch, pa.Table):
-            raise DataError(f"a batch must be a pyarrow Table or a dict of arrays, found {type(batch).__name__}")
+            raise DataError(f'a batch must be a pyarrow Table (batch_format="pyarrow"), found {type(batch).__name__}')
         scored = self._scored(batch)
         for name in COLUMNS:
             batch = batch.append_column(SCORES_SCHEMA.field(name), scored[name])
         return batch
-
-    def _arrays(self, batch: dict[str, Any]) -> dict[str, Any]:
-        scored = self._scored(pa.table({name: _column(values) for name, values in batch.items()}))
-        return {
-            **batch,
-            "correspondence": scored["correspondence"].to_numpy().astype(np.float32),
-            "is_mismatch": np.asarray(scored["is_mismatch"].fill_null(False)),
-            "reason": np.array(scored["reason"].to_pylist(), object),
-        }
 
     def _scored(self, table: pa.Table) -> pa.Table:
         """The scores table of a batch."""
@@ -124,11 +110,3 @@ class ScorePairs:
         )
         scores = scorer(rows, "the batch")
         return scores_table(rows.keys, scores, float(self.model.threshold_), rows.faults)
-
-
-def _column(values: Any) -> pa.Array:
-    """An Arrow column of an array (n,), or of vectors (n, D)."""
-    array = np.asarray(values)
-    if array.ndim == 2:
-        return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])
-    return pa.array(list(values) if array.dtype == object else array)
