@@ -269,7 +269,8 @@ def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchR
     order = [name for name in (*METHODS.names(), *PLAIN_SCORES) if any(row["method"] == name for row in rows)]
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name
-    unit = f"noise: {', '.join(sorted({str(row['per']) for row in rows}))}"
+    kinds = sorted({str(row["per"]) for row in rows})
+    unit = f"noise {', '.join(f'per {kind}' if kind in ('caption', 'image') else kind for kind in kinds)}"
     remarks = [*notes, "± is the sample standard deviation over seeds"]
     write_whole(folder / "table.md", to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks))
     write_whole(folder / "table.csv", to_csv(summaries))

@@ -196,7 +196,8 @@ def _batches(
     file: pq.ParquetFile, rows: int, columns: list[str] | None, groups: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
     """Batches of ``groups``; pyarrow cannot read dictionaries inside of lists over the end of a row group."""
-    kinds = [field.type for field in file.schema_arrow if columns is None or field.name in columns]
+    chosen = None if columns is None else set(columns)
+    kinds = [field.type for field in file.schema_arrow if chosen is None or field.name in chosen]
     apart = any("dictionary" in str(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
     for some in [[group] for group in groups] if apart else [list(groups)]:
         yield from file.iter_batches(batch_size=rows, columns=columns, row_groups=some)
