@@ -114,7 +114,7 @@ def _touched(written: list[_Output], name: str, given: Input, folders: dict[str,
             yield f"{output} lies in the input {name}"
     if not given.deep or not os.path.isdir(name):
         return
-    inodes = {os.stat(output).st_ino: output for output, _ in written if output.exists()}
+    inodes = {os.stat(output).st_ino: output for output, _ in written if os.path.exists(output)}
     for entry in _entries(name):
         linked = inodes.get(entry.inode())  # by another name
         if linked is None or not _same(linked, entry.path):
