@@ -252,13 +252,11 @@ def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
 
 
-def _search_torch(
-    queries: np.ndarray, bank: np.ndarray, k: int, device: str | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def _search_torch(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k best in any order by matrix products in float32, on a GPU where there is one, by shards of the bank."""
     import torch
 
-    device = device or ("cuda" if _gpu() else "cpu")
+    device = "cuda" if _gpu() else "cpu"
     n, m = len(queries), len(bank)
     held, most = (1 << 30, 1 << 28) if device == "cuda" else (_CPU_NUMBERS, _CPU_NUMBERS)  # of the bank; scores
     shard = max(k, min(m, held // bank.shape[1]))

@@ -180,13 +180,6 @@ def test_lists_with_fewer_rows_than_are_asked_for(small_is_large: None) -> None:
     assert ((indices < 0) == np.isneginf(scores)).all() and (scores[:, 70:] < 0.5).all()
 
 
-def test_the_gpu_way_is_the_exact_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    queries, bank = modes(40, 1), modes(300, 2)
-    scores, indices = search._search_torch(queries, bank, 6, device="cpu")
-    np.testing.assert_array_equal(indices, oracle(queries, bank, 6).indices)
-    np.testing.assert_allclose(scores, oracle(queries, bank, 6).scores, atol=1e-5)
-
-
 def test_the_pages_of_a_bank_in_a_file_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However its rows are drawn: a random row maps as much around it as lies together in the kernel's cache."""
     monkeypatch.setattr(search, "FLAT_UP_TO", 100)
