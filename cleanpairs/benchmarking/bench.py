@@ -108,9 +108,8 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     needs something that is not there, is logged with its reason and tried again by the next call. ``progress`` is told
     by ``note(text)``, ``step(done, total, loss)`` and ``cell(at, total, row, done_before=)``.
 
-    Raises ConfigError: an unknown method or setting; no noise; a method that was named and lacks what it needs;
-    DataError: data or a noise file that cannot be used; OutputExistsError: another benchmark writes to the directory;
-    CleanpairsError: not one cell has a result: the first cell's error.
+    Raises CleanpairsError: settings, data or noise that cannot be used; another benchmark writes to the directory; not
+    one cell has a result: the first cell's error.
     """
     if bench.seeds < 1:
         raise ConfigError(f"a benchmark needs at least 1 seed, found {bench.seeds}")
@@ -207,13 +206,7 @@ def _noises(bench: Bench, splits: Splits) -> list[_Noise]:
     if bench.noise_files:
         if kinds != [NoiseKind()]:
             raise ConfigError(f"noise files hold their own noise: leave out either them or the kind {bench.kind!r}")
-        found = []
-        for file in bench.noise_files:
-            permutation = load_noise_file(file, len(train), train.image_index)
-            digest = hashlib.sha256(permutation.tobytes()).hexdigest()[:12]
-            noise = noise_of(train, permutation)
-            found.append(_Noise(Path(file).stem, None, "file", digest, lambda seed, noise=noise: noise))  # type: ignore[misc]
-        return found
+        return [_of_file(train, file) for file in bench.noise_files]
     if not bench.noise:
         raise ConfigError("a benchmark needs noise rates or noise files")
     for rate in bench.noise:
@@ -223,17 +216,18 @@ def _noises(bench: Bench, splits: Splits) -> list[_Noise]:
     return [_of_kind(train, rate, kind, bench.per) for rate in dict.fromkeys(bench.noise) for kind in kinds]
 
 
+def _of_file(train: Pairs, file: str) -> _Noise:
+    permutation = load_noise_file(file, len(train), train.image_index)
+    digest, noise = hashlib.sha256(permutation.tobytes()).hexdigest()[:12], noise_of(train, permutation)
+    return _Noise(Path(file).stem, None, "file", digest, lambda seed: noise)
+
+
 def _of_kind(train: Pairs, rate: float, kind: NoiseKind, per: str) -> _Noise:
-    if kind.name == "uniform":  # logs of before there were kinds name their cells so
-        return _Noise(
-            f"{rate:g}", rate, per, f"{per}-{rate:g}", lambda seed: inject_noise(train, rate, per=per, seed=seed)
-        )
     groups = None if kind.column is None else category_codes(train, kind.column)
-
-    def make(seed: int) -> Noise:
-        return inject_noise(train, rate, kind=kind, groups=groups, seed=seed)
-
-    return _Noise(f"{rate:g} {kind}", rate, str(kind), f"{kind}-{rate:g}", make)
+    uniform = kind.name == "uniform"
+    how = {"per": per} if uniform else {"kind": kind, "groups": groups}
+    name, of = (f"{rate:g}", per) if uniform else (f"{rate:g} {kind}", str(kind))
+    return _Noise(name, rate, of, f"{of}-{rate:g}", lambda seed: inject_noise(train, rate, seed=seed, **how))
 
 
 def _head(bench: Bench, method: MethodSettings, splits: Splits, noise: _Noise, seed: int) -> dict[str, Any]:
@@ -269,25 +263,17 @@ def _latest(
     return list(cells.values())
 
 
-def _unit(rows: Sequence[Mapping[str, Any]]) -> str:
-    kinds = sorted({str(row["per"]) for row in rows})
-    return "noise from files" if kinds == ["file"] else f"noise: {', '.join(kinds)}"
-
-
 def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchResult:
     from cleanpairs.benchmarking.plot import plot
 
     order = [name for name in (*METHODS.names(), *PLAIN_SCORES) if any(row["method"] == name for row in rows)]
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name
-    unit = f"noise per {bench.per}" if any(row["per"] == bench.per for row in rows) else _unit(rows)
+    kinds = sorted({str(row["per"]) for row in rows})
+    unit = f"noise {', '.join(f'per {kind}' if kind in ('caption', 'image') else kind for kind in kinds)}"
     remarks = [*notes, LEGEND, "± is the sample standard deviation over seeds"]
-    texts = {
-        "table.md": to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks),
-        "table.csv": to_csv(summaries),
-    }
-    for file, text in texts.items():
-        write_whole(folder / file, text)
+    write_whole(folder / "table.md", to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks))
+    write_whole(folder / "table.csv", to_csv(summaries))
     with staged_file(folder / "plot.png", overwrite=True) as staged:
         plot(rows, staged, methods=order, title=f"{name}, {unit}")
     return BenchResult(str(folder), rows, summaries, notes)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from cleanpairs.benchmarking.settings import MethodSettings
 from cleanpairs.benchmarking.splits import Splits, with_features
@@ -96,16 +95,14 @@ def run_cell(
     row |= {"seconds": seconds, "cpu_seconds": cpu}
     if trained:  # a method that does not train has no such speed
         row |= {"pairs_per_second": trained / seconds, "pairs_per_cpu_second": trained / max(cpu, 1e-9)}
-    return row | {"peak_mb": _peak(), "peak_gpu_mb": _peak_gpu(), "total_seconds": time.perf_counter() - start}
+    return row | _peaks() | {"total_seconds": time.perf_counter() - start}
 
 
 def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict[str, Any]:
     """How good are the new captions that ``model.rematch`` plans?
 
     A new caption is right when it belongs to the pair's own image, or has the same text as one that does, and its words
-    are its own: one into which noise has mixed others is right nowhere.
-
-    Returns dict: ``repaired``: pairs with a new caption; ``repair_precision``: share of these that is right;
+    are its own. ``repaired``: pairs with a new caption; ``repair_precision``: share of these that is right;
     ``repair_random``: the share if each had got the caption of any flagged pair; ``corrupted_restored``: share of all
     mismatched pairs that have got a right caption.
     """
@@ -130,26 +127,15 @@ def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict
 
 
 def _reset_peak() -> None:
-    """Let the peak of resident memory begin anew, as Linux can; elsewhere it stays that of the process's life."""
+    """Let the peaks of memory begin anew."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
+    if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
 
 
-def _peak() -> float:
-    """MiB."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _peak_gpu() -> float | None:
-    """MiB; None without a GPU."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return None
-    return float(torch.cuda.max_memory_allocated() / 2**20)
+def _peaks() -> dict[str, float | None]:
+    """MiB of resident memory, and of the GPU's where there is one."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    gpu = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
+    return {"peak_mb": int(status["VmHWM"].split()[0]) / 1024, "peak_gpu_mb": gpu}

@@ -23,10 +23,8 @@ _PANELS = (("rsum", "rSum (test)"), ("auroc", "AUROC of wrong pairs"))
 def plot(
     rows: Sequence[Mapping[str, Any]], path: str | Path, *, methods: Sequence[str] | None = None, title: str = ""
 ) -> None:
-    """Means over seeds, with the standard deviation as a bar, against the share of mismatched pairs.
-
-    A noise file stands at its share of mismatched pairs. Each kind of noise that is not uniform has panels of its own,
-    below each other. Panels without any figure are left out.
+    """Means over seeds, with the standard deviation as a bar, against the share of mismatched pairs. Each kind of noise
+    that is not uniform has panels of its own, below each other; panels without any figure are left out.
     """
     ran = [row for row in rows if row.get("status") == "ok"]
     order = list(methods) if methods is not None else list(dict.fromkeys(str(row["method"]) for row in ran))

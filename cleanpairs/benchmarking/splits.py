@@ -53,14 +53,10 @@ def load_splits(
     limit: int | None = None,
     **columns: Any,
 ) -> Splits:
-    """Clean training pairs, and the splits that belong to them.
+    """Clean training pairs, and the splits that belong to them; ``columns``: see :func:`cleanpairs.load_pairs`.
 
-    - ``data``: Parquet or a directory in the research layout. ``dev`` (``val``) and ``test`` of such a directory, and
-      ``NAME_val.parquet`` and ``NAME_test.parquet`` beside ``NAME_train.parquet``, are taken if they are there
-    - ``val``, ``test``: in place of what would be found
-    - ``limit``: only the first rows of the training pairs
-    - ``**columns``: see :func:`cleanpairs.load_pairs`
-
+    ``val``, ``test``: in place of what is found: ``dev`` (``val``) and ``test`` of a directory in the research layout,
+    ``NAME_val.parquet`` and ``NAME_test.parquet`` beside ``NAME_train.parquet``. ``limit``: of the training rows.
     Raises DataError: data that cannot be read, or that is mismatched already.
     """
     split = columns.pop("split", None)
@@ -70,12 +66,8 @@ def load_splits(
             f"{data} holds mismatched pairs, by its column 'true_mismatch'; a benchmark starts from clean data"
         )
     columns.pop("key_column", None)
-    notes, found = [], {}
-    for role, given in (("val", val), ("test", test)):
-        pairs, note = _split(role, given, Path(data), columns)
-        found[role] = pairs
-        notes += [note] if note else []
-    return Splits(train, found["val"], found["test"], tuple(notes))
+    found = [_split(role, given, Path(data), columns) for role, given in (("val", val), ("test", test))]
+    return Splits(train, found[0][0], found[1][0], tuple(note for _, note in found if note))
 
 
 def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, Any]) -> tuple[Pairs | None, str | None]:

@@ -68,10 +68,8 @@ COLUMNS = tuple({column.key: column for columns in TABLES.values() for column in
 
 @dataclass(frozen=True)
 class Summary:
-    """One method at one noise: figures by key over the ``seeds`` that ran; ``problem`` says why others have not.
-
-    ``std`` is the sample standard deviation (n - 1), None for fewer than two seeds. ``best`` holds the keys in which
-    the mean is the best of its noise.
+    """One method at one noise: figures by key over the ``seeds`` that ran, with ``std`` (n - 1) where there are two;
+    ``best``: keys in which the mean is the best of its noise; ``problem`` says why other seeds have not run.
     """
 
     noise: str
@@ -147,7 +145,7 @@ def to_text(found: Sequence[Summary], *, tables: Sequence[str] = ("Detection and
         widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
         text = []
         for at, line in enumerate(lines):
-            if at and at > 1 and line[0] != lines[at - 1][0]:
+            if at > 1 and line[0] != lines[at - 1][0]:
                 text.append("")
             # What is not marked leaves room for the mark, so that the digits stand below each other.
             cells = [f"{cell:<{w}}" for cell, w in zip(line[:2], widths[:2], strict=True)]
@@ -195,15 +193,8 @@ def to_csv(found: Sequence[Summary]) -> str:
     )
     for s in found:
         figures = [value for c in COLUMNS for value in (s.mean.get(c.key), s.std.get(c.key))]
-        writer.writerow(
-            [
-                _inert(s.noise),
-                s.method,
-                s.seeds,
-                *("" if v is None else repr(v) for v in figures),
-                _inert(s.problem or ""),
-            ]
-        )
+        shown = ["" if v is None else repr(v) for v in figures]
+        writer.writerow([_inert(s.noise), s.method, s.seeds, *shown, _inert(s.problem or "")])
     return file.getvalue()
 
 

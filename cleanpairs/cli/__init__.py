@@ -42,7 +42,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "score": ("cleanpairs.cli.score", "Score any pairs with a fitted model."),
         "rematch": ("cleanpairs.cli.rematch", "Plan the repairs, to be reviewed before they are made."),
         "export": ("cleanpairs.cli.export", "Write the cleaned, repaired dataset and its ledger."),
-        "push": ("cleanpairs.cli.push", "Upload a model or an export to the Hugging Face hub."),
+        "push": ("cleanpairs.cli.export", "Upload a model or an export to the Hugging Face hub."),
     },
     "Review": {
         "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
@@ -52,7 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "review": ("cleanpairs.cli.review", "Decide about pairs and repairs on a local page."),
         "audit": ("cleanpairs.cli.audit", "Label a sample by hand; precision and recall from it."),
         "diff": ("cleanpairs.cli.diff", "Show what an export changed, pair by pair."),
-        "restore": ("cleanpairs.cli.restore", "Undo an export: write its input again."),
+        "restore": ("cleanpairs.cli.diff", "Undo an export: write its input again."),
         "verify": ("cleanpairs.cli.verify", "Check that an export, a run or a file is whole."),
     },
     "Measure": {
@@ -61,7 +61,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("cleanpairs.cli.bench", "Methods against noise: the table that papers print."),
     },
     "Shell": {
-        "doctor": ("cleanpairs.cli.doctor", "Check the installation, and say what mends it."),
+        "doctor": ("cleanpairs.cli.verify", "Check the installation, and say what mends it."),
         "completion": ("cleanpairs.cli.completion", "Print the completion script of a shell."),
     },
 }
@@ -190,29 +190,37 @@ def _run(debug: bool, color: bool | None, written: Any) -> None:
         sys.exit(error.exit_code)
     except click.Abort as abort:  # what click makes of a KeyboardInterrupt
         sys.exit(128 + (abort.__cause__.number if isinstance(abort.__cause__, Terminated) else signal.SIGINT))
-    except CleanpairsError as error:
-        _complain(error, debug, error.kind, str(error), color)
-        sys.exit(error.exit_code)
-    except MemoryError as error:
-        _complain(error, debug, ResourceError.kind, _no_memory(error), color)
-        sys.exit(ResourceError.exit_code)
-    except OSError as error:
-        _complain(error, debug, OutputError.kind, _of_the_system(error), color)
-        sys.exit(OutputError.exit_code)
     except Exception as error:
-        if _allocates(error):
-            _complain(error, debug, ResourceError.kind, _no_memory(error), color)
-            sys.exit(ResourceError.exit_code)
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        if _of_the_input(error):
-            message = (
-                f"the input cannot be worked on: {said}; if it is sound: `cleanpairs --debug COMMAND ...` shows where"
-            )
-            _complain(error, debug, DataError.kind, message, color)
-            sys.exit(DataError.exit_code)
-        message = f"{said}; this is a bug of cleanpairs: `cleanpairs --debug COMMAND ...` shows where, please report it"
-        _complain(error, debug, CleanpairsError.kind, message, color)
-        sys.exit(CleanpairsError.exit_code)
+        like, message = _told(error)
+        _complain(error, debug, like.kind, message, color)
+        sys.exit(like.exit_code)
+
+
+def _told(error: Exception) -> tuple[type[CleanpairsError], str]:
+    """Which of our errors it is, or is like, and what is said of it."""
+    if isinstance(error, CleanpairsError):
+        return type(error), str(error)
+    if isinstance(error, MemoryError) or (  # torch has no exception of its own on a CPU
+        isinstance(error, RuntimeError) and any(s in str(error) for s in ("can't allocate memory", "out of memory"))
+    ):
+        said = str(error).splitlines()[0] if str(error) else "it was refused"
+        cap = os.environ.get("CLEANPAIRS_MEMORY")
+        more = (
+            f"raise --memory-cap (CLEANPAIRS_MEMORY), which is {cap}" if cap else "give the machine more, or less data"
+        )
+        return ResourceError, f"the memory does not suffice ({said}); {more}, or take a smaller --batch-size or --limit"
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        remedy = _REMEDIES.get(error.errno or 0)
+        said = error.strerror or str(error) or type(error).__name__
+        return OutputError, f"{place}{said}" + (f"; {remedy}" if remedy else "")
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    where = "`cleanpairs --debug COMMAND ...` shows where"
+    arrow = any(kind.__name__ == "ArrowException" for kind in type(error).__mro__)
+    loop = isinstance(error, RuntimeError) and str(error).startswith("Symlink loop")  # pathlib's, up to Python 3.12
+    if arrow or loop or isinstance(error, UnicodeError | RecursionError):  # only data can cause it
+        return DataError, f"the input cannot be worked on: {said}; if it is sound: {where}"
+    return CleanpairsError, f"{said}; this is a bug of cleanpairs: {where}, please report it"
 
 
 def _check_arguments() -> None:
@@ -247,34 +255,6 @@ _REMEDIES = {  # what to do about an error that the system reports
     errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
     errno.EIO: "the disk reports a fault: check it, and write to another one",
 }
-
-
-def _allocates(error: Exception) -> bool:
-    """Whether torch says that there is no memory, which has no exception of its own on a CPU."""
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
-
-
-def _of_the_input(error: Exception) -> bool:
-    """Whether it is an error that only data can cause, where no reader has named the file."""
-    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # pathlib's, up to Python 3.12
-        return True
-    arrow = any(kind.__name__ == "ArrowException" for kind in type(error).__mro__)
-    return arrow or isinstance(error, UnicodeError | RecursionError)
-
-
-def _no_memory(error: BaseException) -> str:
-    said = str(error).splitlines()[0] if str(error) else "it was refused"
-    cap = os.environ.get("CLEANPAIRS_MEMORY")
-    remedy = f"raise --memory-cap (CLEANPAIRS_MEMORY), which is {cap}" if cap else "give the machine more, or less data"
-    return f"the memory does not suffice ({said}); {remedy}, or take a smaller --batch-size or --limit"
-
-
-def _of_the_system(error: OSError) -> str:
-    """The file, what the system says of it, and what to do."""
-    place = f"{error.filename}: " if error.filename is not None else ""
-    said = error.strerror or str(error) or type(error).__name__
-    remedy = _REMEDIES.get(error.errno or 0)
-    return f"{place}{said}" + (f"; {remedy}" if remedy else "")
 
 
 def _complain(

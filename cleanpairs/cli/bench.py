@@ -10,29 +10,20 @@ from cleanpairs.cli.completion import complete_backbone, complete_methods, compl
 from cleanpairs.cli.options import column_options, pick_columns
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.progress import progress_option, quiet_option
+from cleanpairs.cli.progress import Progress, progress_option, quiet_option
 from cleanpairs.cli.terminal import echo
 
 
-class _Lines:
+class _Lines(Progress):
     """A line a cell on standard error, and a bar for the one that runs."""
-
-    def __init__(self, asked: bool) -> None:
-        from cleanpairs.cli.progress import Progress
-
-        self.bar = Progress(asked=asked)
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
         echo(f"note     {text}", err=True)
 
-    def step(self, done: int, total: int, loss: float) -> None:
-        """The bar."""
-        self.bar.step(done, total, loss)
-
     def cell(self, at: int, total: int, row: dict[str, Any], *, done_before: bool) -> None:
         """The line."""
-        self.bar.close()
+        self.close()
         head = f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: "
         if row["status"] != "ok":
             echo(head + str(row["error"]), err=True)
@@ -105,7 +96,7 @@ def bench(data: str, **options: Any) -> None:
         columns=pick_columns(options),
     )
     quiet = options["quiet"] or options["as_json"]
-    lines = None if quiet else _Lines(options["progress"])
+    lines = None if quiet else _Lines(asked=options["progress"])
     try:
         result = run_bench(what, progress=lines)
     except KeyboardInterrupt:
@@ -113,7 +104,7 @@ def bench(data: str, **options: Any) -> None:
         raise
     finally:
         if lines is not None:
-            lines.bar.close()
+            lines.close()
     if options["as_json"]:
         print_json(result.to_dict())
         return

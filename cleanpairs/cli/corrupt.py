@@ -65,9 +65,7 @@ def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, as
     if len(asked) > 1 or (asked and noise_file is not None):
         given = [f"--{name}" for name in asked] + (["--noise-file"] if noise_file is not None else [])
         raise click.UsageError(f"give only one of {', '.join(given)}")
-    kind = NoiseKind()
-    for name, value in asked.items():
-        kind = NoiseKind(name, column=value) if name == "within" else NoiseKind(name, amount=value)
+    kind = NoiseKind.parse(next((f"{name}:{value}" for name, value in asked.items()), "uniform"))
     result = corrupt_data(
         data,
         noise,

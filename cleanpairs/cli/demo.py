@@ -32,6 +32,6 @@ def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress:
         bar.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if as_json:
-        print_json({**result.to_dict(), "peak_mb": round(peak), "out": out})
+        print_json({**result, "peak_mb": round(peak), "out": out})
         return
-    echo(f"\n{result.seconds:.0f} s, {peak:,.0f} MB at the peak")
+    echo(f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak")

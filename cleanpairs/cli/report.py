@@ -44,7 +44,6 @@ def report(run: str | None, out: str, truth: str | None, as_json: bool, **option
     pairs = chosen.load_input()
     plan_file = chosen.path / "plan.parquet"
     plan = RepairPlan.load(plan_file) if plan_file.exists() else chosen.estimator().rematch(pairs)
-    known = truth is not None or pairs.true_mismatch is not None
     scores, calibration = chosen.scores(), chosen.calibration()
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name
@@ -58,7 +57,7 @@ def report(run: str | None, out: str, truth: str | None, as_json: bool, **option
         threshold=plan.threshold,
         pairs=pairs,
         plan=plan,
-        truth=pairs.true_mismatch_mask(truth) if known else None,
+        truth=pairs.true_mismatch_mask(truth) if truth is not None else pairs.true_mismatch,
         calibration=calibration,
         next_steps=_next_steps(chosen, scores.correspondence, calibration),
         why=scores.why.to_pylist(),

@@ -31,26 +31,19 @@ def safe(text: str, keep: str = "") -> str:
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     if not text.isprintable():
-        text = "".join(
-            c
-            if c.isprintable() or c in keep
-            else " "
-            if unicodedata.category(c) == "Zs"
-            else c.encode("unicode_escape").decode()
-            for c in text
-        )
+        text = "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _escaped(c: str) -> str:
+    return " " if unicodedata.category(c) == "Zs" else c.encode("unicode_escape").decode()
 
 
 def echo(
     text: str = "", *, err: bool = False, fg: str | None = None, head: str = "", color: bool | None = None
 ) -> None:
-    """Print lines, made :func:`safe`; the one way to the terminal.
-
-    - ``err``: to standard error
-    - ``fg``: colour of the text
-    - ``head``: our own words before it, red
-    - ``color``: whether to colour; by the context of the command when None
+    """Print lines, made :func:`safe`; the one way to the terminal. ``err``: to standard error; ``fg``: colour of the
+    text; ``head``: our own words before it, red; ``color``: whether to colour; by the context of the command when None.
     """
     shown = safe(text, keep="\n\t")
     if fg is not None:
@@ -61,10 +54,8 @@ def echo(
 
 
 class _Steady:
-    """A standard stream that may end before the work does: what is written after its end goes nowhere.
-
-    Standard error is never worth the work. Of standard output, a full disk is an error, once the work is done; that
-    nobody reads it any more is none.
+    """A standard stream that may end before the work does: what is written after its end goes nowhere. Only of standard
+    output, and only a full disk, is it an error, once the work is done.
     """
 
     def __init__(self, stream: Any, name: str) -> None:

@@ -1,8 +1,9 @@
-"""``cleanpairs verify``."""
+"""``cleanpairs verify`` and ``cleanpairs doctor``."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 
 import click
 
@@ -40,3 +41,23 @@ def verify(path: str, data: str | None, as_json: bool, quiet: bool) -> None:
         sys.exit(DataError.exit_code)
     if not (as_json or quiet):
         echo(f"{len(found.checked)} checks, nothing wrong")
+
+
+@click.command(short_help="Check the installation, and say what mends it.")
+@json_option
+def doctor(as_json: bool) -> None:
+    """Check the installation and the machine: versions, extras, GPU, threads, FAISS, disk space.
+
+    What could be better comes with the command that mends it. Exit code 1 only if cleanpairs cannot run.
+    """
+    from cleanpairs.commands.doctor import diagnose
+    from cleanpairs.core.errors import CleanpairsError
+
+    checks = diagnose()
+    ok = all(check.state != "broken" for check in checks)
+    if as_json:
+        print_json({"ok": ok, "checks": [asdict(check) for check in checks]})
+    else:
+        echo("\n".join(map(str, checks)))
+    if not ok:
+        sys.exit(CleanpairsError.exit_code)

@@ -10,8 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
@@ -21,8 +20,6 @@ from packaging.requirements import Requirement
 
 import cleanpairs
 from cleanpairs.core.children import start
-from cleanpairs.core.errors import CleanpairsError
-from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.source import cache_dir
 
 LEAST_FREE = 2 * 2**30  # bytes: below it a disk is said to be nearly full
@@ -34,12 +31,12 @@ search._choose_openblas_kernel()
 def say(**what):
     print(json.dumps(what), file=sys.__stdout__, flush=True)
 for name in sys.argv[1:]:
-    say(failed=name, error="importing it ended the process")
+    say(failed={name: "importing it ended the process"})
     try:
         importlib.import_module(name)
-        say(failed=name, error="")
+        say(failed={name: ""})
     except BaseException as error:
-        say(failed=name, error=f"{type(error).__name__}: {error}"[:300])
+        say(failed={name: f"{type(error).__name__}: {error}"[:300]})
 torch, faiss = (sys.modules.get(name) for name in ("torch", "faiss"))
 if hasattr(torch, "get_num_threads"):
     devices = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
@@ -69,51 +66,51 @@ class Check:
 
 
 def diagnose() -> list[Check]:
-    """Look at everything; it takes the seconds that importing torch takes, and writes nothing that stays."""
+    """Look at everything; it takes the seconds that importing torch takes, and writes nothing."""
     try:
         wanted = [Requirement(line) for line in requires("cleanpairs") or []]
     except PackageNotFoundError:  # it runs from a source tree
         wanted = []
-    facts = _probe([*_MODULES.values(), *(["torchvision"] if _installed("torchvision") else [])])
+    failed, facts = probe(list(_MODULES.values()))
     return [
         Check("cleanpairs", "ok", f"{cleanpairs.__version__}, in {Path(cleanpairs.__file__).parent}"),
         Check("python", "ok", f"{platform.python_version()}, {platform.platform()}"),
-        *_dependencies([r for r in wanted if r.marker is None], facts["failed"]),
+        *dependencies([r for r in wanted if r.marker is None], failed),
         *_extras([r for r in wanted if r.marker is not None]),
-        *(_machine(facts) if "threads" in facts else ()),
-        *(_disk(name, path) for name, path in (("cache", cache_dir()), ("runs", Path("runs")))),
-        _publishing(Path.cwd()),
+        *(machine(facts) if facts else ()),
+        disk("cache", cache_dir(), "export CLEANPAIRS_CACHE=DIR, on another disk"),
+        disk("runs", Path("runs"), "work in another directory"),
     ]
 
 
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _probe(modules: list[str]) -> dict[str, Any]:
-    """{"failed": {module: error}, facts...} of importing ``modules`` in another process."""
+def probe(modules: list[str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """What fails (module -> error), and facts of torch and FAISS, of importing ``modules`` in another process."""
     with start(_PROBE, *modules, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         out, _ = child.communicate()
-    found: dict[str, Any] = {"failed": {}}
+    found: dict[str, dict[str, Any]] = {"failed": {}, "facts": {}}
     for line in out.decode(errors="replace").splitlines():
-        if line.startswith('{"failed"'):  # a module may have printed something else
-            told = json.loads(line)
-            found["failed"][told["failed"]] = told["error"]
-        elif line.startswith('{"facts"'):
-            found |= json.loads(line)["facts"]
-    found["failed"] = {name: error for name, error in found["failed"].items() if error}
+        if line.startswith(('{"failed"', '{"facts"')):  # a module may have printed something else
+            for kind, said in json.loads(line).items():
+                found[kind] |= said
+    return {name: error for name, error in found["failed"].items() if error}, found["facts"]
+
+
+def _installed(*packages: str) -> dict[str, str]:
+    """Package -> version, of those that are there."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
     return found
 
 
-def _dependencies(wanted: list[Requirement], failed: dict[str, str]) -> Iterator[Check]:
-    """The core dependencies: installed, new enough, importable. Sound ones share a line."""
+def dependencies(wanted: list[Requirement], failed: Mapping[str, str]) -> Iterator[Check]:
+    """The core dependencies: installed, new enough, importable, but for ``failed`` (module -> error)."""
     sound = []
     for r in wanted:
-        names = ("faiss-cpu", "faiss-gpu-cu12") if r.name == "faiss-cpu" else (r.name,)  # one module, two packages
-        present = {name: v for name in names if (v := _installed(name)) is not None}
+        present = _installed(r.name, *(["faiss-gpu-cu12"] if r.name == "faiss-cpu" else []))  # one module, two packages
         name, found = next(iter(present.items()), (r.name, ""))
         install = f'pip install "{r.name}{r.specifier}"'
         if not present:
@@ -131,23 +128,20 @@ def _dependencies(wanted: list[Requirement], failed: dict[str, str]) -> Iterator
         yield Check("dependencies", "ok", ", ".join(sound))
     elif not wanted:
         yield Check("dependencies", "note", "the package has no metadata: it runs from a source tree", "pip install .")
-    if error := failed.get("torchvision"):  # made for another torch, it breaks transformers, which imports it
-        remedy = "pip uninstall torchvision (cleanpairs does not need it)"
-        yield Check("torchvision", "warning", f"cannot be imported, which breaks transformers: {error}", remedy)
 
 
 def _extras(wanted: list[Requirement]) -> Iterator[Check]:
     """What each extra lacks. None is needed."""
     for extra in metadata("cleanpairs").get_all("Provides-Extra") or [] if wanted else []:
         of_extra = [r.name for r in wanted if r.marker is not None and r.marker.evaluate({"extra": extra})]
-        missing = [name for name in of_extra if _installed(name) is None]
+        missing = [name for name in of_extra if not _installed(name)]
         gpu = "with a GPU only: pip uninstall faiss-cpu, then " if extra == "gpu" else ""
         told = f"not installed: {', '.join(missing)}", f'{gpu}pip install "cleanpairs[{extra}]"'
         yield Check(f"extra {extra}", "note", *told) if missing else Check(f"extra {extra}", "ok", "installed")
 
 
-def _machine(facts: dict[str, Any]) -> Iterator[Check]:
-    """GPU and CPUs, as far as torch can be imported: where it cannot, that is said already."""
+def machine(facts: Mapping[str, Any]) -> Iterator[Check]:
+    """GPU and CPUs, by the facts of :func:`probe`."""
     build, devices, threads = facts["cuda_build"], facts["devices"], facts["threads"]
     if devices:
         yield Check("device", "ok", f"CUDA {build}: {', '.join(devices)}")
@@ -157,7 +151,7 @@ def _machine(facts: dict[str, Any]) -> Iterator[Check]:
         yield Check("device", "warning", f"CPU, though there is an NVIDIA GPU: {why}", remedy)
     else:
         yield Check("device", "ok", "CPU; no NVIDIA GPU here")
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0))
     found = f"{usable} of {os.cpu_count()} CPUs usable, torch uses {threads} threads"
     more = "warning", f"{found}: more than there are", f"export OMP_NUM_THREADS={usable}"
     yield Check("cpu", *more) if threads > usable else Check("cpu", "ok", found)
@@ -168,25 +162,11 @@ def _machine(facts: dict[str, Any]) -> Iterator[Check]:
         yield Check("faiss", "ok", f"{'GPU' if facts['faiss_gpu'] else 'CPU'} build")
 
 
-def _disk(name: str, path: Path) -> Check:
+def disk(name: str, path: Path, remedy: str) -> Check:
     """Room and permission at ``path``, or at the nearest folder above it that exists."""
     near = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(near).free
     found = f"{path}: {free / 2**30:,.1f} GiB free"
-    remedy = "export CLEANPAIRS_CACHE=DIR, on another disk" if name == "cache" else "work in another directory"
     if not near.is_dir() or not os.access(near, os.W_OK | os.X_OK):
         return Check(name, "warning", f"{found}, but it cannot be written", remedy)
     return Check(name, "ok", found) if free >= LEAST_FREE else Check(name, "warning", f"{found}: nearly full", remedy)
-
-
-def _publishing(folder: Path) -> Check:
-    """Whether outputs can be replaced in one step on the file system of ``folder``."""
-    try:
-        with tempfile.TemporaryDirectory(prefix=".cleanpairs-doctor-", dir=folder) as scratch:
-            for overwrite in (False, True):
-                with staged_directory(Path(scratch) / "out", overwrite=overwrite) as staged:
-                    (staged / "file").touch()
-    except (CleanpairsError, OSError) as error:
-        remedy = "write to a local file system (ext4, xfs, btrfs, tmpfs), or leave --overwrite out"
-        return Check("publishing", "warning", f"directories cannot be replaced in one step here: {error}", remedy)
-    return Check("publishing", "ok", "files and directories are replaced in one step here")

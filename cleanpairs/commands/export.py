@@ -49,21 +49,18 @@ def export_plan(
     trusted: bool = False,
     **written: Any,
 ) -> ExportSummary:
-    """Carry out a plan that was saved, and perhaps edited, on the data that it names.
+    """Carry out a plan that was saved, and perhaps edited, on the data that it names; in memory that does not grow with
+    the rows, where :func:`cleanpairs.export.writing.undivided` finds nothing against it.
 
-    In memory that does not grow with the rows, where :func:`cleanpairs.export.writing.undivided` finds nothing against
-    it.
-
-    - ``license``: for the dataset card: an identifier of the hub, such as cc-by-4.0
-    - ``about`` CardFacts: what the card tells, instead of the licence alone
+    - ``license``: for the dataset card, an identifier of the hub; ``about`` CardFacts: all that it tells
     - ``engine``, ``workers``, ``address``: who does the work; see :func:`cleanpairs.engine.make_engine`
     - ``progress``: ``progress(rows done, rows in all)`` now and then, where several work
     - ``trusted``: follow whatever path or URL the plan names; see :func:`cleanpairs.data.open_recorded`
     - ``**written``: ``dropped``, ``ledger``, ``card``, ``format``, ``shard_size``, ``explode`` and ``overwrite`` of
       :func:`cleanpairs.export.export_pairs`
 
-    Raises DataError: the file holds no plan, or its data has changed since; ConfigError: the engine cannot be used, or
-    the work cannot be divided among several workers; CleanpairsError: as reading the data and exporting do.
+    Raises DataError: the file holds no plan, or its data has changed; ConfigError: the engine cannot be used, or the
+    work cannot be divided; CleanpairsError: as reading the data and exporting do.
     """
     driver = make_engine(engine, workers=workers, address=address)
     about = about or CardFacts(license=license)
@@ -100,13 +97,9 @@ def export_run(
     address: str | None = None,
     **written: Any,
 ) -> ExportSummary:
-    """Plan the repairs of a run's input and carry the plan out; see :func:`export_plan`.
+    """Plan the repairs of a run's input and carry the plan out; parameters and errors as of :func:`export_plan`.
 
-    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited; ``license``, an
-    identifier of the hub such as cc-by-4.0, goes into the dataset card; ``engine``, ``workers`` and ``address`` say who
-    works.
-
-    Raises CleanpairsError: as reading the input, planning and exporting do.
+    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited.
     """
     from cleanpairs.commands.rematch import rematch_run
 
@@ -123,13 +116,9 @@ def export_run(
 def push_run(
     path: str | Path, repo: str, *, license: str | None = None, private: bool = True, endpoint: str | None = None
 ) -> Pushed:
-    """Upload the model of a run to the Hugging Face hub, with a model card.
+    """Upload the model of a run to the hub's ``repo`` (OWNER/NAME), with a model card that names the ``license``.
 
-    - ``repo``: OWNER/NAME
-    - ``license``: an identifier of the hub, such as apache-2.0
-    - ``private``: of a repository that is made; one that exists stays as it is
-    - ``endpoint``: of the hub; huggingface_hub's own when None
-
+    A repository that is made is ``private``; one that exists stays as it is. ``endpoint``: of the hub.
     Raises DataError: there is no such run, or it has no model; ConfigError, OutputError: as
     :func:`cleanpairs.export.hub.push_files`.
     """

@@ -20,12 +20,12 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.core.progress import FitProgress
 from cleanpairs.core.recipe import DataOptions, Recipe
 from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
+from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
 from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
-from cleanpairs.data.npy import read_npy
 from cleanpairs.data.precomp import splits_of
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
@@ -40,10 +40,9 @@ ISSUES_LISTED = 200  # of each kind, in issues.csv
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit found. ``noise_rate_interval``: of 95 %, where the method has one; ``histogram``: pairs in ten
-    equal bins of the correspondence; ``captions``: what they became.
-    ``worst``: the worst pair, and what speaks against it; ``issues``: pairs in ``issues.csv``, by what is wrong.
-    ``detection``: AUROC, AP, precision, recall and F1 of the pairs that a noise file has mismatched; None without one.
+    """What a fit found. ``noise_rate_interval``: of 95 %; ``histogram``: pairs in ten equal bins of the correspondence;
+    ``captions``: what they became; ``worst``: the worst pair, and what speaks against it; ``issues``: pairs in
+    ``issues.csv`` by kind; ``detection``: of the pairs that a noise file has mismatched.
     """
 
     run: str
@@ -70,40 +69,27 @@ class FitResult:
             if self.noise_rate_interval is not None:
                 low, high = self.noise_rate_interval
                 noise = f"{self.noise_rate:.1%}  (95 % interval {low:.1%} to {high:.1%})"
-        lines = [
-            f"method          {self.method}",
-            f"pairs           {self.pairs:,}  ({self.quarantined:,} quarantined)",
-            f"noise rate      {noise}",
-            f"flagged         {self.flagged:,}  (correspondence below {self.threshold:.3g})",
-        ]
-        if self.captions is not None:
-            lines.append(f"captions        {self.captions}")
-        if self.val_rsum is not None:
-            lines.append(f"validation      rSum {self.val_rsum:.1f} at the best epoch")
-        if self.detection is not None:
-            figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in self.detection.items()]
-            lines.append(f"detection       {', '.join(figures)}  (of the pairs that the noise file mismatched)")
-        if self.worst is not None:
-            lines.append(f"worst           {self.worst}")
+        figures = [f"{name} {'-' if v is None else f'{v:.3f}'}" for name, v in (self.detection or {}).items()]
         others = [f"{n:,} {name}" for name, n in list((self.issues or {}).items())[1:] if n]
-        if self.issues is not None:
-            lines.append(f"issues          {'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)")
+        known = {
+            "method": self.method,
+            "pairs": f"{self.pairs:,}  ({self.quarantined:,} quarantined)",
+            "noise rate": noise,
+            "flagged": f"{self.flagged:,}  (correspondence below {self.threshold:.3g})",
+            "captions": self.captions,
+            "validation": None if self.val_rsum is None else f"rSum {self.val_rsum:.1f} at the best epoch",
+            "detection": f"{', '.join(figures)}  (of the pairs that the noise file mismatched)" if figures else None,
+            "worst": self.worst,
+            "issues": f"{'; '.join(others) or 'no others found'}  (issues.csv; cleanpairs worst)",
+        }
+        lines = [f"{name:<16}{text}" for name, text in known.items() if text is not None]
         lines += ["", "correspondence"]
         top = max([*self.histogram, 1])
         for k, count in enumerate(self.histogram):
-            bar = "█" * round(40 * count / top)
-            lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {bar}")
-        lines += [
-            "",
-            f"run             {self.run}",
-            f"next            cleanpairs export {_named(self.run)}--repaired out.parquet",
-        ]
+            lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
+        run = "" if is_latest(self.run) else f"--run {shlex.quote(self.run)} "
+        lines += ["", f"{'run':<16}{self.run}", f"{'next':<16}cleanpairs export {run}--repaired out.parquet"]
         return "\n".join(lines)
-
-
-def _named(run: str) -> str:
-    """How a command is told of the run."""
-    return "" if is_latest(run) else f"--run {shlex.quote(run)} "
 
 
 def fit_run(
@@ -119,17 +105,14 @@ def fit_run(
     """Fit ``recipe`` on its data and leave a run directory.
 
     - ``out``: the run directory; else the recipe's, else ``runs/<date>-<method>-<data>``
-    - ``resume``: go on with the run of that directory, from its checkpoint; ConfigError where there is no run. One that
-      was stopped before its first checkpoint begins anew
+    - ``resume``: go on with the run there; one that was stopped before its first checkpoint begins anew
     - ``latest``: let ``runs/latest`` point to the run
-    - ``noise_file``: a permutation over the captions of the data, applied to them in memory before the training: see
-      :func:`cleanpairs.data.noise.load_noise_file`. Which pairs it wrongs is written into the run's info and judged by,
-      and not told to the method. A resumed run keeps its own
-    - ``backbone_named``: the backbone was named in this call: it is an error where none is trained
+    - ``noise_file``: a permutation that wrongs the captions in memory (:func:`cleanpairs.data.noise.load_noise_file`).
+      Which pairs, is in the run's info and judged by, and not told to the method. A resumed run keeps its own
+    - ``backbone_named``: the backbone was named in this call: ConfigError where vectors or an encoder take its place
 
-    Raises ConfigError: a backbone was named, and vectors of both sides, or an encoder, take its place; CleanpairsError:
-    as :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that exists; KeyboardInterrupt: on
-    SIGINT, SIGTERM or SIGHUP, with the state saved.
+    Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that
+    exists; KeyboardInterrupt: on SIGINT, SIGTERM or SIGHUP, with the state saved.
     Of several processes (torchrun) all train, and the first one alone writes and reports.
     """
     estimator: PairScorer = recipe.estimator()
@@ -144,10 +127,10 @@ def fit_run(
         if noise_file is not None:
             pairs, noise = _corrupted(pairs, noise_file)
         if not distributed.is_first():
-            shared = _path_of_first()
-            training: dict[str, Any] = (
-                {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
-            )
+            if not (shared := str(distributed.of_first(""))):
+                raise OutputError("the first process could not make the run directory: it says why")
+            trains = isinstance(estimator, PairCleaner)
+            training: dict[str, Any] = {"run_dir": shared, "resume": resume} if trains else {}
             estimator.fit(pairs, val=val, **training)
             return _result(shared, recipe.method, estimator, pairs, bool(noise))
         data = recipe.data
@@ -322,13 +305,6 @@ def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run
     return run
 
 
-def _path_of_first() -> str:
-    path = str(distributed.of_first(""))
-    if not path:
-        raise OutputError("the first process could not make the run directory: it says why")
-    return path
-
-
 def _result(run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool) -> FitResult:
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
@@ -354,10 +330,11 @@ def _said_of(issues: pa.Table) -> dict[str, Any]:
     rows = issues.to_pylist()
     first = next((row for row in rows if row["issue"] == ISSUES[0]), None)
     of = {name: sum(row["issue"] == name for row in rows) for name in ISSUES}
-    if first is None:
-        return {"worst": None, "issues": of}
-    why = f": {visible(first['why'], 120)}" if first["why"] else ""
-    return {"worst": f"{visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}", "issues": of}
+    worst = None
+    if first is not None:
+        why = f": {visible(first['why'], 120)}" if first["why"] else ""
+        worst = f"{visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
+    return {"worst": worst, "issues": of}
 
 
 def _dev_split(directory: str, text_column: str | None) -> Any:
@@ -388,10 +365,7 @@ def _corrupted(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
 
 
 def _noise_to_resume(path: Path, given: str | Path | None) -> str | Path | None:
-    """The noise file of the run at ``path``, which must be the one given, if one is; it must be as it was.
-
-    Raises ConfigError: the run was begun with another noise file, or without one.
-    """
+    """The noise file of the run at ``path``; ConfigError where it is not the one given, or not as it was."""
     if not (path / "run.json").exists():
         return given
     known = Run.open(path).info.get("input", {}).get("noise")

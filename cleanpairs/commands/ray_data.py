@@ -19,7 +19,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
@@ -29,7 +28,7 @@ from cleanpairs.data.rows import convert, vector_shape
 from cleanpairs.data.views import plain_batch
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.persistence import load_estimator
-from cleanpairs.ops.columns import is_list
+from cleanpairs.ops.columns import is_list, one_array
 
 COLUMNS = ("correspondence", "is_mismatch", "reason")
 ROWS = 4096  # that are scored at once
@@ -40,9 +39,8 @@ class ScorePairs:
 
     - ``run``: a run directory, or that of a saved model; every machine must see it
     - ``image_column``, ``text_column``: of the image vectors and of the captions; found by their usual names if not
-      given. A model of caption vectors takes those of the column ``text_features``
-    - ``threads``: of PyTorch and Arrow in the process that calls. Scores are the same to the last bit with as many
-      threads
+      given
+    - ``threads``: of PyTorch and Arrow in this process; with as many, scores are the same to the last bit
 
     Raises DataError: there is no model in ``run``, or it is damaged; ConfigError: the model scores no vectors.
     """
@@ -64,58 +62,44 @@ class ScorePairs:
             )
 
     def __call__(self, batch: Any) -> Any:
-        """The batch with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and ``reason`` (string).
+        """The pyarrow Table ``batch`` with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and
+        ``reason`` (string): why a row cannot be scored, else null; the other two are null then.
 
-        - ``batch`` pyarrow Table, or dict of str to array: of n rows, one caption each
-
-        Returns the like of ``batch``: a row that cannot be scored says why in ``reason``, which is null (None)
-        otherwise. Its other two are null in a table; in arrays they are NaN and False.
-        Raises DataError: columns are missing or of the wrong kind, captions come as lists, or a column has the name of
-        a new one.
+        Raises DataError: columns are missing, of the wrong kind, hold lists of captions, or have the name of a new one.
         """
-        if isinstance(batch, dict):
-            return self._arrays(batch)
         if not isinstance(batch, pa.Table):
-            raise DataError(f"a batch must be a pyarrow Table or a dict of arrays, found {type(batch).__name__}")
+            raise DataError(f'a batch must be a pyarrow Table (batch_format="pyarrow"), found {type(batch).__name__}')
         scored = self._scored(batch)
         for name in COLUMNS:
             batch = batch.append_column(SCORES_SCHEMA.field(name), scored[name])
         return batch
 
-    def _arrays(self, batch: dict[str, Any]) -> dict[str, Any]:
-        scored = self._scored(pa.table({name: _column(values) for name, values in batch.items()}))
-        return {
-            **batch,
-            "correspondence": scored["correspondence"].to_numpy().astype(np.float32),
-            "is_mismatch": np.asarray(scored["is_mismatch"].fill_null(False)),
-            "reason": np.array(scored["reason"].to_pylist(), object),
-        }
-
     def _scored(self, table: pa.Table) -> pa.Table:
         """The scores table of a batch."""
         if taken := [name for name in COLUMNS if name in table.column_names]:
             raise DataError(f"the batch has a column {taken[0]!r} already, and a score would replace it: rename it")
-        table = pa.table({name: _plain(table[name]) for name in table.column_names})
-        found = find_columns(table.schema, self.given, "the batch")
+        batch = pa.RecordBatch.from_pydict({name: one_array(table[name]) for name in table.column_names})
+        batch = plain_batch(batch)  # without Ray's type of tensors, whose values lie in lists
+        found = find_columns(batch.schema, self.given, "the batch")
         columns: dict[str, str] = {role: found[role] for role in ("text", "features", "text_features") if role in found}
         scorer = self.model.row_scorer(columns.keys())
-        if scorer is None or is_list(table.schema.field(columns["text"]).type):
+        if scorer is None or is_list(batch.schema.field(columns["text"]).type):
             raise DataError(
                 "the batch needs one caption a row, its image's vector (image_features) and, for a model of caption "
-                f"vectors, the caption's (text_features); it has {', '.join(map(str, table.schema))}"
+                f"vectors, the caption's (text_features); it has {', '.join(map(str, batch.schema))}"
             )
         shapes: dict[str, Any] = {
-            role: vector_shape(table[name].type, _one(table[name])) for role, name in columns.items() if role != "text"
+            role: vector_shape(batch[name].type, batch[name]) for role, name in columns.items() if role != "text"
         }
+        batch = batch.select(list(columns.values()))
         parts = [SCORES_SCHEMA.empty_table()]
-        for start in range(0, len(table), ROWS):
-            parts.append(self._part(table.slice(start, ROWS), columns, scorer, shapes))
+        for start in range(0, len(batch), ROWS):
+            parts.append(self._part(batch.slice(start, ROWS), columns, scorer, shapes))
         return pa.concat_tables(parts)
 
-    def _part(self, table: pa.Table, columns: dict[str, str], scorer: RowScorer, shapes: dict[str, Any]) -> pa.Table:
-        arrays = {name: _one(table[name]) for name in columns.values()}
+    def _part(self, batch: pa.RecordBatch, columns: dict[str, str], scorer: RowScorer, shapes: Any) -> pa.Table:
         rows = convert(
-            plain_batch(pa.RecordBatch.from_pydict(arrays)),
+            batch,
             columns,
             path="the batch",
             image_root=None,
@@ -126,22 +110,3 @@ class ScorePairs:
         )
         scores = scorer(rows, "the batch")
         return scores_table(rows.keys, scores, float(self.model.threshold_), rows.faults)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without Ray's type of tensors, whose values lie in lists."""
-    if not isinstance(column.type, pa.BaseExtensionType):
-        return column
-    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-
-
-def _column(values: Any) -> pa.Array:
-    """An Arrow column of an array (n,), or of vectors (n, D)."""
-    array = np.asarray(values)
-    if array.ndim == 2:
-        return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])
-    return pa.array(list(values) if array.dtype == object else array)

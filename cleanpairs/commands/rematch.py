@@ -61,13 +61,11 @@ class WrittenPlan:
 def chosen_cut(
     threshold: float | str | None, max_wrong: float | None, keep: float | None, run: Run
 ) -> tuple[float | None, str | None]:
-    """The threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, and what to tell of it.
+    """The threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, and what to tell of it; None is the run's own.
 
-    ``threshold``: a number; "auto", the density minimum of the run's scores; None, and then the result is, too: the
-    run's own.
-
-    Raises ConfigError: more than one of them, or one that is out of range; RefusedError: "auto", and the scores of the
-    run do not separate, and are not all high either; or as :meth:`cleanpairs.estimators.PairScorer.threshold_for`.
+    ``threshold``: a number, None, or "auto": the density minimum of the run's scores.
+    Raises ConfigError: more than one of them, or one that is out of range; RefusedError: "auto", and the scores do not
+    separate, and are not all high either; or as :meth:`cleanpairs.estimators.PairScorer.threshold_for`.
     """
     if sum(given is not None for given in (threshold, max_wrong, keep)) > 1:
         raise ConfigError("--threshold, --max-wrong and --keep exclude each other: each of them chooses the threshold")
@@ -111,25 +109,20 @@ def rematch_run(
     parts: str | Path | None = None,
     **engine: Any,
 ) -> WrittenPlan:
-    """Plan the repairs of a run's input, or of other data, and write the plan.
+    """Plan the repairs of a run's input, or of ``data`` as :func:`cleanpairs.load_pairs` takes it with ``columns``.
 
-    Its settings hold the data's path and how it was read: :func:`cleanpairs.commands.export.export_plan` needs no more.
-
-    - ``out``: the plan: Parquet, or CSV where it ends in .csv
-    - ``data``: what :func:`cleanpairs.load_pairs` takes; the run's input when None
-    - ``columns``: keywords of :func:`cleanpairs.load_pairs`, for ``data``
-    - ``recaption``: a captioning model, which writes captions for what would be dropped; see
+    - ``out``: the plan: Parquet, or CSV where it ends in .csv; it notes the data, for
+      :func:`cleanpairs.commands.export.export_plan`
+    - ``recaption``: a model that writes captions for what would be dropped; see
       :meth:`cleanpairs.estimators.PairScorer.recaption`
     - ``explode``: rows with lists of captions are to become one row a pair, so that images may be replaced too
-    - ``spill`` {"auto", "always", "never"}: whether the rows are streamed; auto: where there are :data:`STREAMED_ROWS`
-      of them, and they can be
-    - ``parts``: folder for what is found, ``OUT.parts`` by default, from which a job that was killed goes on; on a
-      cluster every machine must see it. It is gone when the plan is made
-    - ``**engine``: ``engine``, ``workers`` and ``address``: who searches for candidates; see
-      :func:`cleanpairs.engine.make_engine`
+    - ``spill`` {"auto", "always", "never"}: stream the rows; auto: from :data:`STREAMED_ROWS` on, where they can be
+    - ``parts``: folder, ``OUT.parts`` by default, from which a killed job goes on; every machine of a cluster must see
+      it
+    - ``**engine``: ``engine``, ``workers`` and ``address`` of :func:`cleanpairs.engine.make_engine`, for the searches
 
-    Raises OutputExistsError: ``out`` exists, and ``overwrite`` is not given; NotStreamedError: ``spill`` is "always",
-    and the rows cannot be streamed; CleanpairsError: as reading the data and planning do.
+    Raises OutputExistsError: ``out`` exists; NotStreamedError: ``spill`` is "always", and the rows cannot be streamed;
+    CleanpairsError: as reading the data and planning do.
     """
     out = Path(out)
     if out.exists() and not overwrite:  # before the work, not after it
@@ -164,9 +157,7 @@ def _opened(run: Run, data: str | Path | None, columns: Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class _Planning:
-    """A model, how it is to repair, what, who searches, and where; ``read`` is how the plan notes the input,
-    ``why`` (N,) what the run says against its pairs.
-    """
+    """A model, how it is to repair, what, who searches, and where; ``why`` (N,): what the run says against pairs."""
 
     model: PairScorer
     settings: RepairSettings

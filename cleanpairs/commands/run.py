@@ -138,11 +138,7 @@ def write_scores(
 
 
 class Run:
-    """One run directory.
-
-    Raises DataError: from :meth:`open`: there is no such run; OutputExistsError: from :meth:`create`: the directory
-    exists.
-    """
+    """One run directory."""
 
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path, self.trusted = path, trusted
@@ -240,9 +236,7 @@ class Run:
         """The run at ``path``, or ``runs/latest``; ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
         chosen = LATEST if path is None else Path(path)
         if not (chosen / "run.json").exists():
-            hint = (
-                "run `cleanpairs fit DATA` first, or name a run directory" if path is None else "it holds no run.json"
-            )
+            hint = "it holds no run.json" if path else "run `cleanpairs fit DATA` first, or name a run directory"
             kept = cls(chosen)._aside
             if kept.exists():
                 hint += f"; a fit that was to replace it was killed: the run that it was is {kept}, move it back"
@@ -271,10 +265,7 @@ class Run:
         """SHA-256 of the files that a complete run does not change any more, by their names in the run."""
         names = [self.path / name for name in ("recipe.yaml", "metrics.jsonl", "scores.parquet")]
         files = [p for p in (*names, *sorted((self.path / "model").rglob("*"))) if p.is_file()]
-        found = {}
-        for file in files:
-            found[file.relative_to(self.path).as_posix()] = sha256_of(file)
-        return found
+        return {file.relative_to(self.path).as_posix(): sha256_of(file) for file in files}
 
     def write_info(self, info: dict[str, Any]) -> None:
         """Replace run.json."""
@@ -308,12 +299,10 @@ class Run:
         """The fitted estimator, without its training pairs; DataError when the run did not finish."""
         from cleanpairs.estimators.persistence import load_estimator
 
-        if not (self.path / "model").exists():
-            raise DataError(
-                f"{self.path} has no model: the run did not finish; "
-                f"go on with `cleanpairs fit --resume --out {self.path}`"
-            )
-        return load_estimator(self.path / "model")
+        if not (folder := self.path / "model").exists():
+            remedy = f"the run did not finish; go on with `cleanpairs fit --resume --out {self.path}`"
+            raise DataError(f"{self.path} has no model: {remedy}")
+        return load_estimator(folder)
 
     def calibration(self) -> Calibration | None:
         """What gives the scores' probabilities their intervals; None where the method has no such thing."""
@@ -336,10 +325,9 @@ class Run:
         return load_source(self.open_input())
 
     def open_input(self) -> Any:
-        """The source of what the run was fitted on.
+        """The source of what the run was fitted on, as :func:`cleanpairs.data.open_recorded` opens it.
 
-        Raises DataError: it has changed since, or its captions were mismatched in memory only; ConfigError: it would
-        open what the user has not named: see :func:`cleanpairs.data.open_recorded`.
+        Raises DataError: it has changed since, or its captions were mismatched in memory only.
         """
         from cleanpairs.data import open_recorded
 
@@ -359,10 +347,8 @@ class Run:
 
 
 def _lead_latest(run: Path) -> None:
-    """Let ``runs/latest`` lead to ``run``.
-
-    Where somebody has a file or a directory of that name, or ``runs`` is none, there is no link to a run, and none is
-    made. One that is there must not go on leading to an older run: OutputError where it cannot be replaced.
+    """Let ``runs/latest`` lead to ``run``; not where something else has that name. OutputError where it would go on
+    leading to an older run.
     """
     before = _latest_before()
     if before is None and os.path.lexists(LATEST):

@@ -28,12 +28,11 @@ from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, RefusedError
 from cleanpairs.core.registry import READERS
 from cleanpairs.data import ParquetSink, Source, iter_tables, load_pairs, open_source, staged_file
-from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.data.rows import texts_of
-from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
+from cleanpairs.engine import Finished, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.languages import MOST_NEW, SAMPLE, unknown_share
-from cleanpairs.estimators.persistence import load_estimator, save_estimator
+from cleanpairs.estimators.persistence import load_estimator
 
 ROWS = 4096  # of a batch
 PARTITION = 65_536  # rows of a partition, about
@@ -55,10 +54,8 @@ class ScoreResult:
 
 @dataclass(frozen=True)
 class ScoreWork:
-    """Scores of a partition's pairs, numbered from 0, as a Parquet file; see :class:`cleanpairs.engine.Work`.
-
-    ``model``: a fitted estimator, or the directory of one, which can be sent to other processes; ``data`` names the
-    input in messages.
+    """Scores of a partition's pairs, numbered from 0, as a Parquet file, by a fitted estimator or the directory of one,
+    which can be sent to other processes; ``data`` names the input in messages.
     """
 
     model: PairScorer | str
@@ -111,14 +108,17 @@ class _Counts:
     ) -> pa.Table:
         """The next rows of the scores table, counted."""
         table = scores_table(keys, scores, threshold, reasons, first=self.pairs)
-        self.pairs += len(keys)
-        self.flagged += int((scores < threshold).sum())
-        self.quarantined += len(reasons)
+        self.add(len(keys), int((scores < threshold).sum()), len(reasons))
         return table
+
+    def add(self, pairs: int, flagged: int, quarantined: int) -> None:
+        """Count more."""
+        self.pairs, self.flagged = self.pairs + pairs, self.flagged + flagged
+        self.quarantined += quarantined
 
 
 def score_stream(
-    model: PairScorer | str | Path,
+    model: str | Path,
     data: str | Path,
     out: str | Path,
     *,
@@ -132,18 +132,17 @@ def score_stream(
 ) -> ScoreResult:
     """Score all pairs of ``data`` and write the scores table ``out``, in memory that does not grow with the input.
 
-    - ``model`` fitted PairScorer, or path: of :meth:`~cleanpairs.estimators.PairScorer.save_pretrained`
+    - ``model``: the directory of :meth:`~cleanpairs.estimators.PairScorer.save_pretrained`
     - ``data``: anything that :func:`cleanpairs.load_pairs` reads; ``columns`` are its options
     - ``engine``, ``workers``, ``address``: who does the work; see :func:`cleanpairs.engine.make_engine`
     - ``progress``: ``progress(rows done, rows in all)`` now and then
-    - ``max_unknown``: share of the words that the model may not know
+    - ``max_unknown``: share of the words that the model may not know; RefusedError beyond it
 
-    Raises RefusedError: it knows fewer; DataError: the data cannot be read, or its vectors have another size than the
-    model's; OutputExistsError: ``out`` exists and ``overwrite`` is not given, or ``OUT.parts`` holds parts of another
-    job; ConfigError: the engine cannot be used, or the input cannot be divided among several workers.
+    Raises CleanpairsError: the data cannot be read or divided, or does not fit the model; ``out`` exists, or
+    ``OUT.parts`` holds another job's.
     """
     driver = make_engine(engine, workers=workers, address=address)
-    fitted = load_estimator(Path(model)) if isinstance(model, (str, Path)) else model
+    fitted = load_estimator(Path(model))
     source = open_source(data, **(columns or {}))
     unknown = unknown_share(getattr(fitted, "tokenizer_", None), _first_captions(source))
     if unknown is not None and unknown > max_unknown:
@@ -151,6 +150,7 @@ def score_stream(
             f"{unknown:.0%} of the words of {data} are unknown to the model, which was fitted on other captions: its "
             f"scores would say nothing; fit on this data, or allow it by --max-unknown {math.ceil(100 * unknown) / 100}"
         )
+    parts = Path(out).with_name(Path(out).name + PARTS)
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
         if fitted.row_scorer(_roles(source)) is None:
             if driver.remote:
@@ -159,11 +159,20 @@ def score_stream(
                     "(image_features) and, for a model of caption vectors, one of those (text_features), or an "
                     "embedding folder; leave --engine and --workers out"
                 )
-            counts, parts = _score_at_once(fitted, data, columns or {}, Path(staged)), None
+            counts, done = _score_at_once(fitted, data, columns or {}, Path(staged)), None
         else:
-            job = _Job(fitted, model, source, str(data), Path(out), driver, overwrite)
-            counts, parts = job.run(Path(staged), progress)
-    if parts is not None:  # now that their whole is in place
+            work = ScoreWork(str(Path(model).absolute()) if driver.remote else fitted, source, str(data), ROWS)
+            partitions = plan_partitions(_reader(source).row_groups(source), source.n_rows, target=PARTITION)
+            if len(partitions) <= 1 and not driver.remote:  # nothing to go on from, nothing to put together
+                whole = partitions[0] if partitions else Partition(0, 0, 0)
+                counts, done = _Counts(**work.open(None)(whole, Path(staged))), None
+            else:
+                job = json.dumps([cleanpairs.__version__, source.fingerprint, _digest(Path(model)), ROWS])
+                done = run_partitions(
+                    work, partitions, parts, job=job, engine=driver, overwrite=overwrite, progress=progress
+                )
+                counts = _put_together(parts, done, Path(staged))
+    if done is not None:  # now that their whole is in place
         remove_job(parts)
     return ScoreResult(counts.pairs, counts.flagged, counts.quarantined, float(fitted.threshold_), unknown)
 
@@ -172,7 +181,7 @@ def _first_captions(source: Source) -> list[str]:
     """Some thousand captions of a source; none where it has none."""
     found: list[str] = []
     for table in iter_tables(source, SAMPLE, [source.columns["text"]]) if "text" in source.columns else ():
-        cells = texts_of(table.column(0), len(table))
+        cells = texts_of(table.column(0))
         found += [t for cell in cells for t in (cell if isinstance(cell, list) else [cell]) if isinstance(t, str)]
         if len(found) >= SAMPLE:
             break
@@ -199,49 +208,6 @@ def _score_at_once(model: PairScorer, data: str | Path, columns: dict[str, Any],
     return counts
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One input to be scored in partitions; ``given`` is the model as the caller named it, ``fitted`` the model."""
-
-    fitted: PairScorer
-    given: PairScorer | str | Path
-    source: Source
-    data: str
-    out: Path
-    engine: Engine
-    overwrite: bool
-
-    def run(self, staged: Path, progress: Progress | None) -> tuple[_Counts, Path | None]:
-        """Write the scores to ``staged``; the counts, and the folder of parts that is then to be removed."""
-        partitions = plan_partitions(_reader(self.source).row_groups(self.source), self.source.n_rows, target=PARTITION)
-        if len(partitions) <= 1 and not self.engine.remote:  # nothing to go on from, nothing to put together
-            whole = partitions[0] if partitions else Partition(0, 0, 0)
-            return _Counts(**self._work(self.fitted).open(None)(whole, staged)), None
-        if not isinstance(self.given, PairScorer):
-            return self._run(Path(self.given).absolute(), partitions, staged, progress)
-        near = self.out.absolute().parent if self.engine.remote else None  # where other machines see it
-        with ScratchDirectory("model", near) as folder:
-            return self._run(save_estimator(self.given, folder / "model"), partitions, staged, progress)
-
-    def _run(
-        self, model: Path, partitions: list[Partition], staged: Path, progress: Progress | None
-    ) -> tuple[_Counts, Path]:
-        parts = self.out.with_name(self.out.name + PARTS)
-        done = run_partitions(
-            self._work(str(model) if self.engine.remote else self.fitted),
-            partitions,
-            parts,
-            job=json.dumps([cleanpairs.__version__, self.source.fingerprint, _digest(model), ROWS]),
-            engine=self.engine,
-            overwrite=self.overwrite,
-            progress=progress,
-        )
-        return _put_together([(parts / p.name, f.facts) for p, f in zip(partitions, done, strict=True)], staged), parts
-
-    def _work(self, model: PairScorer | str) -> ScoreWork:
-        return ScoreWork(model, self.source, self.data, ROWS)
-
-
 def _digest(folder: Path) -> str:
     """SHA-256 over the names and contents of a model's files."""
     total = hashlib.sha256()
@@ -252,16 +218,14 @@ def _digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _put_together(parts: list[tuple[Path, dict[str, Any]]], staged: Path) -> _Counts:
+def _put_together(parts: Path, done: list[Finished], staged: Path) -> _Counts:
     """The parts one after another, their pairs numbered through."""
     total = _Counts()
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
-        for path, facts in parts:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for part in done:
+            with pq.ParquetFile(parts / Partition(part.number, 0, 0).name, page_checksum_verification=True) as file:
                 for batch in file.iter_batches():
                     moved = pa.array(np.asarray(batch.column(0)) + total.pairs)
                     sink.write(pa.RecordBatch.from_arrays([moved, *batch.columns[1:]], schema=batch.schema))
-            total.pairs += facts["pairs"]
-            total.flagged += facts["flagged"]
-            total.quarantined += facts["quarantined"]
+            total.add(**part.facts)
     return total

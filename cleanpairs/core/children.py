@@ -1,8 +1,8 @@
 """The one way in which child processes are started: isolated from the working directory, and gone with their parent.
 
 Beside the data may lie a stranger's ``json.py``. ``python -c`` and the processes of ``multiprocessing`` would import it
-in place of Python's own; a child that is started here does not have the working directory on its path. It is killed
-when the thread that has started it ends, as far as the kernel can do that, and ends by itself where it cannot.
+in place of Python's own; a child that is started here does not have the working directory on its path. The kernel kills
+it when the thread that has started it ends.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-_PIPE = "CLEANPAIRS_PARENT_PIPE"  # the descriptor of a pipe that closes when the parent ends
 _BEGIN = """\
 import json, sys
 _path, _parent = json.loads(sys.argv.pop(1))
@@ -27,8 +27,6 @@ sys.path[:] = [*_path, *(p for p in sys.path if p not in _path)]
 from cleanpairs.core.children import adopt
 adopt(_parent)
 """
-_pipe: tuple[int, int] | None = None
-_lock = threading.Lock()
 
 
 def start(
@@ -45,25 +43,31 @@ def start(
     """
     given = json.dumps([_import_path(), os.getpid()])
     flags = ["-I", *(["-B"] if sys.dont_write_bytecode else []), *(["-X", "utf8"] if sys.flags.utf8_mode else [])]
-    pipe = _parent_pipe()
     return subprocess.Popen(
         [sys.executable, *flags, "-c", _BEGIN + code, given, *args],
-        env={**os.environ, **(env or {}), "PYTHONSAFEPATH": "1", _PIPE: str(pipe)},
-        pass_fds=(*keep, pipe),
+        env={**os.environ, **(env or {}), "PYTHONSAFEPATH": "1"},
+        pass_fds=tuple(keep),
         **streams,
     )
 
 
+def start_connected(code: str, **how: Any) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+    """As :func:`start`, of a process that serves a pipe, by the file descriptor in its argument; our end of it."""
+    ours, theirs = Pipe()
+    try:
+        return start(code, str(theirs.fileno()), keep=[theirs.fileno()], stdin=subprocess.DEVNULL, **how), ours
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+
+
 def adopt(parent: int) -> None:
     """In a child: end when the process ``parent`` does."""
-    try:
-        held = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0
-    except (OSError, AttributeError):  # no Linux
-        held = False
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it has ended already
         os._exit(1)
-    if not held:
-        _watch(int(os.environ[_PIPE]))
 
 
 def _import_path() -> list[str]:
@@ -76,20 +80,3 @@ def _import_path() -> list[str]:
     path = [os.path.abspath(entry) for entry in map(os.fsdecode, sys.path) if entry and (here or os.path.isabs(entry))]
     path = [entry for entry in path if os.path.realpath(entry) != here]
     return path if own in path else [*path, own]
-
-
-def _parent_pipe() -> int:
-    """The end that is read of a pipe whose other end this process alone holds."""
-    global _pipe
-    with _lock:
-        if _pipe is None:
-            _pipe = os.pipe()
-    return _pipe[0]
-
-
-def _watch(pipe: int) -> None:
-    def wait() -> None:
-        os.read(pipe, 1)  # nothing is ever written
-        os._exit(1)
-
-    threading.Thread(target=wait, name="parent", daemon=True).start()

@@ -1,19 +1,7 @@
-"""Every error that cleanpairs raises on purpose, and the exit code that the command line gives it.
-
-::
-
-    Exception                   code  kind
-    └── CleanpairsError            1  bug       a bug of ours when raised bare
-        ├── ConfigError            2  config    usage or configuration (also a ValueError)
-        ├── DataError              3  data      the input is unreadable or not what it claims (also a ValueError)
-        ├── OutputError            4  output    it cannot be written: full disk, permissions (also an OSError)
-        ├── OutputExistsError      5  exists    the output exists, is locked, or is no regular file or directory
-        ├── ResourceError          6  limit     a resource limit was met
-        ├── RefusedError           7  refused   the result would not be trustworthy: non-finite, undetermined
-        └── NotFittedError         2  unfitted  used before ``fit`` (also sklearn's NotFittedError)
+"""Every error that cleanpairs raises on purpose: what it is, and the exit code that the command line gives it.
 
 A message says which thing, of what, what is allowed, what was found, and what to do. On the command line its kind
-stands before it, ``Error [data]: ...``, and docs/errors.md has a section on each kind.
+stands before it, ``Error [data]: ...``. docs/errors.md has a section on each kind, and the table of exit codes.
 
 ``NotFittedError`` is made when it is first asked for: scikit-learn takes a second to import, and ``--help`` and the
 completion of a shell are to take less than that.

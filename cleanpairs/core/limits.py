@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cleanpairs.core.errors import ConfigError
@@ -26,25 +27,12 @@ class Limit:
     default: float | None
     what: str
 
-    def parse(self, text: str) -> float:
-        """The value that a text stands for. Raises ConfigError: it is no number of this kind."""
-        if self.kind == "bytes":
-            return parse_bytes(text, self.variable)
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        allowed = {
-            "count": ("a whole number, at least 0", value >= 0 and value == value // 1),
-            "seconds": ("a number of seconds above 0", 0 < value < math.inf),
-            "share": ("a share from 0 to 1", 0 <= value <= 1),
-        }
-        words, good = allowed[self.kind]
-        if not good:
-            raise ConfigError(f"{self.variable} ({self.what}) must be {words}, found {text!r}")
-        return value
 
-
+_ALLOWED: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "count": ("a whole number, at least 0", lambda value: value >= 0 and value.is_integer()),
+    "seconds": ("a number of seconds above 0", lambda value: 0 < value < math.inf),
+    "share": ("a share from 0 to 1", lambda value: 0 <= value <= 1),
+}
 LIMITS: dict[str, Limit] = {
     "pixels": Limit("CLEANPAIRS_MAX_PIXELS", "count", 64_000_000, "pixels of an image"),
     "image_bytes": Limit("CLEANPAIRS_MAX_IMAGE_BYTES", "bytes", 64 * 2**20, "bytes of an image file"),
@@ -64,7 +52,18 @@ def limit(name: str) -> float | None:
     """
     entry = LIMITS[name]
     text = os.environ.get(entry.variable, "").strip()
-    return entry.parse(text) if text else entry.default
+    if not text:
+        return entry.default
+    if entry.kind == "bytes":
+        return parse_bytes(text, entry.variable)
+    words, allows = _ALLOWED[entry.kind]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not allows(value):
+        raise ConfigError(f"{entry.variable} ({entry.what}) must be {words}, found {text!r}")
+    return value
 
 
 def whole(name: str) -> int:
@@ -90,13 +89,11 @@ LEAST_MEMORY = 2**30  # below it torch itself does not start
 
 
 def cap_memory(size: str | None = None) -> int | None:
-    """Let this process, and each that it starts, take so much memory and no more: bytes, or None where there is no cap.
+    """Let this process, and each that it starts, take so many bytes (``size``, like ``8GB``; CLEANPAIRS_MEMORY when
+    None) and no more; None where there is no cap.
 
-    The cap is on private memory (RLIMIT_DATA): what is mapped from files, like cached features, does not count, nor
-    does a GPU's. Beyond it there is a MemoryError, which the command line ends with code 6.
-
-    ``size``: like ``8GB``; CLEANPAIRS_MEMORY when None.
-    Raises ConfigError: it is no size, or one below 1 GiB.
+    The cap is on private memory (RLIMIT_DATA): what is mapped from files does not count, nor does a GPU's. Beyond it
+    there is a MemoryError. Raises ConfigError: it is no size, or one below 1 GiB.
     """
     entry = LIMITS["memory"]
     if size is not None:
@@ -112,10 +109,8 @@ def cap_memory(size: str | None = None) -> int | None:
 
 
 def memory_is_capped() -> bool:
-    """Whether this process has a limit of memory, by whomever.
-
-    Python waits for ever for a thread that found no memory for its own start (``threading.Thread.start``): where memory
-    is capped, work is done one after the other instead.
+    """Whether this process has a limit of memory, by whomever: then work is done one after the other, as Python waits
+    for ever for a thread that found no memory for its own start.
     """
     import resource
 

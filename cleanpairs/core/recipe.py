@@ -72,11 +72,7 @@ _OPTION_SECTIONS: dict[str, type] = {"data": DataOptions, "output": OutputOption
 
 @dataclass(frozen=True)
 class Recipe:
-    """Validated settings of one run; make one by :meth:`resolve`.
-
-    ``method``: a name of :data:`cleanpairs.core.registry.METHODS`; ``params``: constructor parameters that were given;
-    the others keep the estimator's defaults; ``data``, ``output`` DataOptions, OutputOptions.
-    """
+    """Validated settings of one run, made by :meth:`resolve`; ``params``: constructor parameters that were given."""
 
     method: str = DEFAULT_METHOD
     params: dict[str, Any] = field(default_factory=dict)
@@ -91,43 +87,39 @@ class Recipe:
         overrides: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
     ) -> Recipe:
-        """Settings out of a recipe, then ``--set`` overrides, then command line options.
+        """Settings out of a recipe (a file, or the name of a shipped one), then ``--set`` overrides, then options.
 
-        ``recipe`` str or Path: a file, or the name of a shipped recipe; ``overrides``: ``key=value`` or
-        ``section.key=value``; the value is YAML (``lr=5e-4``, ``threshold=null``); ``options``: key -> value, keys as
-        in a recipe without their section, with ``method`` and ``backbone`` for the two names; None means not given.
-        Raises ConfigError: a file that cannot be read, a value of the wrong type, or an unknown key: it names the file
-        (or the option), the key and the nearest known key.
+        ``overrides``: ``key=value`` or ``section.key=value``; the value is YAML (``lr=5e-4``, ``threshold=null``);
+        ``options``: keys as in a recipe without their section, with ``method`` and ``backbone`` for the two names; None
+        means not given.
+        Raises ConfigError: it names the file (or the option), the key and the nearest known key.
         """
         layers: list[tuple[str, list[_Setting]]] = []
         if recipe is not None:
-            path = _path_of(recipe)
-            if _is_made(path, recipe):
-                layers.append((f"the recipe {recipe}", _settings_of(_sections_of(path, str(recipe)), str(recipe))))
-            else:
-                layers.append((str(path), _settings_of(read_yaml(path), str(path))))
+            origin, content = _content_of(recipe)
+            layers.append((origin, _settings_of(content, origin)))
         layers.append(("--set", [_setting_of_override(text) for text in overrides]))
         given = {key: value for key, value in (options or {}).items() if value is not None}
         layers.append(("options", [_Setting(None, key, value) for key, value in given.items()]))
 
         method = DEFAULT_METHOD
         for origin, settings in layers:
-            for setting in settings:
-                if _is_method_name(setting):
-                    method = _text(setting, origin)
-        METHODS.entry(method)
-        schema = _Schema(method)
+            for setting in filter(_is_method_name, settings):
+                if not isinstance(setting.value, str):
+                    raise ConfigError(f"{origin}: the method's name must be text, found {setting.value!r}")
+                method = setting.value
         values: dict[str, dict[str, Any]] = {"params": {}, "data": {}, "output": {}}
+        parameters = _constructor(method)
         for origin, settings in layers:
             seen: set[str] = set()
             for setting in settings:
                 if _is_method_name(setting):
                     continue
-                target, key = schema.place(setting, origin)
+                target, key = _place(setting, method, parameters, origin)
                 if recipe is not None and origin == layers[0][0] and key in seen:
                     raise ConfigError(f"{origin}: {key!r} is set twice: keep one of the two")
                 seen.add(key)
-                values[target][key] = schema.checked(target, key, setting.value, origin)
+                values[target][key] = _checked(target, key, setting.value, parameters, origin)
         return cls(method, values["params"], DataOptions(**values["data"]), OutputOptions(**values["output"]))
 
     def estimator(self) -> Any:
@@ -207,12 +199,6 @@ def _is_method_name(setting: _Setting) -> bool:
     return (setting.section, setting.key) in {("method", "name"), (None, "method")}
 
 
-def _text(setting: _Setting, origin: str) -> str:
-    if not isinstance(setting.value, str):
-        raise ConfigError(f"{origin}: the method's name must be text, found {setting.value!r}")
-    return setting.value
-
-
 def _path_of(recipe: str | Path) -> Path:
     path = Path(recipe)
     if path.is_file():
@@ -230,6 +216,14 @@ def _is_made(path: Path, name: str | Path) -> bool:
     return path.name == PAPERS and str(name) in made_recipes(path.parent)
 
 
+def _content_of(recipe: str | Path) -> tuple[str, dict[Any, Any]]:
+    """What a recipe is called in messages, and its sections."""
+    path = _path_of(recipe)
+    if _is_made(path, recipe):
+        return f"the recipe {recipe}", _sections_of(path, str(recipe))
+    return str(path), read_yaml(path)
+
+
 def _sections_of(path: Path, name: str) -> dict[str, Any]:
     """A recipe that is made, as its file would hold it."""
     method = name.rsplit("-", 1)[0]
@@ -242,21 +236,23 @@ def _sections_of(path: Path, name: str) -> dict[str, Any]:
 
 
 def _settings_of(content: dict[Any, Any], path: str) -> list[_Setting]:
-    known = [*_ESTIMATOR_SECTIONS, *_OPTION_SECTIONS]
     settings: list[_Setting] = []
     for section, body in content.items():
-        if section not in known:
-            raise ConfigError(
-                f"{path}: unknown section {section!r}{nearest(str(section), known)} (known: {', '.join(known)})"
-            )
+        _check_section(section, path)
         if isinstance(body, str) and section in {"method", "backbone"}:
             body = {"name": body}
-        if body is None:
-            body = {}
-        if not isinstance(body, dict):
+        if not isinstance(body, dict | None):
             raise ConfigError(f"{path}: the section {section!r} must hold keys and values, found {body!r}")
-        settings += [_Setting(section, str(key), value) for key, value in body.items()]
+        settings += [_Setting(section, str(key), value) for key, value in (body or {}).items()]
     return settings
+
+
+def _check_section(section: Any, origin: str) -> None:
+    known = [*_ESTIMATOR_SECTIONS, *_OPTION_SECTIONS]
+    if section not in known:
+        raise ConfigError(
+            f"{origin}: unknown section {section!r}{nearest(str(section), known)} (known: {', '.join(known)})"
+        )
 
 
 def _setting_of_override(text: str) -> _Setting:
@@ -273,68 +269,46 @@ def _constructor(method: str) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
-class _Schema:
-    """Which keys there are for one method, and what they may hold."""
+def _place(setting: _Setting, method: str, parameters: Mapping[str, Any], origin: str) -> tuple[str, str]:
+    """(``params``, ``data`` or ``output``; the key there) of one setting."""
+    section, key = setting.section, _ALIASES.get(setting.key, setting.key)
+    if section == "backbone" and key == "name":
+        key = "backbone"
+    if section is not None:
+        _check_section(section, origin)
+    known = {
+        target: [f.name for f in fields(cls)] for target, cls in _OPTION_SECTIONS.items() if section in (None, target)
+    }
+    if section not in _OPTION_SECTIONS:
+        known["params"] = list(parameters)
+    for target, names in known.items():
+        if key in names:
+            return target, key
+    if "params" in known and "epochs" not in parameters and key in _constructor(DEFAULT_METHOD):
+        raise ConfigError(f"{origin}: {setting.key!r} is a setting of trainings, and {method} trains nothing")
+    names = sorted({name for names in known.values() for name in names} | set(_ALIASES))
+    where = f"{section}.{setting.key}" if section else setting.key
+    of = f"section {section!r} with method {method}" if section else f"method {method}"
+    raise ConfigError(
+        f"{origin}: unknown key {where!r}{nearest(setting.key, names)} (known for {of}: {', '.join(names)})"
+    )
 
-    def __init__(self, method: str) -> None:
-        self.method = method
-        self.params = _constructor(method)
-        self.options = {target: [f.name for f in fields(cls)] for target, cls in _OPTION_SECTIONS.items()}
-        self.types = {target: get_type_hints(cls) for target, cls in _OPTION_SECTIONS.items()}
 
-    def place(self, setting: _Setting, origin: str) -> tuple[str, str]:
-        """(``params``, ``data`` or ``output``; the key there) of one setting."""
-        section, key = setting.section, _ALIASES.get(setting.key, setting.key)
-        if section == "backbone" and key == "name":
-            key = "backbone"
-        known = self._known(section, origin)
-        for target, names in known.items():
-            if key in names:
-                return target, key
-        names = sorted({name for names in known.values() for name in names} | set(_ALIASES))
-        if self.trains_nothing(setting):
-            raise ConfigError(f"{origin}: {setting.key!r} is a setting of trainings, and {self.method} trains nothing")
-        where = f"{section}.{setting.key}" if section else setting.key
-        of = f"section {section!r} with method {self.method}" if section else f"method {self.method}"
-        raise ConfigError(
-            f"{origin}: unknown key {where!r}{nearest(setting.key, names)} (known for {of}: {', '.join(names)})"
-        )
-
-    def trains_nothing(self, setting: _Setting) -> bool:
-        """Whether the method lacks a setting that the default one has, as it has no training."""
-        key = "backbone" if (setting.section, setting.key) == ("backbone", "name") else setting.key
-        key = _ALIASES.get(key, key)
-        elsewhere = setting.section not in (None, *_ESTIMATOR_SECTIONS) or key in self.params
-        return not elsewhere and "epochs" not in self.params and key in _constructor(DEFAULT_METHOD)
-
-    def _known(self, section: str | None, origin: str) -> dict[str, list[str]]:
-        if section is None:
-            return {"params": list(self.params), **self.options}
-        if section in self.options:
-            return {section: self.options[section]}
-        if section in _ESTIMATOR_SECTIONS:
-            return {"params": list(self.params)}
-        sections = [*_ESTIMATOR_SECTIONS, *self.options]
-        raise ConfigError(
-            f"{origin}: unknown section {section!r}{nearest(section, sections)} (known: {', '.join(sections)})"
-        )
-
-    def checked(self, target: str, key: str, value: Any, origin: str) -> Any:
-        """``value``, if it is of a type that ``key`` takes; the estimator itself checks ranges when it is fitted."""
-        if target == "params":
-            default = self.params[key].default
-            if isinstance(value, list) and isinstance(default, tuple):
-                return tuple(value)
-            if isinstance(value, dict):
-                raise ConfigError(f"{origin}: {key!r} takes a value, found keys and values: {value!r}")
-            if isinstance(default, bool) and not isinstance(value, bool):
-                raise ConfigError(f"{origin}: {key!r} must be true or false, found {value!r}")
-            return value
-        if isinstance(value, Path):
-            value = str(value)
-        wanted = self.types[target][key]
-        is_bool_for_int = isinstance(value, bool) and wanted is not bool
-        if is_bool_for_int or not isinstance(value, wanted):
-            name = getattr(wanted, "__name__", str(wanted)).replace("str", "text").replace("None", "null")
-            raise ConfigError(f"{origin}: {target}.{key} must be {name}, found {value!r}")
+def _checked(target: str, key: str, value: Any, parameters: Mapping[str, Any], origin: str) -> Any:
+    """``value``, if it is of a type that ``key`` takes; the estimator itself checks ranges when it is fitted."""
+    if target == "params":
+        default = parameters[key].default
+        if isinstance(value, list) and isinstance(default, tuple):
+            return tuple(value)
+        if isinstance(value, dict):
+            raise ConfigError(f"{origin}: {key!r} takes a value, found keys and values: {value!r}")
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise ConfigError(f"{origin}: {key!r} must be true or false, found {value!r}")
         return value
+    if isinstance(value, Path):
+        value = str(value)
+    wanted = get_type_hints(_OPTION_SECTIONS[target])[key]
+    if (isinstance(value, bool) and wanted is not bool) or not isinstance(value, wanted):
+        name = getattr(wanted, "__name__", str(wanted)).replace("str", "text").replace("None", "null")
+        raise ConfigError(f"{origin}: {target}.{key} must be {name}, found {value!r}")
+    return value

@@ -47,10 +47,8 @@ def dump_yaml(content: dict[str, Any]) -> str:
 
 
 def parse_yaml(text: str, origin: str) -> Any:
-    """The value of one YAML document.
-
-    Raises ConfigError: ``text`` is no YAML, or asks for an object of another type than YAML's own; it names ``origin``,
-    line and column.
+    """The value of one YAML document, of YAML's own types alone. Raises ConfigError: it names ``origin``, line and
+    column.
     """
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader: no object is ever constructed

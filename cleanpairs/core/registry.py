@@ -17,6 +17,12 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def load_target(target: str) -> Any:
+    """What ``module:name`` names."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One registered name: where its class is (``module:attribute``), one line about it, its source, what it needs."""
@@ -29,19 +35,18 @@ class Entry:
 
     def load(self) -> Any:
         """Import the module and return the registered object."""
-        module, _, attribute = self.target.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return load_target(self.target)
 
 
 class Registry:
-    """An ordered table of names of one kind.
+    """An ordered table of names of one kind: name -> an :class:`Entry` but for its name, its target in ``package``.
 
     Raises ConfigError: from :meth:`entry` and :meth:`load`, for an unknown name; it suggests the nearest one.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, tuple[Any, ...]]) -> None:
-        self.kind = kind
-        self._entries = {name: Entry(name, *value) for name, value in entries.items()}
+    def __init__(self, kind: str, entries: Mapping[str, tuple[Any, ...]], package: str = "") -> None:
+        self.kind, within = kind, f"{package}." if package else ""
+        self._entries = {name: Entry(name, within + target, *about) for name, (target, *about) in entries.items()}
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
@@ -69,84 +74,72 @@ METHODS = Registry(
     "method",
     {
         "auto": (
-            "cleanpairs.methods.auto:Auto",
+            "auto:Auto",
             "neighbours' agreement gives noise rate and weights before training; two networks; no settings",
             "cleanpairs",
         ),
-        "crcl": (
-            "cleanpairs.methods.crcl:CRCL",
-            "active complementary loss, self-refining momentum labels",
-            "CRCL, NeurIPS 2023",
-        ),
+        "crcl": ("crcl:CRCL", "active complementary loss, self-refining momentum labels", "CRCL, NeurIPS 2023"),
         "repair": (
-            "cleanpairs.methods.repair:REPAIR",
+            "repair:REPAIR",
             "rank correlation with a memory of clean pairs, noisy pairs half-replaced; two networks",
             "REPAIR, 2024",
         ),
         "pc2": (
-            "cleanpairs.methods.pc2:PC2",
+            "pc2:PC2",
             "pseudo-classes lend captions to noisy images, oscillation steadies labels; two networks",
             "PC2, ACM MM 2024",
         ),
         "l2rm": (
-            "cleanpairs.methods.l2rm:L2RM",
+            "l2rm:L2RM",
             "mismatched batches rematched by partial optimal transport with a learned cost",
             "L2RM, CVPR 2024",
         ),
         "ncr": (
-            "cleanpairs.methods.ncr:NCR",
+            "ncr:NCR",
             "Gaussian co-dividing, soft margins from rectified labels; two networks",
             "NCR, NeurIPS 2021",
         ),
-        "decl": ("cleanpairs.methods.decl:DECL", "evidence and its uncertainty weigh the pairs", "DECL, ACM MM 2022"),
+        "decl": ("decl:DECL", "evidence and its uncertainty weigh the pairs", "DECL, ACM MM 2022"),
         "bicro": (
-            "cleanpairs.methods.bicro:BiCro",
+            "bicro:BiCro",
             "similar images should have similar texts: labels from clean anchors; two networks",
             "BiCro, CVPR 2023",
         ),
         "gsc": (
-            "cleanpairs.methods.gsc:GSC",
+            "gsc:GSC",
             "labels from neighbours that agree between the modalities; one or two networks",
             "GSC, CVPR 2024",
         ),
         "npc": (
-            "cleanpairs.methods.npc:NPC",
+            "npc:NPC",
             "a step on a pair is tried on a copy: what harms trusted neighbours counts less",
             "NPC, AAAI 2024",
         ),
         "cream": (
-            "cleanpairs.methods.cream:CREAM",
+            "cream:CREAM",
             "clean, hard and noisy pairs by two networks; labels spread over similar pairs",
             "CREAM, TIP 2024",
         ),
         "in2r": (
-            "cleanpairs.methods.in2r:IN2R",
+            "in2r:IN2R",
             "noisy pairs learn from the partners of their clean neighbours, mixed by attention; two networks",
             "IN2R, ICML 2026",
         ),
-        "rcl": (
-            "cleanpairs.methods.rcl:RCL",
-            "complementary contrastive learning: wrong answers are pushed down only",
-            "RCL, TPAMI 2023",
-        ),
+        "rcl": ("rcl:RCL", "complementary contrastive learning: wrong answers are pushed down only", "RCL, TPAMI 2023"),
         "mscn": (
-            "cleanpairs.methods.mscn:MSCN",
+            "mscn:MSCN",
             "a network that learns on clean pairs how much a noisy one counts; two networks",
             "MSCN, CVPR 2023",
             {"meta": "a small clean set of pairs (--set method.meta=DATA)"},
         ),
         "infonce": (
-            "cleanpairs.methods.infonce:InfoNCE",
+            "infonce:InfoNCE",
             "plain contrastive training, no resistance: the baseline",
             "CPC, 2018; CLIP, 2021",
         ),
-        "triplet": (
-            "cleanpairs.methods.triplet:Triplet",
-            "plain triplet loss with hardest negatives, no resistance",
-            "VSE++, BMVC 2018",
-        ),
+        "triplet": ("triplet:Triplet", "plain triplet loss with hardest negatives, no resistance", "VSE++, BMVC 2018"),
         "clip-score": (
-            "cleanpairs.methods.clip_score:ClipScore",
+            "clip_score:ClipScore",
             "normalised cosine of a pretrained CLIP or SigLIP, threshold by null pairs: nothing trained",
             "CLIPScore, EMNLP 2021; DataComp, 2023",
             {
@@ -155,72 +148,75 @@ METHODS = Registry(
             },
         ),
     },
+    "cleanpairs.methods",
 )
 
 BACKBONES = Registry(
     "backbone",
     {
-        "vse_inf": ("cleanpairs.encoders.vse_inf:VSEInf", "regions and words pooled by GPO (VSE infinity, 2021)"),
-        "saf": ("cleanpairs.encoders.sgraf:SAF", "words attend over regions, similarity attention filtration (2021)"),
-        "sgr": ("cleanpairs.encoders.sgraf:SGR", "words attend over regions, similarity graph reasoning (2021)"),
-        "sgraf": ("cleanpairs.encoders.sgraf:SGRAF", "the mean of SAF's and SGR's similarities (2021)"),
-        "mlp": ("cleanpairs.encoders.mlp:MLP", "mean region and bag of words through an MLP each: the fastest"),
+        "vse_inf": ("vse_inf:VSEInf", "regions and words pooled by GPO (VSE infinity, 2021)"),
+        "saf": ("sgraf:SAF", "words attend over regions, similarity attention filtration (2021)"),
+        "sgr": ("sgraf:SGR", "words attend over regions, similarity graph reasoning (2021)"),
+        "sgraf": ("sgraf:SGRAF", "the mean of SAF's and SGR's similarities (2021)"),
+        "mlp": ("mlp:MLP", "mean region and bag of words through an MLP each: the fastest"),
     },
+    "cleanpairs.encoders",
 )
 
 HEADS = Registry(  # models on, or of, pretrained networks: chosen by the encoders, not by name
     "model",
     {
-        "joint_head": ("cleanpairs.encoders.joint_head:JointHead", "a residual MLP on vectors of one space"),
-        "vector_towers": ("cleanpairs.encoders.joint_head:VectorTowers", "vectors of two spaces, brought into one"),
-        "tuned_clip": ("cleanpairs.encoders.tuned:TunedCLIP", "CLIP or SigLIP: LoRA, last blocks, or all of it"),
+        "joint_head": ("joint_head:JointHead", "a residual MLP on vectors of one space"),
+        "vector_towers": ("joint_head:VectorTowers", "vectors of two spaces, brought into one"),
+        "tuned_clip": ("tuned:TunedCLIP", "CLIP or SigLIP: LoRA, last blocks, or all of it"),
     },
+    "cleanpairs.encoders",
 )
 
 IMAGE_ENCODERS = Registry(
     "image encoder",
     {
         "efficientnet_lite0": (
-            "cleanpairs.encoders.efficientnet_lite:EfficientNetLite0",
+            "efficientnet_lite:EfficientNetLite0",
             "frozen EfficientNet-Lite0 (ImageNet), a 3x3 grid of 1280-d regions",
         ),
-        "cnn": ("cleanpairs.encoders.cnn:SmallCNN", "a small convolutional network, from scratch, on the pixels"),
+        "cnn": ("cnn:SmallCNN", "a small convolutional network, from scratch, on the pixels"),
     },
+    "cleanpairs.encoders",
 )
 
 READERS = Registry(
     "reader",
     {  # asked in this order; Parquet last, as it takes any file
-        "npy": ("cleanpairs.data.formats.vector_files:VectorFilesReader", "arrays of vectors: .npy files, (n, D)"),
+        "npy": ("formats.vector_files:VectorFilesReader", "arrays of vectors: .npy files, (n, D)"),
         "datasets": (
-            "cleanpairs.data.formats.datasets_directory:DatasetsReader",
+            "formats.datasets_directory:DatasetsReader",
             "`datasets`: a directory of save_to_disk, an .arrow file, hf://owner/name",
         ),
         "webdataset": (
-            "cleanpairs.data.formats.webdataset:WebDatasetReader",
+            "formats.webdataset:WebDatasetReader",
             "WebDataset tars, img2dataset's too: a tar, a directory, braces, a glob",
         ),
         "clip-retrieval": (
-            "cleanpairs.data.formats.clip_retrieval:ClipRetrievalReader",
+            "formats.clip_retrieval:ClipRetrievalReader",
             "embedding folder of clip-retrieval: img_emb/*.npy, text_emb/*.npy, metadata/*.parquet",
         ),
-        "coco": (
-            "cleanpairs.data.formats.caption_json:CaptionJsonReader",
-            "COCO's captions_*.json, Karpathy's dataset_*.json",
-        ),
-        "precomp": ("cleanpairs.data.precomp:PrecompReader", "research layout: {split}_ims.npy and {split}_caps.txt"),
+        "coco": ("formats.caption_json:CaptionJsonReader", "COCO's captions_*.json, Karpathy's dataset_*.json"),
+        "precomp": ("precomp:PrecompReader", "research layout: {split}_ims.npy and {split}_caps.txt"),
         "folder": (
-            "cleanpairs.data.formats.folder:FolderReader",
+            "formats.folder:FolderReader",
             "image files named by a CSV, TSV, JSON Lines or JSON list, or with a .txt each: the file, or its folder",
         ),
-        "parquet": ("cleanpairs.data.parquet:ParquetReader", "Parquet: a file, a glob or a directory"),
+        "parquet": ("parquet:ParquetReader", "Parquet: a file, a glob or a directory"),
     },
+    "cleanpairs.data",
 )
 
 ENGINES = Registry(
     "engine",
     {
-        "local": ("cleanpairs.engine.local:LocalEngine", "this machine: one process, or a pool of them"),
-        "ray": ("cleanpairs.engine.ray:RayEngine", "a Ray cluster, or a Ray started here: a pool of actors"),
+        "local": ("local:LocalEngine", "this machine: one process, or a pool of them"),
+        "ray": ("ray:RayEngine", "a Ray cluster, or a Ray started here: a pool of actors"),
     },
+    "cleanpairs.engine",
 )

@@ -69,10 +69,8 @@ def writing(path: object) -> Iterator[None]:
 
 
 def check_regular(path: AnyPath) -> None:
-    """Raise where ``path``, or what it links to, is no regular file.
-
-    Raises OSError: there is none, it may not be looked at, or it is a directory; DataError: it is a FIFO, a device or a
-    socket (also an OSError).
+    """Raise OSError where there is no ``path``, or it is a directory; DataError (also an OSError) where it is no
+    regular file.
     """
     _check(os.stat(path).st_mode, path)
 
@@ -106,10 +104,8 @@ def read_text(path: AnyPath, *, errors: str = "strict") -> str:
 
 
 def read_json(path: AnyPath) -> Any:
-    """The value of a JSON file.
-
-    Raises OSError: as :func:`check_regular`; ValueError: it is no JSON, no UTF-8, or nested so deeply that it cannot be
-    read.
+    """The value of a JSON file. Raises OSError: as :func:`check_regular`; ValueError: it is no JSON, or nested too
+    deeply.
     """
     try:
         return json.loads(read_bytes(path))
@@ -131,10 +127,8 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def cached_by_file(most: int) -> Callable[[Callable[Concatenate[str, P], T]], Callable[Concatenate[str, P], T]]:
-    """Decorates a function of a file: for the last ``most`` it is called again only where the file has changed, by its
-    size and the time of its change. Its arguments are hashable; what it returns is not to be changed.
-
-    Raises DataError: the file cannot be looked at.
+    """Decorates a function of a file and hashable arguments: for the last ``most`` it is called again only where the
+    file has changed, by its size and the time of its change. Raises DataError: the file cannot be looked at.
     """
 
     def decorated(function: Callable[Concatenate[str, P], T]) -> Callable[Concatenate[str, P], T]:

@@ -26,6 +26,9 @@ from cleanpairs.core.regular import error_text, writing
 from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.data.locks import make_parents
 
+AnyPath = str | os.PathLike[str]
+Paths = Sequence[AnyPath]
+Names = re.Pattern[str]
 _AT_FDCWD = -100
 _LOCKED_WITHIN = 600  # seconds: a living writer locks its staging directory at once
 _NOREPLACE, _EXCHANGE = 1, 2
@@ -49,20 +52,7 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-def _sync_tree(folder: Path) -> None:
-    for root, _, files in os.walk(folder):
-        for name in files:
-            _sync(Path(root) / name)
-        _sync(Path(root))
-
-
-def _refuse(
-    target: Path,
-    overwrite: bool,
-    directory: bool,
-    inputs: Sequence[str | os.PathLike[str]],
-    ours: re.Pattern[str] | None,
-) -> None:
+def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Paths, ours: Names | None) -> None:
     """OutputExistsError where ``target`` must not be written."""
     refuse_inputs([target], inputs)
     try:
@@ -113,25 +103,25 @@ def _collect_unlocked(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hold(lock: int, folder: Path) -> None:
-    """Lock the open file ``.locking`` of ``folder``, and show it as ``.lock``."""
-    with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    os.rename(folder / ".locking", folder / ".lock")  # seen only when it is held
-
-
 class ScratchDirectory:
     """A directory ``path`` for files of a while; those that a kill has left go when the next of its name is made.
 
     A context manager. ``near``: where it is made; the system's folder for temporary files when None.
     """
 
-    def __init__(self, name: str, near: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, name: str, near: AnyPath | None = None) -> None:
         parent = Path(near or tempfile.gettempdir())
         _collect_stale(parent, name)
         self.path = Path(tempfile.mkdtemp(prefix=_prefix(name), dir=parent))
-        self._lock: int | None = os.open(self.path / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
-        _hold(self._lock, self.path)
+        self._lock: int | None = None
+        try:
+            self._lock = os.open(self.path / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
+            with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            os.rename(self.path / ".locking", self.path / ".lock")  # seen only when it is held
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Remove it."""
@@ -148,35 +138,17 @@ class ScratchDirectory:
 
 
 class _Output:
-    """One target: its staging directory and lock, what is written there, and what became of it."""
+    """One target: its staging directory, what is written there, and what became of it."""
 
-    def __init__(
-        self,
-        target: Path,
-        overwrite: bool,
-        inputs: Sequence[str | os.PathLike[str]],
-        directory: bool = False,
-        ours: re.Pattern[str] | None = None,
-    ) -> None:
+    def __init__(self, target: Path, overwrite: bool, inputs: Paths, directory: bool, ours: Names | None) -> None:
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
         _refuse(self.target, overwrite, directory, inputs, ours)
-        self._lock: int | None = None
         self._written: os.stat_result | None = None  # what is to be published, to know it again
         self._final = False
         with writing(self.target):
             make_parents(self.target)
-            _collect_stale(self.target.parent, self.target.name)
-            self.folder = Path(tempfile.mkdtemp(prefix=_prefix(self.target.name), dir=self.target.parent))
-        self.staged = self.folder / self.target.name
-
-    def unwritable(self, error: OSError) -> OutputError:
-        return OutputError(f"{self.target} cannot be written: {error_text(error)}")
-
-    def begin(self) -> None:
-        self._lock = os.open(self.folder / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
-        _hold(self._lock, self.folder)
-        if self.directory:
-            self.staged.mkdir()
+            self.scratch = ScratchDirectory(self.target.name, self.target.parent)
+        self.staged = self.scratch.path / self.target.name
 
     def finish(self) -> None:
         """Everything that takes time, or may fail for want of room, before anything is renamed."""
@@ -190,9 +162,11 @@ class _Output:
         os.chmod(self.staged, mode)
         for inner in self.staged.rglob("*") if self.directory else ():
             os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & ~umask)
-        if self.directory:
-            _sync_tree(self.staged)
-        else:
+        for root, _, files in os.walk(self.staged):
+            for name in files:
+                _sync(Path(root) / name)
+            _sync(Path(root))
+        if not self.directory:
             _sync(self.staged)
 
     def publish(self) -> None:
@@ -234,9 +208,8 @@ class _Output:
             os.replace(self.staged, self.target)
 
     def withdraw(self) -> None:
-        """The old output back, if this one was published; without an error of its own, as there is one already.
-
-        It looks at what is there: an interrupt may have come between the rename and any note of it.
+        """The old output back, if what is there was published by this one; without an error of its own, as there is one
+        already.
         """
         with suppress(OSError):
             if self._written is None or self._final or not os.path.samestat(os.lstat(self.target), self._written):
@@ -248,12 +221,6 @@ class _Output:
             else:
                 _renameat2(self.staged, self.target, _EXCHANGE)
 
-    def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self._lock is not None:
-            with suppress(OSError):
-                os.close(self._lock)
-
 
 class StagedSet:
     """Outputs that appear together; see :func:`staged_set`."""
@@ -261,66 +228,43 @@ class StagedSet:
     def __init__(self) -> None:
         self._outputs: list[_Output] = []
 
-    def file(
-        self, target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
-    ) -> Path:
+    def file(self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = ()) -> Path:
         """A path to write a file to, as of :func:`staged_file`."""
-        return self._add(_Output(Path(target), overwrite, inputs))
+        self._outputs.append(_Output(Path(target), overwrite, inputs, False, None))
+        return self._outputs[-1].staged
 
     def directory(
-        self,
-        target: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        inputs: Sequence[str | os.PathLike[str]] = (),
-        ours: re.Pattern[str] | None = None,
+        self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
     ) -> Path:
         """An empty directory to fill, as of :func:`staged_directory`."""
-        return self._add(_Output(Path(target), overwrite, inputs, directory=True, ours=ours))
-
-    def _add(self, output: _Output) -> Path:
+        output = _Output(Path(target), overwrite, inputs, True, ours)
         self._outputs.append(output)
-        with self._named(output):
-            output.begin()
+        with writing(output.target):
+            output.staged.mkdir()
         return output.staged
-
-    @contextmanager
-    def _named(self, output: _Output) -> Iterator[None]:
-        try:
-            yield
-        except CleanpairsError:
-            raise
-        except OSError as error:
-            if error.errno is None:
-                raise
-            raise output.unwritable(error) from error
 
     def _culprit(self, error: OSError) -> _Output | None:
         """The output that an error in the block is about: the one whose staging it names, the last if it names none."""
         for output in self._outputs:
-            if str(error.filename or "").startswith(str(output.folder)):
+            if str(error.filename or "").startswith(str(output.scratch.path)):
                 return output
         return self._outputs[-1] if self._outputs and not error.filename else None
 
     def _publish(self) -> None:
         for output in self._outputs:
-            with self._named(output):
+            with writing(output.target):
                 output.finish()
         try:
             for output in reversed(self._outputs):
-                with self._named(output):
+                with writing(output.target):
                     output.publish()
             for output in self._outputs:
-                with self._named(output):
+                with writing(output.target):
                     _sync(output.target.parent)
         except BaseException:
             for output in self._outputs:
                 output.withdraw()
             raise
-
-    def _close(self) -> None:
-        for output in self._outputs:
-            output.close()
 
 
 @contextmanager
@@ -344,16 +288,15 @@ def staged_set() -> Iterator[StagedSet]:
                 raise OutputError(f"{os.fsdecode(error.filename)}: {error.strerror or error}") from error
             if error.errno is None or output is None:
                 raise
-            raise output.unwritable(error) from error
+            raise OutputError(f"{output.target} cannot be written: {error_text(error)}") from error
         outputs._publish()
     finally:
-        outputs._close()
+        for output in outputs._outputs:
+            output.scratch.close()
 
 
 @contextmanager
-def staged_file(
-    target: str | os.PathLike[str], *, overwrite: bool = False, inputs: Sequence[str | os.PathLike[str]] = ()
-) -> Iterator[Path]:
+def staged_file(target: AnyPath, *, overwrite: bool = False, inputs: Paths = ()) -> Iterator[Path]:
     """A path to write a file to; it becomes ``target`` when the block ends without an exception.
 
     ``overwrite``: replace a regular file; ``inputs`` sequence of paths: never to be written.
@@ -364,7 +307,7 @@ def staged_file(
         yield outputs.file(target, overwrite=overwrite, inputs=inputs)
 
 
-def write_whole(target: str | os.PathLike[str], text: str) -> None:
+def write_whole(target: AnyPath, text: str) -> None:
     """A text file in UTF-8, which replaces one that is there; as :func:`staged_file` otherwise."""
     with staged_file(target, overwrite=True) as staged:
         staged.write_text(text, encoding="utf-8")
@@ -372,16 +315,10 @@ def write_whole(target: str | os.PathLike[str], text: str) -> None:
 
 @contextmanager
 def staged_directory(
-    target: str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-    inputs: Sequence[str | os.PathLike[str]] = (),
-    ours: re.Pattern[str] | None = None,
+    target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
 ) -> Iterator[Path]:
-    """An empty directory to fill; it becomes ``target`` when the block ends. As :func:`staged_file` otherwise.
-
-    ``ours`` fits the names of the files, relative to it, that such a directory consists of: one that holds others is
-    not replaced.
+    """As :func:`staged_file`, an empty directory to fill; one that holds files whose names ``ours`` does not fit is not
+    replaced.
     """
     with staged_set() as outputs:
         yield outputs.directory(target, overwrite=overwrite, inputs=inputs, ours=ours)

@@ -86,9 +86,8 @@ def find_columns(schema: pa.Schema, given: Mapping[str, str | None], where: str)
     """Role -> column: text, image, features, text_features, key, and ``score:NAME`` for each column of similarities.
 
     Vectors of captions go with one caption a row; where the captions are lists, they are not taken. There need be no
-    column of captions where there are vectors of both sides.
-
-    ``given``: role -> name the user asked for; None where it is to be found; ``where``: of the input, for messages.
+    captions where there are vectors of both sides. ``given``: role -> name the user asked for, None where it is to be
+    found; ``where``: the input, for messages.
     Raises DataError: a named column is missing or of a wrong type, or there are no captions or no images; it lists the
     columns.
     """

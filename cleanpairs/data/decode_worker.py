@@ -15,7 +15,6 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,10 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import hold_memory
+from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import read_image
 
 REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason; dimensions and their sizes
-
-
-def resolve(target: str) -> Callable[..., Any]:
-    """The function that ``module:name`` names."""
-    module, _, name = target.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function
 
 
 def prepare(data: bytes, function: Callable[..., Any], settings: dict[str, Any], about: int | None) -> np.ndarray:
@@ -60,7 +53,7 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with suppress(EOFError, OSError):  # the asking process is gone
         given = json.loads(pipe.recv_bytes())
-        function = resolve(given["target"])
+        function = load_target(given["target"])
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             hold_memory(given["memory"])

@@ -21,8 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Pipe
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +29,8 @@ import numpy as np
 from cleanpairs.core import children
 from cleanpairs.core.errors import DataError, ResourceError
 from cleanpairs.core.limits import limit, memory_is_capped
-from cleanpairs.data.decode_worker import REPLY, prepare, resolve
+from cleanpairs.core.registry import load_target
+from cleanpairs.data.decode_worker import REPLY, prepare
 
 FEW = 128  # images; so many are decoded sooner than a process has started
 MOST_WORKERS = 8
@@ -46,9 +46,8 @@ class Preparation:
     """What is made of a decoded image.
 
     ``target``: "module:function", called as ``function(image, **settings)`` with an RGB image of Pillow, of which it
-    makes an array of uint8 with up to three dimensions; its module should be light, for each worker imports it.
-    ``settings``: JSON. ``about``: see :func:`cleanpairs.data.read_image`. ``ahead``: batches that are prepared while
-    one is in use, which is memory.
+    makes uint8 of up to three dimensions; each worker imports its module. ``settings``: JSON. ``about``: see
+    :func:`cleanpairs.data.read_image`. ``ahead``: batches that are prepared while one is in use.
     """
 
     target: str
@@ -77,16 +76,12 @@ def square(image: Any, size: int) -> np.ndarray:
     return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC))
 
 
-def _rgb(image: Any) -> np.ndarray:
-    return np.asarray(image)
-
-
 def SQUARE(size: int) -> Preparation:  # noqa: N802 - a preset, named as one
     """:func:`square`."""
     return Preparation("cleanpairs.data.decoding:square", {"size": size})
 
 
-RGB = Preparation("cleanpairs.data.decoding:_rgb", ahead=0)  # (H, W, 3), in full size: much to send, much to hold
+RGB = Preparation("numpy:asarray", ahead=0)  # (H, W, 3), in full size: much to send, much to hold
 
 
 def workers_for(n: int) -> int:
@@ -104,9 +99,8 @@ def workers_for(n: int) -> int:
 class Decoder:
     """Decodes batches of encoded images, ahead of their use. A context manager: its processes end with it.
 
-    ``workers``: processes; 0 decodes in this one. See :func:`workers_for`. ``seconds``: for one image;
-    CLEANPAIRS_DECODE_SECONDS, or 20, when None. Not held without workers. ``memory``: bytes of a worker (RLIMIT_DATA);
-    CLEANPAIRS_DECODE_MEMORY, or 2 GiB, when None. Not held without workers.
+    ``workers``: processes; 0 decodes in this one, without the limits of an image: ``seconds``
+    (CLEANPAIRS_DECODE_SECONDS when None) and ``memory`` of a worker in bytes (CLEANPAIRS_DECODE_MEMORY).
     Raises ResourceError: while decoding: no process can be started.
     """
 
@@ -150,16 +144,21 @@ class Decoder:
                 continue
             parts = [chunk[at : at + GROUP] for at in range(0, len(chunk), GROUP)]
             waiting.append((start, [self._executor.submit(self._there, part) for part in parts]))
-            if len(waiting) > self.preparation.ahead:
-                yield _gathered(*waiting.popleft())
+            while len(waiting) > self.preparation.ahead:
+                yield self._next(waiting)
         while waiting:
-            yield _gathered(*waiting.popleft())
+            yield self._next(waiting)
+
+    @staticmethod
+    def _next(waiting: deque[tuple[int, list[Future[list[Result]]]]]) -> DecodedBatch:
+        start, parts = waiting.popleft()
+        return _gather(start, [result for part in parts for result in part.result()])
 
     def _here(self, data: bytes | None) -> Result:
         if data is None:
             return MISSING
         if self._function is None:
-            self._function = resolve(self.preparation.target)
+            self._function = load_target(self.preparation.target)
         try:
             return prepare(data, self._function, self.preparation.settings, self.preparation.about)
         except DataError as error:
@@ -215,10 +214,6 @@ def _gather(start: int, results: Sequence[Result]) -> DecodedBatch:
     return DecodedBatch(start, len(results), rows, [r for r in results if not isinstance(r, str)], failures)
 
 
-def _gathered(start: int, parts: Sequence[Future[list[Result]]]) -> DecodedBatch:
-    return _gather(start, [result for part in parts for result in part.result()])
-
-
 class _LostError(Exception):
     """A worker died or hung."""
 
@@ -227,33 +222,21 @@ class _Worker:
     """One process. Used by one thread at a time."""
 
     def __init__(self, preparation: Preparation, memory: int) -> None:
-        self._given = json.dumps(
-            {
-                "target": preparation.target, "settings": preparation.settings, "about": preparation.about,
-                "memory": memory,
-            }
-        ).encode()  # fmt: skip
+        self._given = json.dumps({**asdict(preparation), "memory": memory}).encode()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._pipe, theirs = Pipe()
         try:
-            self._process = children.start(
+            self._process, self._pipe = children.start_connected(
                 "from cleanpairs.data.decode_worker import main; main()",
-                str(theirs.fileno()),
-                keep=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=self._said,
                 env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
         except OSError as error:
             self._said.close()
-            self._pipe.close()
             raise ResourceError(
                 f"no process can be started to decode images ({error}): free memory or processes, or set "
                 "CLEANPAIRS_DECODE_WORKERS=0 to decode without"
             ) from error
-        finally:
-            theirs.close()
 
     def start(self) -> None:
         """Tell it what to make of images, and wait until it can."""
@@ -303,8 +286,4 @@ class _Worker:
 
 
 def _reason(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    with suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"signal {-code}"
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

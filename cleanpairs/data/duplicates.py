@@ -69,9 +69,8 @@ def _signatures(table: np.ndarray) -> Signatures:
 def near_duplicate_groups(signatures: Signatures) -> np.ndarray:
     """Group (M,) int64 of each image: the lowest number of an image that it is linked to, itself if to none.
 
-    Hashes of linked images differ in at most MAX_BITS bits, and their colours c, c' by at most
-    ``MAX_COLOUR * min(|c - mean c|, |c' - mean c'|)`` (Euclidean norms): a white background, which most of a catalogue
-    shares, does not make two ties alike.
+    Hashes of linked images differ in at most MAX_BITS bits, their colours c, c' by ``MAX_COLOUR * min(|c - mean c|, |c'
+    - mean c'|)``: a white background does not make two ties alike.
     """
     import faiss
     from scipy.sparse import coo_array

@@ -84,18 +84,9 @@ def chosen_filters(drop: str) -> dict[str, float]:
     return chosen
 
 
-def filtered(pairs: Pairs, drop: str = "all") -> dict[str, np.ndarray]:
-    """Name -> pairs (k,), rising, that each of the filters finds; for ``drop`` see :func:`chosen_filters`."""
-    return {name: FILTERS[name].find(pairs, setting) for name, setting in chosen_filters(drop).items()}
-
-
 def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) -> dict[int, str]:
-    """Why filters set pairs aside: pair_id -> a reason that begins with :data:`PREFIX`, of the first filter that does.
-
-    Nothing by a filter that finds more than half of the pairs.
-
-    - ``drop``: see :func:`chosen_filters`
-    - ``pictures``: whether pictures may be decoded, as ``blank`` asks for
+    """Why filters set pairs aside: pair_id -> a reason that begins with :data:`PREFIX`, of the first filter that does;
+    nothing by one that finds more than half of the pairs. ``pictures``: whether they may be decoded, as ``blank`` asks.
     """
     reasons: dict[int, str] = {}
     for name, setting in chosen_filters(drop).items():
@@ -193,13 +184,10 @@ def other_scripts(captions: Sequence[str], least: float = MAIN_SCRIPT) -> Iterat
     scripts = [_script(caption or "") for caption in captions]
     counts = Counter(script for script, _ in scripts if script)
     main, n = counts.most_common(1)[0] if counts else ("", 0)
+    named = {script: script if script == "CJK" else script.capitalize() for script in counts}
     for i, (script, share) in enumerate(scripts) if n >= least * counts.total() else ():
         if script and script != main:
-            yield i, share, f"written in {_shown(script)} letters, and most others in {_shown(main)}"
-
-
-def _shown(script: str) -> str:
-    return script if script == "CJK" else script.capitalize()
+            yield i, share, f"written in {named[script]} letters, and most others in {named[main]}"
 
 
 def _script(caption: str) -> tuple[str, float]:

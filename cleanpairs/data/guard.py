@@ -43,8 +43,8 @@ def _everything(inside: Path) -> bool:
 class Input:
     """A file, a directory, or several files by a glob or by braces.
 
-    ``keeps``: of a directory, whether a path in it (relative to it) belongs to the input; everything does by default.
-    ``deep``: look for links in the directory, too, that lead out of it.
+    ``keeps``: whether a path in a directory (relative to it) belongs to the input; ``deep``: look in it for links that
+    lead out of it.
     """
 
     path: PathLike
@@ -114,12 +114,11 @@ def _touched(written: list[_Output], name: str, given: Input, folders: dict[str,
             yield f"{output} lies in the input {name}"
     if not given.deep or not os.path.isdir(name):
         return
-    inodes = {inode: output for output, _ in written if (inode := _inode(output)) is not None}
+    inodes = {os.stat(output).st_ino: output for output, _ in written if os.path.exists(output)}
     for entry in _entries(name):
-        linked = inodes.get(entry.inode())
-        if linked is not None and not _same(linked, entry.path):
-            linked = None
-        linked = linked or next((output for output, outputs in written if _leads_to(entry, outputs)), None)
+        linked = inodes.get(entry.inode())  # by another name
+        if linked is None or not _same(linked, entry.path):
+            linked = next((output for output, outputs in written if _leads_to(entry, outputs)), None)
         if linked is not None and given.keeps(Path(entry.path).relative_to(name)):
             yield f"{linked} is linked from the input {name}"
 
@@ -130,14 +129,6 @@ def _leads_to(entry: os.DirEntry[str], outputs: set[Path]) -> bool:
         return False
     real = Path(os.path.realpath(entry.path))
     return any(real.is_relative_to(out) or (real.is_dir() and out.is_relative_to(real)) for out in outputs)
-
-
-def _inode(path: Path) -> int | None:
-    """Of a file that has several names."""
-    with suppress(OSError):
-        found = os.stat(path)
-        return found.st_ino if found.st_nlink > 1 else None
-    return None
 
 
 def _same(a: PathLike, b: PathLike) -> bool:

@@ -151,7 +151,7 @@ def _cell(scalar: Any) -> Any:
 
 
 def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
-    """The encoded image that one cell of an image column holds; None where it holds none that may be read."""
+    """As :func:`cell_bytes`, but None where there is no image that may be read."""
     try:
         return cell_bytes(value, Path(root) if root is not None else Path(file).parent)
     except DataError:
@@ -159,7 +159,7 @@ def encoded_bytes(value: Any, file: str, root: str | None) -> bytes | None:
 
 
 def cell_bytes(value: Any, root: Path) -> bytes:
-    """As :func:`encoded_bytes`, but with DataError and its reason."""
+    """The encoded image that one cell of an image column holds, or names; DataError with the reason otherwise."""
     if isinstance(value, dict):
         value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
     if value is None:
@@ -191,14 +191,11 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
 
 
 def read_image(data: bytes, *, max_pixels: int | None = None, about: int | None = None) -> Any:
-    """Decode an image to RGB, upright, on white where it is transparent.
+    """Decode an image to RGB (PIL.Image.Image), upright, on white where it is transparent.
 
-    - ``data``: JPEG, PNG, WebP, GIF (first frame), BMP or TIFF
-    - ``max_pixels``: larger images are refused before they are decoded; CLEANPAIRS_MAX_PIXELS, or 64 million, when
-      None. So are files of more bytes than CLEANPAIRS_MAX_IMAGE_BYTES, or 64 MiB
-    - ``about``: a side in pixels that is enough: a JPEG is then decoded at an eighth, a quarter or half of its size
-
-    Returns PIL.Image.Image, mode RGB.
+    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP or TIFF. ``max_pixels``: refused above it, before it is decoded;
+    CLEANPAIRS_MAX_PIXELS when None. ``about``: a side in pixels that is enough: a JPEG is then decoded at an eighth, a
+    quarter or half of its size.
     Raises DataError: it cannot be decoded, whole, within the limits; with the reason.
     """
     from PIL import Image, ImageOps

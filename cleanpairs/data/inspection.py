@@ -11,7 +11,7 @@ import numpy as np
 
 from cleanpairs.data.columns import SCORE
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
-from cleanpairs.data.filters import FILTERS, MOST, chosen_filters, filtered
+from cleanpairs.data.filters import FILTERS, MOST, chosen_filters
 from cleanpairs.data.formats.in_place import bytes_of, location
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
@@ -122,22 +122,17 @@ class Inspection:
 
 
 def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: str | None = None) -> Inspection:
-    """Look at an input.
+    """Look at an input, and show ``rows`` pairs.
 
-    - ``rows``: pairs to show
-    - ``decode`` {"all", "sample", "none"}: images to decode: all, 1,000 spread evenly, or none
-    - ``filters``: filters to count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are
-      looked at
-
+    ``decode`` {"all", "sample", "none"}: images to decode: all, 1,000 spread evenly, or none; ``filters``: those to
+    count by, as :func:`cleanpairs.data.filters.chosen_filters` has them: all images are looked at.
     Raises DataError: the input cannot be read again.
     """
     source = pairs.source
     schema = next(iter(iter_tables(source, 1))).schema if source.kind != "memory" else []
     role = {column: "precomputed score" if r.startswith(SCORE) else r for r, column in source.columns.items()}
     array, text = pairs.images.array(), pairs.text_vectors
-    used = pairs.pair_image_group
-    both = np.stack([used, pairs.text_group], axis=1)
-    corrupted = None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum())
+    both = np.stack([pairs.pair_image_group, pairs.text_group], axis=1)
     return Inspection(
         reader=source.kind,
         files=[location(p) for p in source.paths],
@@ -155,7 +150,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         vectors=None if array is None else _shape(array),
         text_vectors=None if text is None else _shape(text),
         precomputed_scores={name: _quantiles(values) for name, values in pairs.precomputed_scores.items()},
-        corrupted=corrupted,
+        corrupted=None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum()),
         first=list(_first(pairs, rows)),
         quarantined=len(pairs.reasons),
         reasons=_grouped([(i, pairs.keys[i], pairs.reasons[i]) for i in sorted(pairs.reasons)]),
@@ -165,12 +160,13 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
 
 
 def _counted(pairs: Pairs, drop: str) -> Iterator[FilterCount]:
-    settings = chosen_filters(drop)
-    for name, found in filtered(pairs, drop).items():
-        of, first = FILTERS[name], int(found[0]) if len(found) else None
+    for name, setting in chosen_filters(drop).items():
+        of = FILTERS[name]
+        found = of.find(pairs, setting)
+        first = int(found[0]) if len(found) else None
         key = None if first is None else pairs.keys[first]
-        said = of.reason.format(settings[name]), of.always, len(found) > MOST * len(pairs)
-        yield FilterCount(name, len(found), *said, first, key)
+        too_many = len(found) > MOST * len(pairs)
+        yield FilterCount(name, len(found), of.reason.format(setting), of.always, too_many, first, key)
 
 
 def _shape(array: np.ndarray) -> str:
@@ -188,18 +184,12 @@ def _first(pairs: Pairs, rows: int) -> Iterator[Row]:
     array = pairs.images.array()
     contents = pairs.images.read(pairs.image_index[:n].tolist()) if n else []
     for i, content in enumerate(contents):
+        image = f"vectors {_shape(array)}" if array is not None else "no image"
         if content is not None:
-            image = _in_words(content)
-        else:
-            image = f"vectors {_shape(array)}" if array is not None else "no image"
+            header = image_header(content)
+            known = "no known image format" if header is None else "{} {}x{}".format(*header)
+            image = f"{known}, {len(content):,} bytes"
         yield Row(pairs.keys[i], pairs.captions[i], image, pairs.reasons.get(i))
-
-
-def _in_words(content: bytes) -> str:
-    """Format, size and bytes of an encoded image, by its header."""
-    header = image_header(content)
-    known = "no known image format" if header is None else "{} {}x{}".format(*header)
-    return f"{known}, {len(content):,} bytes"
 
 
 def size_of(image: Any) -> np.ndarray:
@@ -232,12 +222,8 @@ def _decoded(pairs: Pairs, decode: str) -> Decoded | None:
                 pair = first_pair[int(chosen[k])]
                 failed.append((pair, pairs.keys[pair], why))
     table = np.array(sizes).reshape(-1, 2)
-    width, height = (_spread(table[:, k]) for k in (0, 1))
-    return Decoded(len(chosen), len(rows), _grouped(failed), width, height)
-
-
-def _spread(values: np.ndarray) -> tuple[int, int, int] | None:
-    return (int(values.min()), int(np.median(values)), int(values.max())) if len(values) else None
+    spread = [(int(side.min()), int(np.median(side)), int(side.max())) if len(side) else None for side in table.T]
+    return Decoded(len(chosen), len(rows), _grouped(failed), spread[0], spread[1])
 
 
 def _grouped(found: Sequence[tuple[int, str, str]]) -> list[Reason]:

@@ -59,11 +59,9 @@ def _one(lock: Path, output: str) -> Iterator[None]:
         with writing(output):
             fd = _take(lock, output)
         _held[lock] = 1
-        try:
-            yield
-        finally:
-            del _held[lock]
+        yield
     finally:
+        _held.pop(lock, None)
         if fd is not None:
             with suppress(OSError):
                 os.unlink(lock)  # while it is held: whoever opened it before finds that it is gone, and begins anew
@@ -97,7 +95,11 @@ def _take(lock: Path, output: str) -> int:
                         f"{output} is being written by {_holder(fd)}: wait until it is done, or name another output"
                     ) from error
                 return fd  # a file system without locks
-            if _is_at(fd, lock):
+            try:
+                held = os.path.samestat(os.fstat(fd), os.lstat(lock))
+            except FileNotFoundError:
+                held = False
+            if held:
                 try:
                     _sign(fd)
                 except BaseException:  # a signal: it is ours, and would be left behind
@@ -109,12 +111,6 @@ def _take(lock: Path, output: str) -> int:
             os.close(fd)
             raise
         os.close(fd)  # it was removed by the one that held it before: once more
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    with suppress(OSError):
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
-    return False
 
 
 def _sign(fd: int) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.noise_kinds import (
@@ -30,21 +31,21 @@ from cleanpairs.data.noise_kinds import (
     choose_within,
     mix_words,
 )
-from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
-from cleanpairs.data.writing import ParquetSink
+from cleanpairs.data.writing import write_tables
+from cleanpairs.ops.columns import replace_values
 
 TRUTH = ("true_mismatch", "true_key")
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What every pair shows, and who is mismatched by it.
+    """What every pair shows, and who is mismatched (N,) bool by it.
 
-    ``permutation`` (N,) int64: pair i now shows the caption of pair permutation[i]; with the kinds ``collapse`` and
-    ``shift`` a caption may be shown more than once, or no more. ``mismatched`` (N,) bool. ``rewritten``: pair id to
-    a caption that is another text than any that there was; all of these pairs are mismatched.
+    ``permutation`` (N,) int64: pair i now shows the caption of pair permutation[i]; by ``collapse`` and ``shift`` a
+    caption may be shown more than once, or no more. ``rewritten``: pair id to a text that there was not; all these are
+    mismatched.
     """
 
     permutation: np.ndarray
@@ -79,11 +80,9 @@ def inject_noise(
     """Choose, and permute or rewrite; nothing is changed yet, see :func:`apply_noise`.
 
     - ``rate`` float in [0, 1]: share of the units that are chosen. Reached is mostly less, see ``mismatched``
-    - ``per`` {"caption", "image"}: what is a unit of uniform noise. For the other kinds it is a caption, but an image
-      for ``shift``
+    - ``per`` {"caption", "image"}: what is a unit of uniform noise; of other kinds a caption, of ``shift`` an image
     - ``kind``: how they are mismatched; a text as :meth:`NoiseKind.parse` takes it
-    - ``groups`` (N,) int: category of each pair for ``within`` in place of the input's column, for pairs that were made
-      in memory; negative: none
+    - ``groups`` (N,) int: category of each pair for ``within``, in place of the input's column; negative: none
 
     Raises ConfigError: a rate, unit or kind that does not exist; a column that the input has not got.
     """
@@ -137,12 +136,9 @@ def _uniform(pairs: Pairs, rate: float, per: str, seed: int) -> Noise:
 def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -> np.ndarray:
     """A research noise file as a permutation (n,) over the captions: pair i shows the caption of pair permutation[i].
 
-    Two forms, both ``.npy`` of n whole numbers: a permutation of the captions, taken as it is; and, for images
-    with several captions (NCR's files for Flickr30K and MS-COCO), the image that each caption is shown with. The latter
-    becomes the permutation that makes the same pairs of images and captions.
-
-    ``n``: number of captions; ``owner`` (n,) int64: image of each caption; without it the second form is refused.
-    Raises DataError: it is neither.
+    ``.npy`` of n whole numbers: a permutation, taken as it is; or, for images with several captions (NCR's files for
+    Flickr30K and MS-COCO), the image that each caption is shown with, which becomes the permutation that makes the same
+    pairs, by ``owner`` (n,) int64, the image of each caption. Raises DataError: it is neither.
     """
     values = read_npy(path)
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) != n:
@@ -186,14 +182,13 @@ def corrupt(
     overwrite: bool = False,
     **options: Any,
 ) -> Noise:
-    """Write a corrupted copy of ``data``, with the truth beside it.
+    """Write a corrupted copy of ``data``, any input of :func:`cleanpairs.load_pairs` with ``options``, and the truth
+    beside it.
 
-    - ``data``: any input of :func:`cleanpairs.load_pairs`, which ``options`` go to
-    - ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`; or
-    - ``noise_file``: a permutation, see :func:`load_noise_file`
-    - ``out``: Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption
-      it is); lists where the captions are lists. For an input in the research layout and an ``out`` that does not end
-      in ``.parquet``: a directory in that layout with ``{split}_truth.parquet``; its other splits are copied unharmed
+    ``rate``, ``per``, ``seed``, ``kind``: see :func:`inject_noise`; or ``noise_file``: see :func:`load_noise_file`.
+    ``out``: Parquet with the input's columns and ``true_mismatch``, ``true_key`` (the key of the pair whose caption it
+    is); lists where the captions are lists. For the research layout and an ``out`` that does not end in ``.parquet``: a
+    directory in that layout with ``{split}_truth.parquet``; its other splits are copied unharmed.
     """
     pairs = load_pairs(data, **options)
     if pairs.true_mismatch is not None and pairs.true_mismatch.any():
@@ -210,12 +205,7 @@ def corrupt(
             _write_research(corrupted, Path(pairs.source.paths[0]), folder)
         return noise
     with staged_file(out, overwrite=overwrite, inputs=pairs.source.inputs) as file:
-        tables = _corrupted_tables(pairs, corrupted, noise)
-        first = next(tables)
-        with ParquetSink(file, first.schema) as sink:
-            sink.write(first)
-            for table in tables:
-                sink.write(table)
+        write_tables(file, _corrupted_tables(pairs, corrupted, noise))
     return noise
 
 
@@ -232,14 +222,11 @@ def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:
     truth = pa.table(
         {"pair_id": corrupted.pair_id, "true_mismatch": corrupted.true_mismatch, "true_key": corrupted.true_key}
     )
-    with ParquetSink(folder / f"{split}_truth.parquet", truth.schema) as sink:
-        sink.write(truth)
+    write_tables(folder / f"{split}_truth.parquet", [truth])
 
 
 def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[pa.Table]:
-    """The input's rows with the new captions, their vectors and the truth; rows that keep their captions stay as they
-    are. Given similarities of the others are null, and there are no vectors where captions were rewritten.
-    """
+    """The input's rows with the new captions, their vectors (none where captions were rewritten) and the truth."""
     moved, columns_of = noise.moved, pairs.source.columns
     assert corrupted.true_mismatch is not None and corrupted.true_key is not None
     first = 0
@@ -267,20 +254,9 @@ def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[
         for name, cells in replaced.items():
             field, at = table.schema.field(name), table.schema.get_field_index(name)
             field = field.with_nullable(field.nullable or any(cell is None for cell in cells))
-            table = table.set_column(at, field, _with_cells(table[name], changed, cells))
+            table = table.set_column(at, field, replace_values(table[name], changed, pa.array(cells, field.type)))
         list_of = pa.list_ if pairs.source.explicit_lists else (lambda kind: kind)
         table = table.append_column(TRUTH[0], pa.array(columns[1], list_of(pa.bool_())))
         table = table.append_column(TRUTH[1], pa.array(columns[2], list_of(pa.string())))
         yield table
         first += len(table)
-
-
-def _with_cells(column: pa.ChunkedArray, rows: np.ndarray, cells: list[Any]) -> pa.ChunkedArray:
-    """The column with ``cells[k]`` at the k-th of the sorted ``rows``; by slices: views have no kernel that takes."""
-    old, parts, start = column.combine_chunks(), [], 0
-    old = pa.concat_arrays(old.chunks) if isinstance(old, pa.ChunkedArray) else old
-    fresh = pa.array(cells, old.type)
-    for k, r in enumerate(rows.tolist()):
-        parts += [old.slice(start, r - start), fresh.slice(k, 1)]
-        start = r + 1
-    return pa.chunked_array([*parts, old.slice(start)], old.type)

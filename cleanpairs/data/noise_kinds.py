@@ -34,52 +34,43 @@ TRIES = 20  # captions looked at for one that has words enough to give
 
 @dataclass(frozen=True)
 class NoiseKind:
-    """How pairs are mismatched; see the module.
+    """How pairs are mismatched, as :meth:`parse` makes it; see the module.
 
     - ``name`` {"uniform", "within", "shift", "collapse", "partial"}
     - ``column``: of the input, for ``within``: pairs of the same value trade captions
     - ``amount``: images that ``shift`` is off by (1), captions that ``collapse`` leaves (1), share of the words that
       ``partial`` replaces (0.5)
-
-    Raises ConfigError: a kind that does not exist, or that lacks its column, has one that it does not know, or an
-    amount out of range.
     """
 
     name: str = "uniform"
     column: str | None = None
     amount: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.name not in KINDS:
-            raise ConfigError(f"the kind of noise is one of {', '.join(KINDS)}, found {self.name!r}")
-        if (self.name == "within") != bool(self.column):
-            wanted = "needs a column, as in within:COLUMN" if self.name == "within" else "has no column"
-            raise ConfigError(f"noise of the kind {self.name!r} {wanted}; found {self.column!r}")
-        if self.amount is None:
-            object.__setattr__(self, "amount", KINDS[self.name])
-            return
-        if KINDS[self.name] is None:
-            raise ConfigError(f"noise of the kind {self.name!r} has no amount, found {self.amount:g}")
-        if self.name == "partial" and not 0 < self.amount <= 1:
-            raise ConfigError(f"the share of words that are replaced is above 0 and at most 1, found {self.amount:g}")
-        if self.name != "partial" and not (self.amount >= 1 and float(self.amount).is_integer()):
-            what = "images to shift by" if self.name == "shift" else "captions to collapse to"
-            raise ConfigError(f"the number of {what} is whole and at least 1, found {self.amount:g}")
-
     @classmethod
     def parse(cls, text: str) -> NoiseKind:
-        """``uniform``, ``within:COLUMN``, ``shift[:K]``, ``collapse[:N]`` or ``partial[:SHARE]``."""
+        """``uniform``, ``within:COLUMN``, ``shift[:K]``, ``collapse[:N]`` or ``partial[:SHARE]``.
+
+        Raises ConfigError: there is no such kind, or what follows it is missing, too much, or out of range.
+        """
         name, _, more = text.strip().partition(":")
-        if not more:
-            return cls(name)
-        if name not in KINDS or name == "within":
+        if name not in KINDS:
+            raise ConfigError(f"the kind of noise is one of {', '.join(KINDS)}, found {name!r}")
+        if name == "within":
+            if not more:
+                raise ConfigError("noise of the kind 'within' needs a column, as in within:COLUMN")
             return cls(name, column=more)
+        if name == "uniform" and more:
+            raise ConfigError(f"noise of the kind 'uniform' has no amount, found {more!r}")
         try:
-            return cls(name, amount=float(more))
+            amount = float(more) if more else KINDS[name]
         except ValueError as error:
-            if isinstance(error, ConfigError):
-                raise
             raise ConfigError(f"{text!r} is no kind of noise: {more!r} is not a number") from error
+        if amount is not None and name == "partial" and not 0 < amount <= 1:
+            raise ConfigError(f"the share of words that are replaced is above 0 and at most 1, found {amount:g}")
+        if amount is not None and name != "partial" and not (amount >= 1 and amount.is_integer()):
+            what = "images to shift by" if name == "shift" else "captions to collapse to"
+            raise ConfigError(f"the number of {what} is whole and at least 1, found {amount:g}")
+        return cls(name, amount=amount)
 
     def __str__(self) -> str:
         """What :meth:`parse` takes, the amount written out: ``shift:1``."""
@@ -110,12 +101,11 @@ def category_codes(pairs: Pairs, column: str) -> np.ndarray:
 
 
 def choose_within(owner: np.ndarray, group: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
-    """A permutation (N,) int64 of the captions, in which captions of one group trade places.
+    """A permutation (N,) int64 of the captions, in which those of one group trade places.
 
-    - ``owner``, ``group`` (N,) int64: image and category of each pair; a negative category is none, and its pairs stay.
-      So do those whose category has no second image
-    - ``rate``: share of all N pairs that are to trade. Whoever is chosen shows the caption of another image, unless
-      most of those chosen in its category are captions of its own
+    ``owner``, ``group`` (N,) int64: image and category of each pair; of a negative category, or one without a second
+    image, pairs stay. A share ``rate`` of all N is to trade: who does shows the caption of another image, unless most
+    of those chosen in its category are its own image's.
     """
     n = len(owner)
     source = np.arange(n)

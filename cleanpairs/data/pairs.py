@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import FeatureImages, ImageSource, encoded_list, vector_groups
-from cleanpairs.data.npy import read_npy
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
 
@@ -100,17 +100,15 @@ class Pairs:
         keys: Sequence[str] | None = None,
         precomputed_scores: Mapping[str, Sequence[float] | np.ndarray] | None = None,
     ) -> Pairs:
-        """Pairs in memory.
+        """Pairs in memory, of N captions and M images.
 
         - ``captions``: they may be left out where there are vectors of both sides
-        - ``image_vectors`` (M, D) or (M, R, D) float: precomputed vectors; ``features`` is another name of it. Or
+        - ``image_vectors`` (M, D) or (M, R, D) float (``features`` is another name of it), or ``images``: encoded ones
         - ``text_vectors`` (N, D) float: of the captions
-        - ``images``: encoded images
         - ``image_index`` (N,) int: image of each caption; by default caption i has image i
         - ``precomputed_scores`` mapping of str to (N,) float: similarities that are known already, by name
 
-        Raises DataError: neither or both of ``image_vectors`` and ``images``; neither captions nor vectors of them;
-        sizes that do not fit together.
+        Raises DataError: what is needed is missing, or sizes do not fit together.
         """
         features = image_vectors if features is None else features
         if (features is None) == (images is None):
@@ -154,9 +152,11 @@ class Pairs:
         )
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Pairs:
-        """Some of the pairs (k,), numbered anew, in memory; images are shared."""
+        """Some of the pairs (k,), numbered anew, in memory; images are shared. DataError: there is no such pair."""
         at = np.asarray(indices)
         at = np.flatnonzero(at) if at.dtype == bool else at.astype(np.int64)
+        if len(at) and not 0 <= at.min() <= at.max() < len(self):
+            raise DataError(f"pairs are numbered 0 to {len(self) - 1}, found {at.min()} to {at.max()}")
         chosen = at.tolist()
         digest = hashlib.sha256(self.source.fingerprint.encode() + at.tobytes()).hexdigest()
         return replace(
@@ -178,9 +178,8 @@ class Pairs:
     def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> Pairs:
         """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes.
 
-        Precomputed scores are unknown (NaN) where the caption is another one; so are the text vectors, altogether,
-        unless every new caption is one of the old ones, whose vector it gets: that of pair ``of[i]`` (N,) int64, if
-        given.
+        Precomputed scores are NaN where the caption is another one. Text vectors stay only where every new caption is
+        one of the old ones: that of pair ``of[i]`` (N,) int64, if given.
         """
         captions = list(captions)
         if len(captions) != len(self):
@@ -224,16 +223,6 @@ class Pairs:
             return None
         return np.asarray(self.text_vectors[[at[caption] for caption in captions]])
 
-    def take(self, rows: np.ndarray) -> Pairs:
-        """The pairs ``rows`` (n,) alone, numbered anew, of the same images.
-
-        Raises DataError: a row that is none of 0 .. N - 1.
-        """
-        rows = np.asarray(rows, dtype=np.int64)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise DataError(f"rows must lie in 0 .. {len(self) - 1}, found {rows.min()} to {rows.max()}")
-        return self.select(rows)
-
     def mismatched_by(self, permutation: np.ndarray) -> np.ndarray:
         """(N,) bool: where pair i shows the caption of pair ``permutation[i]`` (N,), is it mismatched by that?
 
@@ -245,10 +234,8 @@ class Pairs:
         return ~np.isin(owner * (int(text.max(initial=0)) + 1) + text[permutation], fits)
 
     def true_mismatch_mask(self, file: str | Path | None = None) -> np.ndarray:
-        """(N,) bool: which pairs are truly mismatched, from the input's column or from a file.
-
-        - ``file``: ``.npy`` with N booleans, or with a permutation over the captions; or Parquet with a column
-          ``true_mismatch``, one row a pair
+        """(N,) bool: which pairs are truly mismatched, from the input's column, or from ``file``: ``.npy`` with N
+        booleans or with a permutation over the captions, or Parquet with a column ``true_mismatch``, one row a pair.
 
         Raises DataError: no truth is known, or the file does not fit.
         """

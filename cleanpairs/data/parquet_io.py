@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import glob
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, check_regular, read_json, reading
+from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.in_place import location, open_remote
 from cleanpairs.data.images import encoded_bytes, image_cells, rows_by_file
 from cleanpairs.data.views import plain_batch, plain_schema
@@ -45,21 +46,16 @@ def parquet_files(folder: Path) -> list[str]:
 
 def expand(data: str) -> list[str]:
     """The Parquet files of a file, glob or directory, absolute, sorted. Raises DataError: there is none."""
-    path = Path(data)
-    if path.is_dir():
-        found = parquet_files(path)
-    elif path.exists():
-        found = [str(path)]
-    else:
-        found = sorted(p for p in glob.glob(data) if Path(p).is_file())
+    found = parquet_files(Path(data)) if Path(data).is_dir() else expand_files(data, ".parquet")
     if not found:
-        raise DataError(f"no such input: {data} is no file, and no Parquet file matches it")
+        raise DataError(f"no such input: {data} has no Parquet file")
     return [str(Path(p).absolute()) for p in found]
 
 
 def _named(path: str, what: str = "read as Parquet") -> AbstractContextManager[None]:
-    """The last of the errors is for names in a damaged footer."""
-    return reading(location(path), what, pa.ArrowException, UnicodeDecodeError)
+    """UnicodeDecodeError is for names in a damaged footer; file systems of object stores raise anything."""
+    where = location(path)
+    return reading(where, what, *([pa.ArrowException, UnicodeDecodeError] if where == path else [Exception]))
 
 
 @contextmanager
@@ -107,17 +103,12 @@ def common_schema(paths: Sequence[str]) -> pa.Schema:
     for path in paths:
         with open_parquet(path) as file, _named(path):
             schema = plain_schema(file.schema_arrow)
-        names = schema.names
-        twice = sorted(n for n, k in Counter(names).items() if k > 1)
-        if twice:
+        if twice := sorted(n for n, k in Counter(schema.names).items() if k > 1):
             raise DataError(f"{path} has the column {twice[0]!r} more than once")
-        if first is None:
-            first = schema
-            continue
-        for name in sorted(set(first.names) | set(names)):
-            a = first.field(name).type if name in first.names else None
-            b = schema.field(name).type if name in names else None
-            if a != b:
+        first = schema if first is None else first
+        kinds, others = ({field.name: field.type for field in s} for s in (first, schema))
+        for name in sorted(kinds.keys() | others.keys()):
+            if (a := kinds.get(name)) != (b := others.get(name)):
                 raise DataError(
                     f"the files differ in column {name!r}: {a or 'missing'} in {paths[0]}, {b or 'missing'} in {path}"
                 )
@@ -169,11 +160,10 @@ def iter_batches(
 
     Batches have at most ``batch_size`` rows, and fewer where rows are large. Row groups before ``first`` are not read.
     """
-    left = limit
-    ahead = first  # rows to pass over
+    left, ahead = math.inf if limit is None else limit, first  # rows that are wanted, and to pass over before
     wanted = None if columns is None else list(columns)
     for path in paths:
-        if left is not None and left <= 0:
+        if left <= 0:
             break
         with open_parquet(path) as file:
             sizes = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
@@ -186,26 +176,20 @@ def iter_batches(
                 continue
             with _named(path, f"read from row {row}"):
                 # no more than are wanted: a batch is read to its end, over the row groups that it takes
-                rows = _fitting_rows(file, wanted, batch_size if left is None else min(batch_size, ahead + left))
+                rows = _fitting_rows(file, wanted, int(min(batch_size, ahead + left)))
             batches = _batches(file, rows, wanted, range(skipped, len(sizes)))
-            while left is None or left > 0:
+            while left > 0:
                 with _named(path, f"read on from row {row}"):
                     batch = next(batches, None)
-                if batch is None:
-                    break
-                row += len(batch)
-                if ahead:
+                    if batch is None:
+                        break
+                    row += len(batch)
                     passed = min(ahead, len(batch))
-                    ahead -= passed
-                    batch = batch.slice(passed)
-                    if not len(batch):
-                        continue
-                with _named(path, f"read on from row {row}"):
-                    batch = plain_batch(batch)
-                if left is not None:
-                    batch = batch.slice(0, left)
-                    left -= len(batch)
-                yield path, batch
+                    batch = plain_batch(batch.slice(passed, None if limit is None else int(left)))
+                ahead -= passed
+                left -= len(batch)
+                if len(batch):
+                    yield path, batch
 
 
 def _batches(
@@ -235,13 +219,10 @@ def _read_rows(paths: Sequence[str], column: str, wanted: np.ndarray) -> Iterato
         with open_parquet(path) as file:
             groups = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
             for group, local in rows_by_file(groups, rows).items():
-                before = sum(groups[:group])
                 at = 0
                 with _named(path, f"read in row group {group}"):
                     for batch in file.iter_batches(batch_size=256, row_groups=[group], columns=[column]):
-                        inside = local[(local >= at) & (local < at + len(batch))]
-                        if len(inside):
-                            for row in inside.tolist():
-                                value = image_cells(batch.column(0).slice(row - at, 1))[0]
-                                yield int(starts[number]) + before + row, value, path
+                        for row in local[(local >= at) & (local < at + len(batch))].tolist():
+                            value = image_cells(batch.column(0).slice(row - at, 1))[0]
+                            yield int(starts[number]) + sum(groups[:group]) + row, value, path
                         at += len(batch)

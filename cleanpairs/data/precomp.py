@@ -20,16 +20,13 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import read_text, reading
+from cleanpairs.data.arrays import read_vectors
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.formats.stored import record_batch
-from cleanpairs.data.npy import read_npy
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
-
-_FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
-
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
 
 _NUMBERS = re.compile(r"[\d,\s]*")
 
@@ -70,16 +67,12 @@ class PrecompReader(TableReader):
 
     def open(self, data: str, request: ReadRequest) -> Source:
         """The files of one split (``train`` where none is named)."""
-        named = [
-            c for c in (request.columns.get("image"), request.columns.get("key"), request.image_root) if c is not None
-        ]
-        if named:
-            raise DataError(f"{data} is in the research layout, without columns or an image root: {named[0]!r}")
+        for named in (request.columns.get("image"), request.columns.get("key"), request.image_root):
+            if named is not None:
+                raise DataError(f"{data} is in the research layout, without columns or an image root: {named!r}")
         folder = Path(data).absolute()
         known = splits_of(folder)
-        name = request.split or ("train" if "train" in known else known[0])
-        if name not in known:
-            raise DataError(f"{data} has no split {name!r} (splits: {', '.join(known)})")
+        name = chosen_split(request.split, known, data)
         paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, request.columns.get("text")))]
         truth = folder / f"{name}_truth.parquet"
         if truth.exists():
@@ -144,11 +137,7 @@ def _split_of(source: Source) -> str:
 
 def _regions(path: str) -> np.ndarray:
     """(n, R, D) in this machine's byte order; memory-mapped where it is already."""
-    array = read_npy(path)
-    if array.ndim not in (2, 3) or array.dtype not in _FLOATS or 0 in array.shape[1:]:
-        raise DataError(
-            f"{path} must hold floats of 16, 32 or 64 bits, (n, D) or (n, R, D); found {array.dtype} {array.shape}"
-        )
+    array = read_vectors(path, regions=True)
     array = array[:, None, :] if array.ndim == 2 else array
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
@@ -160,10 +149,7 @@ def lines_of(path: str) -> list[str]:
             text = read_text(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it so") from error
-    lines = text.split("\n")
-    if lines and lines[-1] == "":
-        lines.pop()
-    lines = [line.rstrip("\r") for line in lines]
+    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     if Path(path).name.endswith("_caps.txt") or not all(map(_NUMBERS.fullmatch, lines)):
         return lines
     return [" ".join(line.replace(",", " ").split()) for line in lines]

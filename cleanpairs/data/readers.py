@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,7 @@ def fitting(data: str) -> Iterator[str]:
 
 
 def sniff(data: str) -> str:
-    """Name of the first reader that recognises ``data``.
-
-    Raises DataError: None does.
-    """
+    """Name of the first reader that recognises ``data``. Raises DataError: None does."""
     if not data.strip():
         raise DataError("the data has no name: give a path")
     try:
@@ -87,19 +83,18 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
     if missing := [name for name in names if name not in known]:
         raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(known)})")
     column = "joined_caption" if "caption" in known else "caption"
+
+    def joined() -> Iterator[pa.Table]:
+        for batch in iter_tables(source):
+            texts = [_texts(batch.column(name), f"{source.inputs[-1]}, column {name!r}") for name in names]
+            said = (pc.if_else(pc.equal(text, ""), None, text) for text in texts)
+            text = pc.binary_join_element_wise(*said, ". ", null_handling="skip")
+            yield pa.Table.from_batches([batch]).append_column(column, text)
+
     if not path.exists():
         with staged_file(path, overwrite=True) as staged:
-            write_tables(staged, _with_joined(source, names, column))
+            write_tables(staged, joined())
     return path, column
-
-
-def _with_joined(source: Source, names: list[str], column: str) -> Iterator[pa.Table]:
-    """The input's rows with the texts of several columns as another ``column``."""
-    for batch in iter_tables(source):
-        texts = [_texts(batch.column(name), f"{source.inputs[-1]}, column {name!r}") for name in names]
-        said = (pc.if_else(pc.equal(text, ""), None, text) for text in texts)
-        joined = pc.binary_join_element_wise(*said, ". ", null_handling="skip")
-        yield pa.Table.from_batches([batch]).append_column(column, joined)
 
 
 def _texts(column: pa.Array, where: str) -> pa.Array:
@@ -197,31 +192,18 @@ def load_pairs(
     Raises ConfigError: the input is a URL, and these are not allowed; DataError: the input cannot be read, or has no
     column of captions or images; the message names file and columns.
     """
+    options = {name: value for name, value in locals().items() if name != "data"}
     if isinstance(data, Pairs):
         return data
-    path, split = (data, split) if isinstance(data, str | Path) else (_written(data, split), None)
-    opened = partial(
-        open_source,
-        path,
-        reader=reader,
-        encoding=encoding,
-        split=split,
-        image_column=image_column,
-        text_column=text_column,
-        key_column=key_column,
-        text_vectors=text_vectors,
-        captions=captions,
-        limit=limit,
-        allow_urls=allow_urls,
-    )
-    if path is data:
-        return load_source(opened(image_root=image_root))
+    if isinstance(data, str | Path):
+        return load_source(open_source(data, **options))
+    path, options["split"] = _written(data, split), None
     with _about(data, path):
-        source = opened(image_root=image_root)
+        source = open_source(path, **options)
         if image_root is None and (name := source.columns.get("image")):
             kind = pq.read_schema(path).field(name).type
             if not pa.types.is_nested(kind) and not is_bytes(kind):  # paths
-                source = opened(image_root=Path.cwd())
+                source = open_source(path, **options | {"image_root": Path.cwd()})
         return load_source(source)
 
 
@@ -281,9 +263,7 @@ def _regions_as_lists(frame: Any) -> Any:
 def iter_tables(
     source: Source, batch_rows: int = 512, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The input's own rows, in order, in batches; at least one, empty where there are no rows.
-
-    - ``columns`` sequence of str: only these; all by default
+    """The input's own rows, in order, in batches, at least one; only ``columns``, all by default.
 
     Raises DataError: the input cannot be read any more, or the pairs were only ever in memory.
     """

@@ -16,15 +16,9 @@ from cleanpairs.core.limits import whole
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
-from cleanpairs.ops.columns import filtered, is_list, taken
+from cleanpairs.ops.columns import filtered, grouped, is_list, taken
 
-
-@dataclass(frozen=True)
-class Vectors:
-    """``array`` (n, R, D) float, zero where a row is bad; ``faults``: row -> why."""
-
-    array: np.ndarray
-    faults: dict[int, str]
+Vectors = tuple[np.ndarray, dict[int, str]]
 
 
 @dataclass
@@ -82,7 +76,7 @@ def _lengths(column: pa.Array) -> np.ndarray:
 
 
 def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]], what: str = "vector") -> Vectors:
-    """A column of vectors as an array, without Python per row but for the bad ones; not to be written.
+    """A column of vectors as an array (n, R, D), not to be written, zero where a row is bad, and row -> why it is.
 
     Nothing is copied where all rows are good and of the array's type. ``what`` the vector is called in a reason.
     """
@@ -118,7 +112,7 @@ def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]], what: st
         for i in np.flatnonzero(~finite).tolist():
             faults[i] = f"its {what} is not finite"
             out[i] = 0
-    return Vectors(out, faults)
+    return out, faults
 
 
 def _only(column: pa.Array, rows: np.ndarray) -> pa.Array:
@@ -135,27 +129,11 @@ def finite_rows(array: np.ndarray) -> np.ndarray:
     return np.ones(len(array), bool) if there.all() else np.asarray(there.all(axis=axes))
 
 
-def _cells(column: pa.Array | None, rows: int) -> list[Any]:
-    return [None] * rows if column is None else column.to_pylist()
-
-
-def texts_of(column: pa.Array | None, rows: int) -> list[Any]:
-    """As :func:`_cells`, but a text that is not UTF-8 comes back as its bytes: Parquet does not promise that it is."""
-    try:
-        return _cells(column, rows)
-    except UnicodeDecodeError:
-        assert column is not None
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        raw = column.cast(pa.list_(pa.binary()) if is_list(column.type) else pa.binary())
-        return [[_decoded(t) for t in cell] if isinstance(cell, list) else _decoded(cell) for cell in raw.to_pylist()]
-
-
-def _decoded(raw: bytes | None) -> str | bytes | None:
-    try:
-        return None if raw is None else raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw
+def texts_of(column: pa.Array) -> list[Any]:
+    """The texts of a column, or its lists of texts; see :func:`_readable`."""
+    if is_list(column.type):
+        return list(grouped(_readable(column.flatten())[0], np.maximum(_lengths(column), 0)).to_pylist())
+    return list(_readable(column)[0].to_pylist())
 
 
 def convert(
@@ -172,11 +150,10 @@ def convert(
 ) -> RowBatch:
     """Convert a batch of input rows; see :class:`RowBatch`.
 
-    - ``columns``: role -> column, as found by :func:`cleanpairs.data.columns.find_columns`
-    - ``first_row``: input row of the batch's first: names rows without a key
-    - ``shape``, ``text_shape`` (R, D, dtype): of the vectors of images and of captions, where there are any
-    - ``faults``: row of the batch -> what is wrong with it, known to the reader already
-    - ``hash_vectors``: whether the vectors' ``image_group`` is wanted, which takes some 3 microseconds a row
+    ``columns``: role -> column, as :func:`cleanpairs.data.columns.find_columns` has it; ``first_row``: names rows
+    without a key; ``shape``, ``text_shape`` (R, D, dtype): of the vectors of images and of captions, where there are
+    any; ``faults``: row -> what is wrong with it; ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a
+    row).
     """
 
     def column(name: str | None) -> pa.Array | None:
@@ -192,8 +169,7 @@ def convert(
             row_faults = {i: "there is no vector" for i in range(n)}
             out.vectors = np.zeros((n, 1, 1), np.float32)
         else:
-            vectors = vectors_of(values, shape)
-            out.vectors, row_faults = vectors.array, vectors.faults
+            out.vectors, row_faults = vectors_of(values, shape)
         out.image_group = vector_groups(out.vectors) if hash_vectors else out.image_group
     else:
         out.image_group, row_faults = _image_groups(column(columns["image"]), path, image_root, first_row)
@@ -204,16 +180,17 @@ def convert(
         captions = pa.nulls(n, pa.string()).fill_null("")
     _fill_pairs(out, captions, keys, row_faults, first_row)
     if "true_mismatch" in batch.schema.names:
-        truth = column("true_mismatch").to_pylist(), texts_of(column("true_key"), n)  # type: ignore[union-attr]
+        keys = column("true_key")
+        truth = column("true_mismatch").to_pylist(), [None] * n if keys is None else texts_of(keys)  # type: ignore[union-attr]
         own = [tuple(_nth(cells[i], k) for cells in truth) for i, k in zip(out.row, out.position, strict=True)]
         out.true_mismatch = [bool(mismatch) for mismatch, _ in own]
         out.true_key = [str(key or "") for _, key in own]
     texts = column(columns.get("text_features"))
     if texts is not None:
-        found = Vectors(np.zeros((n, 1, 1), np.float32), {i: "there is no text vector" for i in range(n)})
-        found = found if text_shape is None else vectors_of(texts, text_shape, "text vector")
-        out.text_vectors = found.array[:, 0]
-        out.faults = found.faults | out.faults
+        vectors, why = np.zeros((n, 1, 1), np.float32), {i: "there is no text vector" for i in range(n)}
+        if text_shape is not None:
+            vectors, why = vectors_of(texts, text_shape, "text vector")
+        out.text_vectors, out.faults = vectors[:, 0], why | out.faults
     for name in score_columns(columns):
         out.precomputed_scores[name] = _scores(column(name), out)
     return out
@@ -254,17 +231,15 @@ def _fill_pairs(
 
 
 def _readable(column: pa.Array) -> tuple[pa.Array, list[int]]:
-    """A column as text (n,), and the rows that were not UTF-8, of which it has what can be read: Parquet does not
-    promise it.
-    """
+    """A column as text (n,), and the rows that were not UTF-8, of which it has what can be read."""
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     column = column.cast(pa.string())
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        cells = [_decoded(raw) for raw in column.cast(pa.binary()).to_pylist()]
-        spoilt = [i for i, cell in enumerate(cells) if isinstance(cell, bytes)]
-        texts = [cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell for cell in cells]
+        cells = column.cast(pa.binary()).to_pylist()
+        texts = [None if cell is None else cell.decode("utf-8", "replace") for cell in cells]
+        spoilt = [i for i, text in enumerate(texts) if text is not None and text.encode() != cells[i]]
         return pa.array(texts, pa.string()), spoilt
     return column, []
 

@@ -26,11 +26,10 @@ from cleanpairs.data.atomic import write_whole
 class Source:
     """Enough to read pairs again, and to notice that they changed.
 
-    ``kind``: name of the reader, or "memory"; ``paths``: the files in reading order, absolute; ``columns``: role
-    (image, text, key, features, text_features) -> column, those found; ``fingerprint``: SHA-256 over contents and
-    settings; ``n_rows``: input rows; ``explicit_lists``: the text column holds lists of captions; ``options``: what
-    else the reader needs to find the same rows again, for example the split; ``original``: the user's own files, where
-    ``paths`` is a copy of what they hold in the cache directory.
+    ``kind``: name of the reader, or "memory"; ``paths``: absolute, in reading order; ``columns``: role -> column, those
+    found; ``fingerprint``: SHA-256 over contents and settings; ``explicit_lists``: the text column holds lists;
+    ``options``: what else finds the same rows again, as the split; ``original``: the user's own files, where ``paths``
+    is a copy in the cache directory.
     """
 
     kind: str
@@ -122,15 +121,11 @@ SETTLED = 2.0  # seconds
 
 
 def digest_of(path: str | os.PathLike[str], folder: Path, *, least: int = LARGE) -> bytes:
-    """SHA-256 (32 bytes) of a file; of a large one remembered, as hashing takes as long as half of the scoring.
+    """SHA-256 (32 bytes) of a file; of one of ``least`` bytes remembered in ``folder``, if that can be written.
 
     What is remembered is believed while the file is the same one (device and inode), of the same size, and was not
     touched since, by the times of its last modification and change; the latter cannot be set by a program. A file that
     had been changed within two seconds before it was hashed is not remembered: the clock may not tell another change.
-
-    ``folder``: where digests are remembered; where it cannot be written they are not; ``least``: bytes of a file that
-    is remembered.
-    Raises OSError: the file cannot be read.
     """
     with open_regular(path) as file:
         begun, seen = time.time(), _seen(file.fileno())
@@ -150,10 +145,5 @@ def digest_of(path: str | os.PathLike[str], folder: Path, *, least: int = LARGE)
 
 def _seen(fd: int) -> dict[str, int]:
     found = os.fstat(fd)
-    return {
-        "device": found.st_dev,
-        "inode": found.st_ino,
-        "size": found.st_size,
-        "modified": found.st_mtime_ns,
-        "changed": found.st_ctime_ns,
-    }
+    times = {"modified": found.st_mtime_ns, "changed": found.st_ctime_ns}
+    return {"device": found.st_dev, "inode": found.st_ino, "size": found.st_size, **times}

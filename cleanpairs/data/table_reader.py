@@ -46,6 +46,14 @@ class ReadRequest:
     limit: int | None
 
 
+def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
+    """The split that was asked for, else ``train``, else the first; DataError where there is no such one."""
+    name = asked or ("train" if "train" in known else known[0])
+    if name not in known:
+        raise DataError(f"{where} has no split {name!r} (splits: {', '.join(known)}); name one with --split")
+    return name
+
+
 class TableReader(ABC):
     """A reader whose input is a table: it says what the columns are and gives the rows, in order.
 
@@ -91,22 +99,25 @@ class TableReader(ABC):
         """Vectors (n_rows, R, D), and those of captions (n_rows, D), that may stay where they are; none by default."""
         return []
 
+    def _some(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """As :meth:`batches`; one empty batch where there are no rows."""
+        rows = None
+        for rows in self.batches(source, batch_rows, columns):
+            yield rows
+        if rows is None:
+            schema = self.schema(source)
+            schema = schema if columns is None else pa.schema([schema.field(c) for c in columns], schema.metadata)
+            yield Rows("", pa.RecordBatch.from_pylist([], schema=schema))
+
     def iter_tables(
         self, source: Source, batch_rows: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """All rows of ``source`` in order; one empty batch where there are none."""
-        any_row = False
-        for rows in self.batches(source, batch_rows, columns):
-            any_row = True
-            yield rows.batch
-        if not any_row:
-            schema = self.schema(source)
-            schema = schema if columns is None else pa.schema([schema.field(c) for c in columns], schema.metadata)
-            yield pa.RecordBatch.from_pylist([], schema=schema)
+        return (rows.batch for rows in self._some(source, batch_rows, columns))
 
-    def iter_rows(self, source: Source, batch_rows: int = BATCH) -> Iterator[RowBatch]:
-        """The rows of ``source``, converted, batch by batch."""
-        return self._converted(source, self.batches(source, batch_rows, self._wanted(source)), 0)
+    def iter_rows(self, source: Source) -> Iterator[RowBatch]:
+        """The rows of ``source``, converted, batch by batch; one empty batch where there are none."""
+        return self._converted(source, self._some(source, BATCH, self._wanted(source)), 0)
 
     def _wanted(self, source: Source) -> list[str]:
         """The columns that become pairs."""
@@ -142,16 +153,7 @@ class TableReader(ABC):
             pairs = load_rows(self.iter_rows(source), source, encoded, *mapped)
             if not set(NOT_FINITE) & set(pairs.reasons.values()):  # such rows become zeros, which takes a copy
                 return pairs
-        pairs = load_rows(self.iter_rows(source), source, encoded)
-        if source.n_rows:
-            return pairs
-        text_shape = self._vector_shape(source, "text_features")
-        if text_shape is not None:
-            pairs = replace(pairs, text_vectors=np.empty((0, text_shape[1]), text_shape[2]))
-        shape = self._vector_shape(source)
-        if shape is None:
-            return pairs
-        return replace(pairs, images=FeatureImages(np.empty((0, *shape[:2]), shape[2]), encoded))
+        return load_rows(self.iter_rows(source), source, encoded)
 
     def _vector_shape(self, source: Source, role: str = "features") -> tuple[int, int, np.dtype[Any]] | None:
         """Of a column of vectors, by the first batch that tells; None where there are no usable vectors."""
@@ -205,76 +207,51 @@ def load_rows(
     cached = cache_dir() / "vectors" / source.fingerprint[:32]
     images_kept = _Kept(cached.with_name(f"{cached.name}.npy"), source.n_rows)
     texts_kept = _Kept(cached.with_name(f"{cached.name}-texts.npy"), source.n_rows)
-    columns = _Columns({name: [] for name in score_columns(source.columns)})
+    found = [RowBatch(0)]
+    captions: list[str] = []
+    keys: list[str] = []
+    reasons: dict[int, str] = {}
     with ExitStack() as stack:
         for batch in batches:
-            columns.add(batch)
             if batch.vectors is not None and vectors is None:
                 images_kept.add(batch.vectors, stack)
             if batch.text_vectors is not None and text_vectors is None:
                 texts_kept.add(batch.text_vectors, stack)
+            reasons.update({len(captions) + pair: why for pair, why in batch.faults.items()})
+            captions += batch.captions.to_pylist()
+            keys += batch.keys.to_pylist()
+            none = RowBatch(0)
+            found.append(replace(batch, captions=none.captions, keys=none.keys, vectors=None, text_vectors=None))
     array = vectors
     if "features" in source.columns and array is None:
-        array = images_kept.array((1, 1))
+        array = images_kept.array()
     images: ImageSource | None = encoded if array is None else FeatureImages(array, encoded)
     if images is None:
         raise DataError(f"{', '.join(source.paths)} holds no images")
-    texts = texts_kept.array((1,)) if text_vectors is None and "text_features" in source.columns else text_vectors
-    return columns.pairs(images, texts, source)
-
-
-@dataclass
-class _Columns:
-    """What converted batches hold of their pairs, one batch after the other; ``scores``: column -> its parts."""
-
-    scores: dict[str, list[np.ndarray]]
-    captions: list[str] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    row: list[np.ndarray] = field(default_factory=lambda: [np.empty(0, np.int64)])
-    position: list[np.ndarray] = field(default_factory=lambda: [np.empty(0, np.int64)])
-    groups: list[np.ndarray] = field(default_factory=lambda: [np.empty(0, np.int64)])
-    reasons: dict[int, str] = field(default_factory=dict)
-    truth: bool = False  # whether they have one
-    mismatch: list[bool] = field(default_factory=list)
-    true_key: list[str] = field(default_factory=list)
-    rows: int = 0
-
-    def add(self, batch: RowBatch) -> None:
-        """The next rows."""
-        self.reasons.update({len(self.captions) + pair: why for pair, why in batch.faults.items()})
-        self.captions += batch.captions.to_pylist()
-        self.keys += batch.keys.to_pylist()
-        self.row.append(self.rows + batch.row)
-        self.position.append(batch.position)
-        self.groups.append(batch.image_group)
-        if batch.true_mismatch is not None and batch.true_key is not None:
-            self.truth = True
-            self.mismatch += batch.true_mismatch
-            self.true_key += batch.true_key
-        for name, values in batch.precomputed_scores.items():
-            self.scores[name].append(values)
-        self.rows += batch.n_rows
-
-    def pairs(self, images: ImageSource, texts: np.ndarray | None, source: Source) -> Pairs:
-        """All of them."""
-        captioned = "text" in source.columns or texts is None
-        rows = np.concatenate(self.row)
-        return Pairs(
-            captions=self.captions,
-            image_index=rows.copy(),
-            row=rows,
-            position=np.concatenate(self.position),
-            keys=self.keys,
-            images=images,
-            image_group=np.concatenate(self.groups),
-            text_group=text_groups(self.captions) if captioned or texts is None else vector_groups(texts),
-            reasons=self.reasons,
-            source=source,
-            true_mismatch=np.asarray(self.mismatch, dtype=bool) if self.truth else None,
-            true_key=self.true_key if self.truth else None,
-            text_vectors=texts,
-            precomputed_scores={n: np.concatenate([np.empty(0, np.float32), *v]) for n, v in self.scores.items()},
-        )
+    texts = texts_kept.array() if text_vectors is None and "text_features" in source.columns else text_vectors
+    starts = np.cumsum([batch.n_rows for batch in found])  # of the batch that follows
+    rows = np.concatenate([found[0].row, *(a + b.row for a, b in zip(starts, found[1:], strict=False))])
+    truth = any(batch.true_mismatch is not None for batch in found)
+    none_known = np.empty(0, np.float32)
+    return Pairs(
+        captions=captions,
+        image_index=rows.copy(),
+        row=rows,
+        position=np.concatenate([batch.position for batch in found]),
+        keys=keys,
+        images=images,
+        image_group=np.concatenate([batch.image_group for batch in found]),
+        text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
+        reasons=reasons,
+        source=source,
+        true_mismatch=np.array([m for b in found for m in b.true_mismatch or ()], bool) if truth else None,
+        true_key=[key for b in found for key in b.true_key or ()] if truth else None,
+        text_vectors=texts,
+        precomputed_scores={
+            name: np.concatenate([batch.precomputed_scores.get(name, none_known) for batch in found])
+            for name in score_columns(source.columns)
+        },
+    )
 
 
 class _Kept:
@@ -300,10 +277,9 @@ class _Kept:
         else:
             self.blocks.append(block)
 
-    def array(self, empty: tuple[int, ...]) -> np.ndarray:
-        """All rows; of shape (0, *empty) where there are none."""
+    def array(self) -> np.ndarray:
+        """All rows."""
         if self.file is not None:
             mapped: np.ndarray = np.load(self.path, mmap_mode="r", allow_pickle=False)
             return mapped
-        blocks = [b for b in self.blocks if len(b)]
-        return np.concatenate(blocks) if blocks else np.empty((0, *empty), np.float32)
+        return np.concatenate(self.blocks)

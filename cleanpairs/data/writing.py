@@ -7,7 +7,6 @@ Single floats have no dictionary either: with four columns of them beside captio
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.regular import writing
+from cleanpairs.core.regular import sha256_of, writing
 from cleanpairs.data.atomic import ScratchDirectory, staged_file
 from cleanpairs.data.source import cache_folder
 from cleanpairs.ops.columns import as_schema, is_list
@@ -80,10 +79,7 @@ def _noted(metadata: dict[bytes, bytes]) -> dict[str, Any]:
 
 
 def _encoding(schema: pa.Schema) -> dict[str, Any]:
-    """How the columns are stored, as ``ParquetWriter`` has it: zstd, but floats in lists plainly; no float by number.
-
-    Where there are no floats in lists it does not speak of statistics.
-    """
+    """How ``ParquetWriter`` stores the columns: zstd, but floats in lists plainly; no float by number."""
     leaves = [leaf for field in schema for leaf in _leaves(field.type)]
     if not any(leaves):
         return {"compression": "zstd"}
@@ -98,10 +94,9 @@ def _encoding(schema: pa.Schema) -> dict[str, Any]:
         "use_dictionary": [path for path, leaf in zip(paths, leaves, strict=True) if not leaf],
     }
     if "vector" in leaves:
-        encoding["compression"] = {
-            path: "none" if leaf == "vector" else "zstd" for path, leaf in zip(paths, leaves, strict=True)
-        }
-        encoding["write_statistics"] = [path for path, leaf in zip(paths, leaves, strict=True) if leaf != "vector"]
+        vectors = {path for path, leaf in zip(paths, leaves, strict=True) if leaf == "vector"}
+        encoding["compression"] = {path: "none" if path in vectors else "zstd" for path in paths}
+        encoding["write_statistics"] = [path for path in paths if path not in vectors]
     return encoding
 
 
@@ -152,14 +147,9 @@ class Sink(ABC):
 class ParquetSink(Sink):
     """Writes one Parquet file, batch by batch; used inside :func:`cleanpairs.data.atomic.staged_file`.
 
-    - ``image_feature``: note the `datasets` features in the schema's metadata; without it the file has ``schema`` as it
-      is given
+    - ``image_feature``: note the `datasets` features in the schema's metadata; else the file has ``schema`` as it is
+      given
     - ``note``: a key in the metadata of the file, not of its schema: gone when another program writes it again
-
-    It has:
-
-    - ``rows``: written so far
-    - ``sha256``: of the file, after it is closed
 
     Raises OutputError: the file cannot be written.
     """
@@ -207,8 +197,7 @@ class ParquetSink(Sink):
     def sha256(self) -> str:
         """Of the closed file."""
         if self._sha256 is None:
-            with open(self.path, "rb") as f:
-                self._sha256 = hashlib.file_digest(f, "sha256").hexdigest()
+            self._sha256 = sha256_of(self.path)
         return self._sha256
 
     def _finish(self) -> None:

@@ -7,7 +7,6 @@ or whose file is missing or of another size, counts for nothing: that partition 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,7 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from cleanpairs.core.errors import OutputError, OutputExistsError
+from cleanpairs.core.regular import writing
 from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.locks import hold
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Engine, Finished, Work
 
@@ -42,20 +43,20 @@ def run_partitions(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> list[Finished]:
-    """Do what is left of a job.
+    """Do what is left of a job: what is finished, in the order of the partitions; ``folder / partition.name`` are the
+    outputs.
 
-    - ``partitions`` sequence of Partition
     - ``folder``: of the job; made if it does not exist. On a cluster every machine must see it
     - ``job``: names everything that the outputs depend on: input, model, settings
     - ``overwrite``: start over where the folder holds another job
 
-    Returns list of Finished: in the order of the partitions; ``folder / partition.name`` are the outputs.
     Raises OutputExistsError: the folder holds another job, or one that is running; CleanpairsError: as the work and the
     engine do; run again to go on.
     """
     name = hashlib.sha256(json.dumps([job, [asdict(p) for p in partitions]]).encode()).hexdigest()
     total = sum(p.rows for p in partitions)
-    with _locked(folder):
+    claim_folder(folder)
+    with hold([folder]):
         done = _begin(folder, name, overwrite)
         done = {p.number: done[p.number] for p in partitions if p.number in done}
         left = [p for p in partitions if p.number not in done]
@@ -77,7 +78,7 @@ def claim_folder(folder: Path) -> None:
 
     Raises OutputExistsError: somebody else's files are in it; OutputError: it cannot be made.
     """
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / LOCK).exists() and (theirs := next(folder.iterdir(), None)) is not None:
             raise OutputExistsError(
@@ -85,10 +86,6 @@ def claim_folder(folder: Path) -> None:
                 "parts; move it away, or name another output"
             )
         (folder / LOCK).touch(mode=0o600)
-    except OutputExistsError:
-        raise
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 def remove_job(folder: Path) -> None:
@@ -124,33 +121,14 @@ def _writing(folder: Path) -> Iterator[None]:
         raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """The folder, made, and held against a second process that would do the same job."""
-    claim_folder(folder)
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OutputExistsError(
-                f"{folder} belongs to a job that is running: wait, or name another output"
-            ) from error
-        yield
-    finally:
-        os.close(lock)
-
-
 def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
     """The partitions that are finished, by number; the manifest is there afterwards, and whole."""
     manifest = folder / MANIFEST
     lines = _lines(manifest)
     if lines and lines[0].get("job") == name:
         done = [Finished(**line) for line in lines[1:] if line.keys() == {"number", "bytes", "facts"}]
-        kept = {f.number: f for f in done if _size(folder / Partition(f.number, 0, 0).name) == f.bytes}
+        sizes = {path.name: path.stat().st_size for path in _parts(folder)}
+        kept = {f.number: f for f in done if sizes.get(Partition(f.number, 0, 0).name) == f.bytes}
     elif manifest.exists() and not overwrite:
         raise OutputExistsError(
             f"{folder} holds parts of another job (other data, another model or version): remove it, or give "
@@ -188,10 +166,3 @@ def _lines(path: Path) -> list[dict[str, Any]]:
             break
         found.append(value)
     return found
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return -1

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
-from cleanpairs.core.children import start
+from cleanpairs.core.children import start_connected
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.partitions import Partition
 from cleanpairs.engine.work import Finished, Work, Worker, carry_out, share_of_threads
@@ -97,15 +95,11 @@ class _Worker:
     """A process that does one partition after another."""
 
     def __init__(self, work: Work, threads: int) -> None:
-        self.connection, theirs = Pipe()
         try:
-            code = f"from cleanpairs.engine.local import serve; serve({theirs.fileno()})"
-            self.process = start(code, stdin=subprocess.DEVNULL, keep=[theirs.fileno()])
+            code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
+            self.process, self.connection = start_connected(code)
         except OSError as error:
-            self.connection.close()
             raise ResourceError(f"no process can be started ({error}): take fewer workers") from error
-        finally:
-            theirs.close()
         self._send((work, threads))
 
     def _send(self, what: object) -> None:

@@ -23,14 +23,10 @@ class Partition:
 
 
 def plan_partitions(groups: Sequence[int], rows: int, *, target: int = ROWS) -> list[Partition]:
-    """Cut the first ``rows`` rows of an input.
+    """Cut the first ``rows`` rows of an input whose row groups have so many rows each, in order over all files.
 
     A cut is where a row group ends, since a row group is read as a whole; one of more than ``2 * target`` rows is cut
-    evenly, and read once for each part.
-
-    - ``groups`` sequence of int: rows of each row group, in order over all files
-    - ``rows``: rows to cut, at most the sum of the groups
-    - ``target``: rows that a partition has at least, but for the last one
+    evenly, and read once for each part. A partition has ``target`` rows at least, but for the last one.
     """
     ends: list[int] = []
     row = begun = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.job import claim_folder, release_folder, remove_job, run_partitions
 from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Engine, Work
+from cleanpairs.engine.work import Engine
 from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
 
@@ -32,11 +31,13 @@ class QueryWork:
     """The ``k`` best bank rows of a part of the queries; what to search in lies in ``folder`` (see :func:`_lay_down`).
 
     The output is two arrays in ``.npy`` format, one after the other: scores (n, k) float32, indices (n, k) int64.
+    ``here``: what is searched, and the queries, where the work is done in this process.
     """
 
     folder: str
     k: int
     note: dict[str, Any]
+    here: tuple[Prepared, np.ndarray] | None = None
 
     def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
         """Map the index."""
@@ -44,51 +45,38 @@ class QueryWork:
             import torch
 
             torch.set_num_threads(threads)
+        prepared, queries = self.here or self._mapped()
+
+        def search(part: Partition, path: Path) -> dict[str, Any]:
+            found = prepared(queries[part.first : part.first + part.rows])
+            release(queries)
+            with path.open("wb") as file:
+                for array in found:
+                    np.save(file, array)
+            return {}
+
+        return search
+
+    def _mapped(self) -> tuple[Prepared, np.ndarray]:
         note, index = SearchNote(**self.note), None
         if note.index == "ivf":
             import faiss
 
             index = faiss.read_index(str(Path(self.folder) / INDEX))
-        prepared = Prepared(_mapped(self.folder, "rows"), self.k, note, index)
-        queries = _mapped(self.folder, "queries")
-
-        def search(part: Partition, path: Path) -> dict[str, Any]:
-            _answer(prepared, queries, part, path)
-            return {}
-
-        return search
-
-
-@dataclass(frozen=True)
-class _HereWork:
-    """The same in this process, which has the index already."""
-
-    prepared: Prepared
-    queries: np.ndarray
-
-    def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
-        def search(part: Partition, path: Path) -> dict[str, Any]:
-            _answer(self.prepared, self.queries, part, path)
-            return {}
-
-        return search
-
-
-def _answer(prepared: Prepared, queries: np.ndarray, part: Partition, path: Path) -> None:
-    found = prepared(queries[part.first : part.first + part.rows])
-    release(queries)
-    with path.open("wb") as file:
-        for array in found:
-            np.save(file, array)
+        # As if to be written, which nobody does: PyTorch warns of arrays that cannot be.
+        queries, rows = (
+            np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
+            for name in ("queries", "rows")
+        )
+        return Prepared(rows, self.k, note, index), queries
 
 
 @dataclass
 class EngineSearch:
     """Searches by ``engine``; their jobs are folders in ``folder``, one after the other, until :meth:`remove`.
 
-    A call is :func:`cleanpairs.ops.search.top_k`. Run again after a kill, with the same searches in the same order, it
-    goes on with what is left. Answers lie in ``scratch``. ``job`` names what the vectors follow from; without
-    it they are hashed, to tell whether a search that was begun is this one.
+    Run again after a kill, with the same searches in the same order, it goes on with what is left. Answers lie in
+    ``scratch``. ``job`` names what the vectors follow from; without it they are hashed.
     """
 
     folder: Path
@@ -98,10 +86,7 @@ class EngineSearch:
     _searches: list[Path] = field(default_factory=list)
 
     def __call__(self, queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
-        """The ``k`` bank rows of largest inner product with each query.
-
-        Raises ValueError: as :func:`cleanpairs.ops.search.top_k`; CleanpairsError: as the engine does.
-        """
+        """As :func:`cleanpairs.ops.search.top_k`. Raises CleanpairsError: as the engine does."""
         prepared = prepare(queries, bank, k)
         folder = self.folder.absolute() / f"search-{len(self._searches)}"
         self._searches.append(folder)
@@ -109,16 +94,14 @@ class EngineSearch:
         parts = [Partition(i, f, min(prepared.block, n - f)) for i, f in enumerate(range(0, n, prepared.block))]
         claim_folder(self.folder)
         claim_folder(folder)
-        work: Work
+        digests, here = [str(self.job)], (prepared, queries)
         if self.engine.remote or self.job is None:
             digests = [_lay_down(folder, name, x) for name, x in (("queries", queries), ("rows", prepared.rows))]
             if prepared.index is not None:
                 import faiss
 
                 faiss.write_index(prepared.index, str(folder / INDEX))
-            work = QueryWork(str(folder), k, asdict(prepared.note))
-        else:
-            digests, work = [self.job], _HereWork(prepared, queries)
+        work = QueryWork(str(folder), k, asdict(prepared.note), None if self.engine.remote else here)
         job = json.dumps(["queries", k, asdict(prepared.note), digests])
         # The vectors follow from model and data: a search in this folder that is another one is out of date.
         run_partitions(work, parts, folder, job=job, engine=self.engine, overwrite=True)
@@ -143,11 +126,5 @@ def _lay_down(folder: Path, name: str, array: np.ndarray) -> str:
     """Write an array as ``folder/name.npy``; the SHA-256 of its numbers."""
     array = np.ascontiguousarray(array, np.float32)
     with staged_file(folder / f"{name}.npy", overwrite=True) as staged:
-        np.save(os.fspath(staged) if str(staged).endswith(".npy") else staged, array)
+        np.save(staged, array)
     return hashlib.sha256(array.data if array.size else b"").hexdigest()
-
-
-def _mapped(folder: str, name: str) -> np.ndarray:
-    """As if to be written, which nobody does: PyTorch warns of arrays that cannot be."""
-    found: np.ndarray = np.load(Path(folder) / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.job import ATTEMPTS
 from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Finished, Work, Worker, cores, limited
+from cleanpairs.engine.work import Finished, Work, Worker, limited
 
 MOST = 4  # attempts at a partition whose actors die
 
@@ -21,11 +22,8 @@ MOST = 4  # attempts at a partition whose actors die
 class RayEngine:
     """``workers`` actors on the cluster at ``address`` ("auto": the one of this machine), or on a Ray started here.
 
-    The input and the folder of the output must have the same paths on all machines (a network filesystem). An actor
-    that dies, or whose machine does, is started again, and does its partition again. The GPUs of the cluster are shared
-    among the actors.
-
-    Raises ConfigError: Ray Data is not installed.
+    Input and output must have the same paths on all machines. An actor that dies is started again, and does its
+    partition again. The GPUs of the cluster are shared. Raises ConfigError: Ray Data is not installed.
     """
 
     remote = True  # work is always sent to other processes
@@ -66,7 +64,11 @@ class RayEngine:
         if ray.is_initialized():
             yield
             return
-        here = {} if self.address else {"num_cpus": max(cores(), self.workers), "include_dashboard": False}
+        here = (
+            {}
+            if self.address
+            else {"num_cpus": max(len(os.sched_getaffinity(0)), self.workers), "include_dashboard": False}
+        )
         try:
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **here)
         except (ConnectionError, ValueError, RuntimeError) as error:

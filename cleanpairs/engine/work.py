@@ -19,10 +19,8 @@ Do = Callable[[Partition, Path], dict[str, Any]]
 
 
 class Work(Protocol):
-    """A pure function from a partition to a file, that can be sent to another process.
-
-    What is expensive (a model) is not sent but opened there, once a worker. The same partition gives the same file,
-    bit for bit, in whatever process it is done, as long as that has as many threads.
+    """A pure function from a partition to a file, that can be sent to another process; a model is opened there, once a
+    worker. The same partition gives the same file, bit for bit, wherever there are as many threads.
     """
 
     def open(self, threads: int | None) -> Do:
@@ -48,8 +46,7 @@ class Engine(Protocol):
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """Do all partitions, in any order; outputs go to ``folder``, each by :func:`carry_out`.
 
-        Raises CleanpairsError: what the work raises; partitions done until then are in place; ResourceError: workers
-        die on a partition again and again.
+        Raises CleanpairsError: what the work raises; ResourceError: workers die on a partition again and again.
         """
 
 
@@ -78,14 +75,9 @@ class Worker:
             return error
 
 
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def share_of_threads(workers: int) -> int:
     """Threads of each of ``workers`` processes, so that together they use the cores once."""
-    return limited(max(1, cores() // workers))
+    return limited(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def limited(threads: int) -> int:
@@ -95,13 +87,10 @@ def limited(threads: int) -> int:
 
 
 def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> Engine:
-    """The engine registered as ``name``.
+    """The engine registered as ``name``; ``workers``: processes at once; ``address``: of the cluster, where it has one.
 
-    - ``workers``: processes at once
-    - ``address``: of the cluster, for engines that have one
-
-    Raises ConfigError: an unknown engine, no worker, an address for an engine without a cluster, or the engine's
-    package is missing.
+    Raises ConfigError: an unknown engine, no worker, an address for an engine without a cluster, or its package is
+    missing.
     """
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, found {workers}")

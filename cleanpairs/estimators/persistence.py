@@ -25,9 +25,9 @@ from cleanpairs.core.plain import plain
 from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import check_regular, read_object
 from cleanpairs.correspondence.calibration import Calibration
+from cleanpairs.data.arrays import write_tensors
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.guard import MODEL_FILES
-from cleanpairs.data.tensors import write_tensors
 from cleanpairs.scoring import Bank, Embeddings
 
 if TYPE_CHECKING:  # it stands above: a method is found by its registered name

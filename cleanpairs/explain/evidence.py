@@ -53,11 +53,8 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a pair is doubted, or not.
-
-    ``correspondence`` in [0, 1], NaN where quarantined; ``similar_images``, ``similar_captions``: trusted pairs;
-    ``unsupported``: words of the caption that the captions of similar images do not support; ``expected``: words that
-    these agree on, and the caption lacks; ``why``: one sentence.
+    """Why a pair is doubted, or not: trusted pairs with similar images and captions; words of the caption that those do
+    not support, and that they agree on and it lacks; one sentence. ``correspondence`` is NaN where quarantined.
     """
 
     pair_id: int
@@ -73,16 +70,12 @@ class Explanation:
 
 
 class Explainer:
-    """Explains any of N pairs by trusted ones among them: all, or a sample of :data:`BANK`.
+    """Explains any of N pairs by trusted ones among them: all, or a sample of ``bank``.
 
     Nothing is embedded before something is asked: the trusted pairs once, and then the pairs that are asked about.
-
-    - ``pairs``: N pairs
-    - ``vectors`` callable: ``vectors(rows)`` of pairs (k,): unit vectors of their images (k, d) and of their captions
-      (k, e), which need not lie in one space; a row of zeros where there is none
-    - ``correspondence`` (N,) float: NaN where a pair is quarantined
-    - ``threshold``: pairs at or above it are trusted, those below it flagged
-    - ``bank``: trusted pairs that are searched; of more, a sample
+    ``vectors(rows)`` gives unit vectors of the images (k, d) and of the captions (k, e) of pairs (k,), which need not
+    lie in one space; zeros where there is none. ``correspondence`` (N,) is NaN where a pair is quarantined; at or above
+    ``threshold`` it is trusted, below flagged.
     """
 
     def __init__(
@@ -128,19 +121,17 @@ class Explainer:
         return _Side(vectors, rows, [self.pairs.text_group, self.pairs.pair_image_group])
 
     def neighbours(self, pair_ids: Sequence[int] | np.ndarray, count: int = 10) -> list[Neighbours]:
-        """Of pairs (n,) the others of all N with the most similar images, and captions; the whole corpus is embedded.
-
-        ``count`` is at most 50.
-        """
+        """Of pairs (n,) the ``count`` (at most 50) others of all N with the most similar images, and captions."""
         ids = self._checked(pair_ids)
-        vectors = self.vectors(ids)
-        found = [[self._shown(side, *one) for one in zip(*side.near(of, ids, count), strict=True)]
-                 for side, of in zip(self._everything, vectors, strict=True)]  # fmt: skip
-        known = zip(ids.tolist(), *found, strict=True)
-        return [
-            Neighbours(i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i]), *both)
-            for i, *both in known
+        near = (side.near(of, ids, count) for side, of in zip(self._everything, self.vectors(ids), strict=True))
+        found = [
+            [self._shown(side, *one) for one in zip(*places, strict=True)]
+            for side, places in zip(self._everything, near, strict=True)
         ]
+        return [Neighbours(*self._known(i), *both) for i, *both in zip(ids.tolist(), *found, strict=True)]
+
+    def _known(self, i: int) -> tuple[int, str, str, float]:
+        return i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i])
 
     def _checked(self, pair_ids: Sequence[int] | np.ndarray) -> np.ndarray:
         odd = [i for i in pair_ids if not 0 <= i < len(self.pairs)]
@@ -149,10 +140,7 @@ class Explainer:
         return np.asarray(pair_ids, np.int64)
 
     def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = SHOWN) -> list[Explanation]:
-        """Explanations of pairs (n,), in their order.
-
-        Raises ConfigError: there is no such pair.
-        """
+        """Explanations of pairs (n,), in their order. Raises ConfigError: there is no such pair."""
         ids, found = self._checked(pair_ids), []
         for start in range(0, len(ids), _AT_ONCE):
             found += self._explain(ids[start : start + _AT_ONCE], neighbours)
@@ -165,12 +153,11 @@ class Explainer:
         captions, of_captions = near_texts.near(texts, ids, neighbours)
         found = []
         for n, (i, (unsupported, expected)) in enumerate(zip(ids.tolist(), self._named(ids, place), strict=True)):
-            y = float(self.correspondence[i])
             similar = self._shown(near_images, place[n, :neighbours], shown[n, :neighbours])
             alike = self._shown(near_texts, captions[n], of_captions[n])
-            key, caption, why = self.pairs.keys[i], self.pairs.captions[i] or "", self._why(i, unsupported, expected)
+            flagged, why = bool(self.correspondence[i] < self.threshold), self._why(i, unsupported, expected)
             named = tuple(unsupported), tuple(expected)
-            found.append(Explanation(i, key, caption, y, y < self.threshold, similar, alike, *named, why))
+            found.append(Explanation(*self._known(i), flagged, similar, alike, *named, why))
         return found
 
     def worst(self, count: int) -> np.ndarray:
@@ -220,9 +207,8 @@ class Explainer:
 
 
 class _Side:
-    """Trusted pairs ``rows`` (m,), by unit vectors (m, d) of one modality, ready to be searched.
-
-    ``groups``: numbers (N,) of all pairs; those that share one are no neighbours.
+    """Trusted pairs ``rows`` (m,), by unit vectors (m, d) of one modality; those that share one of ``groups`` are no
+    neighbours.
     """
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray, groups: Sequence[np.ndarray]) -> None:
@@ -230,8 +216,8 @@ class _Side:
         self._search = prepare(vectors[:0], vectors, NEIGHBOURS + SPARE, exact=True)
 
     def near(self, vectors: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(n, k) places in ``rows`` of the nearest to pairs ``ids`` (n,), by their vectors (n, d); -1 and NaN where
-        there are fewer, or none to go by.
+        """(n, k) places in ``rows``, and similarities, of the nearest to pairs ``ids`` (n,); -1 and NaN where there are
+        fewer.
         """
         scores, place = self._search(vectors)
         there = (place >= 0) & np.any(vectors, axis=1, keepdims=True)

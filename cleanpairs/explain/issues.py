@@ -30,10 +30,9 @@ def ranked_issues(
 ) -> pa.Table:  # fmt: skip
     """The ``count`` worst pairs of each of :data:`ISSUES`, worst first; columns of :data:`SCHEMA`.
 
-    - ``pairs``: with ``image_group`` of near duplicates, and the reasons of quarantined pairs
-    - ``texts`` callable: ``texts(rows)``: unit vectors (k, d) of the captions of some pairs (k,)
-    - ``correspondence`` (N,) float: NaN where quarantined. Every pair has a place in the first list, flagged or not
-    - ``why`` callable: one sentence for each of the pairs (k,)
+    ``pairs``: with ``image_group`` of near duplicates; ``texts(rows)``: unit vectors (k, d) of the captions of pairs
+    (k,); ``correspondence`` (N,): NaN where quarantined; every pair has a place in the first list; ``why(pairs)``:
+    sentences.
     """
     y = np.asarray(correspondence, np.float64)
     worst = worst_pairs(y, count)

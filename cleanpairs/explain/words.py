@@ -41,10 +41,8 @@ def caption_words(caption: str) -> list[str]:
 class WordSupport:
     """What B captions of U images, of trusted pairs, say of others.
 
-    - ``captions`` sequence of B str
-    - ``image`` (B,) int64: of each caption, in 0 .. U - 1
-    - ``asked`` (S,) int64: images that the rates are learned from
-    - ``near`` (S, K) int64: images that are near to each of them, -1 where there are fewer
+    ``image`` (B,) int64: of each caption, in 0 .. U - 1; ``asked`` (S,): images that the rates are learned from;
+    ``near`` (S, K): images that are near to each of them, -1 where there are fewer.
     """
 
     def __init__(self, captions: Sequence[str], image: np.ndarray, asked: np.ndarray, near: np.ndarray) -> None:

@@ -77,14 +77,11 @@ def image_matrix(
     *,
     image_size: int | None = None,
     progress: Progress | None = None,
-    cache: bool = True,
 ) -> ImageMatrix:
-    """All images of ``pairs`` as one matrix.
+    """All images of ``pairs`` as one matrix, by ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``.
 
-    - ``encoder``: ``auto``, ``features``, ``efficientnet_lite0`` or ``cnn``
-    - ``image_size``: side in pixels of the square that the encoder sees; the encoder's default when not given
-    - ``progress`` callable: called as ``progress(done, total)`` after each batch
-    - ``cache``: keep the result of a frozen encoder in the cache directory, and look there first
+    ``image_size``: side in pixels of the square that the encoder sees; ``progress(done, total)`` is called after each
+    batch.
     """
     name = resolve_image_encoder(encoder, pairs.images.kind)
     if name == "features":
@@ -93,7 +90,9 @@ def image_matrix(
         return ImageMatrix(array, {}, name, None)
     size = image_size or DEFAULT_SIZE[name]
     if name == "cnn":
-        chunks = _chunks(pairs, (3, size, size), np.uint8, SQUARE(size), _channels_first)
+        chunks = _chunks(
+            pairs, (3, size, size), np.uint8, SQUARE(size), lambda found: np.stack(found).transpose(0, 3, 1, 2)
+        )
         rows = compute_rows(len(pairs.images), (3, size, size), np.uint8, chunks, progress=progress)
         return ImageMatrix(rows.array, rows.failures, name, size)
     from cleanpairs.encoders.bert import fast_precision
@@ -105,13 +104,11 @@ def image_matrix(
         return np.asarray(network.encode(_pictures(squares), image_size=size))  # in its size already: not resized again
 
     key = f"{name}-{size}-{network.weights_sha256[:8]}" + ("" if precision.itemsize == 4 else "-bf16")
-    rows = _rows(pairs, key, (network.regions, network.dim), np.float16, SQUARE(size), encode, progress, cache)
+    rows = _rows(pairs, key, (network.regions, network.dim), np.float16, SQUARE(size), encode, progress)
     return ImageMatrix(rows.array, rows.failures, name, size)
 
 
-def encoded_matrix(
-    pairs: Pairs, encoder: ImageEncoder, *, progress: Progress | None = None, cache: bool = True
-) -> ImageMatrix:
+def encoded_matrix(pairs: Pairs, encoder: ImageEncoder, *, progress: Progress | None = None) -> ImageMatrix:
     """All images of ``pairs`` through a frozen encoder that is at hand, (M, R, D) float32; kept as in the cache.
 
     Raises ConfigError: the data has vectors only.
@@ -119,14 +116,12 @@ def encoded_matrix(
     _need_images(pairs, encoder.name)
     shape = encoder.shape
     preparation, encode = _prepared_for(encoder)
-    rows = _rows(pairs, digest(encoder.fingerprint), shape, np.float32, preparation, encode, progress, cache)
+    rows = _rows(pairs, digest(encoder.fingerprint), shape, np.float32, preparation, encode, progress)
     array = rows.array if len(shape) == 2 else rows.array[:, None]
     return ImageMatrix(array, rows.failures, "pretrained", None)
 
 
-def pixel_matrix(
-    pairs: Pairs, transform: ImageTransform, *, progress: Progress | None = None, cache: bool = True
-) -> ImageMatrix:
+def pixel_matrix(pairs: Pairs, transform: ImageTransform, *, progress: Progress | None = None) -> ImageMatrix:
     """All images of ``pairs`` as the pixels (M, 3, H, W) uint8 that a network takes, for towers that are trained on.
 
     Decoded and resized once, so that an epoch costs no decoding: 150 kB an image of 224 x 224 in the cache directory.
@@ -134,7 +129,7 @@ def pixel_matrix(
     _need_images(pairs, "of pixels")
     shape = (3, *transform.output_size)
     key = f"pixels-{digest(repr(transform))}"
-    rows = _rows(pairs, key, shape, np.uint8, _transformed(transform), np.stack, progress, cache)
+    rows = _rows(pairs, key, shape, np.uint8, _transformed(transform), np.stack, progress)
     return ImageMatrix(rows.array, rows.failures, "pretrained", transform.output_size[0])
 
 
@@ -156,21 +151,17 @@ def _rows(
     preparation: Preparation,
     encode: Encode,
     progress: Progress | None,
-    cache: bool,
 ) -> Rows:
     """The rows of all images: of the cache directory, where the pairs are on disk; else as long as the images live."""
-    folder = None
-    kept = _IN_MEMORY.setdefault(pairs.images, {}) if cache and pairs.source.kind == "memory" else None
-    if kept is not None and encoder_key in kept:  # a fit, its folds, scores and repairs share the images' object
-        return kept[encoder_key]
-    if cache and kept is None:
+    chunks = _chunks(pairs, shape, dtype, preparation, encode)
+    if pairs.source.kind != "memory":
         # By the images' contents, also of files that the input only names; whatever captions stand beside them.
         folder = cache_dir() / "images" / f"{digest(pairs.image_group.tobytes())}-{encoder_key}"
-    chunks = _chunks(pairs, shape, dtype, preparation, encode)
-    rows = compute_rows(len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress)
-    if kept is not None:
-        kept[encoder_key] = rows
-    return rows
+        return compute_rows(len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress)
+    kept = _IN_MEMORY.setdefault(pairs.images, {})  # a fit, its scores and repairs share the images' object
+    if encoder_key not in kept:
+        kept[encoder_key] = compute_rows(len(pairs.images), shape, dtype, chunks, progress=progress)
+    return kept[encoder_key]
 
 
 def _chunks(
@@ -195,8 +186,8 @@ def _chunks(
 
 
 def _prepared_for(encoder: ImageEncoder) -> tuple[Preparation, Encode]:
-    """What a worker makes of an image for ``encoder``, and what that makes of a batch of it: of its pixels where they
-    are made by a transform that a worker can be told, else of the whole picture.
+    """What a worker makes of an image, and what ``encoder`` makes of a batch of it: of pixels, where a worker can be
+    told their transform, else of the whole picture.
     """
     from cleanpairs.encoders.image_transform import ImageTransform
 
@@ -216,8 +207,3 @@ def _pictures(arrays: list[np.ndarray]) -> list[Any]:
     from PIL import Image
 
     return [Image.fromarray(array) for array in arrays]
-
-
-def _channels_first(squares: list[np.ndarray]) -> np.ndarray:
-    """(b, 3, size, size) uint8 of squares (size, size, 3)."""
-    return np.stack(squares).transpose(0, 3, 1, 2)

@@ -22,7 +22,7 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.core.regular import read_json
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.atomic import write_whole
 
 SYNC_SECONDS = 5.0
 FORMAT = 1
@@ -54,11 +54,11 @@ def compute_rows(
     folder: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rows:
-    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed.
+    """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed; in memory where that is
+    None.
 
-    ``chunks``: ``chunks(first)`` computes from row ``first`` on, which is where an earlier chunk ended, in order;
-    ``folder``: its name must say all that determines the rows. In memory when None. ``progress``: called as
-    ``progress(done, total)`` after each chunk that was computed.
+    ``chunks(first)`` computes from row ``first`` on, in order; the name of ``folder`` must say all that determines the
+    rows; ``progress(done, total)`` is called after each chunk.
     Raises OutputError: the folder cannot be written: full disk, permissions; DataError: what is in it cannot be read.
     """
     if folder is None or n == 0:
@@ -119,7 +119,8 @@ def _go_on(
             if time.monotonic() - synced > SYNC_SECONDS or done == n:
                 file.flush()
                 os.fsync(file.fileno())
-                _write_state(folder, n, done, failures)
+                state = {"format": FORMAT, "rows": n, "done": done, "failures": failures}
+                write_whole(folder / "state.json", json.dumps(state))
                 synced = time.monotonic()
 
 
@@ -134,12 +135,6 @@ def _state(folder: Path, n: int) -> tuple[int, dict[int, str]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return 0, {}
     return done, failures
-
-
-def _write_state(folder: Path, n: int, done: int, failures: dict[int, str]) -> None:
-    state = {"format": FORMAT, "rows": n, "done": done, "failures": {str(row): why for row, why in failures.items()}}
-    with staged_file(folder / "state.json", overwrite=True) as path:
-        path.write_text(json.dumps(state), encoding="utf-8")
 
 
 @contextmanager

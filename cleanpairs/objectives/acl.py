@@ -35,13 +35,8 @@ class ActiveComplementaryLoss:
     q: float | None = None
 
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
-        """Unreduced loss.
-
-        - ``S`` (B, B) float: similarity, rows are images
-        - ``labels`` (B,) float in [0, 1]: corrected soft correspondence yhat; treated as a constant
-        - ``excluded`` (B, B) bool: off-diagonal entries that are no negatives
-
-        Returns (B,) float, >= 0.
+        """Unreduced loss (B,) >= 0 of S (B, B), rows are images, and labels (B,) in [0, 1], constants; ``excluded`` (B,
+        B) bool: off-diagonal entries that are no negatives.
         """
         y, logits = labels.detach().to(S.dtype), S / self.tau
         if excluded is not None:

@@ -30,12 +30,8 @@ def evidence(S: Tensor, tau: float) -> Tensor:
 
 @dataclass(frozen=True)
 class EvidentialLoss:
-    """Expected squared error under the Dirichlet, and the divergence of wrong answers' evidence from none.
-
-    - ``tau``: temperature of the evidence, at least 0.0125: below, exp(1 / tau) and its sums leave float32
-    - ``kl_weight``: w, the weight of the divergence. The authors let it grow over the first epochs
-
-    Raises ConfigError: for a smaller ``tau``.
+    """Expected squared error under the Dirichlet, and ``kl_weight`` times the divergence of wrong answers' evidence
+    from none. ``tau``: at least 0.0125 (ConfigError): below, exp(1 / tau) and its sums leave float32.
     """
 
     tau: float = 0.1

@@ -28,13 +28,11 @@ class RematchingLoss:
     divergence: str = "symmetric"
 
     def __call__(self, S: Tensor, plan: Tensor) -> Tensor:
-        """Unreduced loss.
+        """Unreduced loss (n,) >= 0, of row i and column i together, by S (n, m), rows are images, and the constant plan
+        (n, m).
 
-        - ``S`` (n, m) float: similarity, rows are images; n, m >= 1
-        - ``plan`` (n, m) float, >= 0: transported mass; a constant
-
-        Returns (n,) float, >= 0: of row i and column i together. A rectangular batch has no column i: each row then
-        bears the columns' mean, so that the mean of the result is that of the rows and that of the columns in any case.
+        A rectangular batch has no column i: each row then bears the columns' mean, so that the mean of the result is
+        that of the rows and that of the columns in any case.
         """
         log_p = (S / self.tau).log_softmax(dim=1)
         log_q = (S / self.tau).log_softmax(dim=0)

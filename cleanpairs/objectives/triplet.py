@@ -43,13 +43,8 @@ class TripletLoss:
             raise ConfigError(f"negatives of the triplet loss must be hard, mean or sum, found {self.negatives!r}")
 
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
-        """Unreduced loss.
-
-        - ``S`` (B, B) float: similarity, rows are images
-        - ``labels`` (B,) float in [0, 1]: soft correspondence; 1 gives the whole margin
-        - ``excluded`` (B, B) bool: off-diagonal entries that are no negatives
-
-        Returns (B,) float, >= 0.
+        """Unreduced loss (B,) >= 0 of S (B, B), rows are images, and labels (B,) in [0, 1], of which 1 gives the whole
+        margin; ``excluded`` (B, B) bool: off-diagonal entries that are no negatives.
         """
         alpha = soft_margin(labels.to(S.dtype), self.margin, self.curve)
         none = torch.eye(len(S), dtype=torch.bool, device=S.device)
@@ -83,9 +78,6 @@ def prediction(S: Tensor, excluded: Tensor | None = None, margin: float = 0.2) -
     """How well each pair satisfies its margin, relative to the best tenth of its batch (NCR): (B,) in [0, 1].
 
     With l_i of :func:`pair_loss_mean`, r_i = [1 - l_i / (2 margin)]_+ over its mean in the best tenth.
-
-    - ``S`` (B, B) float: similarity, rows are images
-    - ``excluded`` (B, B) bool: off-diagonal entries that are no negatives
     """
     with torch.no_grad():
         satisfied = (1 - pair_loss_mean(S, excluded, margin) / (2 * margin)).clamp_min(0)  # (B,)

@@ -64,10 +64,8 @@ def _nested(kind: pa.DataType) -> bool:
 
 
 def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``table`` with the types and metadata of ``schema``, whose columns it has.
-
-    Columns that have their type already are left alone: pyarrow 26 casts some lists of structs to lists that are
-    invalid, even where the types are equal.
+    """``table`` with the types and metadata of ``schema``, whose columns it has; those of the right type are left
+    alone, as pyarrow 26 casts some lists of structs to lists that are invalid.
     """
     found = [table[field.name] for field in schema]
     return pa.Table.from_arrays([recast(c, f.type) for c, f in zip(found, schema, strict=True)], schema=schema)
@@ -100,10 +98,7 @@ def flat_type(kind: pa.DataType) -> pa.DataType:
 
 
 def replace_values(column: pa.ChunkedArray | pa.Array, where: np.ndarray, values: pa.Array) -> pa.Array:
-    """``column`` with ``values[j]`` at position ``where[j]``, for any type; the others are untouched.
-
-    ``column`` (n,) array; ``where`` (k,) int; ``values`` (k,) array: cast to the column's type.
-    """
+    """``column`` (n,) with ``values[j]``, cast to its type, at position ``where[j]`` (k,)."""
     array = one_array(column)
     if not len(where):
         return array

@@ -25,10 +25,8 @@ class LogProbabilities:
 
 
 def duplicate_mask(image_group: Tensor, text_group: Tensor) -> Tensor | None:
-    """Which off-diagonal entries are no negatives, since they share the image or the text.
-
-    ``image_group``, ``text_group`` (B,) int64: equal numbers mark the same image, the same text.
-    Returns (B, B) bool, symmetric with a False diagonal; None when nothing is excluded.
+    """Which off-diagonal entries (B, B) are no negatives, since they share the image or the text, by groups (B,) int64;
+    None if none.
     """
     same = image_group[:, None] == image_group[None, :]  # (B, B)
     same |= text_group[:, None] == text_group[None, :]
@@ -37,10 +35,8 @@ def duplicate_mask(image_group: Tensor, text_group: Tensor) -> Tensor | None:
 
 
 def log_probabilities(S: Tensor, tau: float, excluded: Tensor | None = None) -> LogProbabilities:
-    """Log-softmax of ``S / tau`` along both directions, by log-softmax and never log(softmax).
-
-    ``S`` (B, B) float: similarity, rows are images; ``tau``: temperature, > 0; ``excluded`` (B, B) bool: entries that
-    are no negatives; their log-probability is -inf. The diagonal must be False.
+    """Log-softmax of ``S / tau`` (B, B) along both directions; -inf for entries that are ``excluded`` (never the
+    diagonal).
     """
     logits = S / tau  # (B, B)
     if excluded is not None:

@@ -52,9 +52,7 @@ _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in
 
 @dataclass(frozen=True)
 class Background:
-    """m pairs with which others are compared.
-
-    ``images``, ``texts`` (m, d) float: unit vectors; ``image_group``, ``text_group`` (m,) int64: equal numbers are the
+    """m pairs with which others are compared: unit vectors (m, d), and groups (m,) int64 of which equal ones are the
     same image, the same text.
     """
 
@@ -122,8 +120,8 @@ class Background:
     def _sides(
         self, pairs: Background
     ) -> list[tuple[np.ndarray, np.ndarray, Callable[[slice, np.ndarray], np.ndarray]]]:
-        """Of the images, and of the captions: who asks (n, d), who answers (m, d), and of a block (b,) of the asking
-        and some answering (b or 1, k) whether those are the pair's own once more (b, k) bool.
+        """Of images, and of captions: who asks, who answers, and whether some of these are the pair's own once more (b,
+        k) bool.
         """
 
         def same(mine: np.ndarray, theirs: np.ndarray) -> Callable[[slice, np.ndarray], np.ndarray]:
@@ -148,11 +146,10 @@ def normalised_similarity(
     """Normalised similarity (n,) float64 of n pairs; see the module's head.
 
     - ``images``, ``texts`` (n, d) float: unit vectors of one space
-    - ``image_group``, ``text_group`` (n,) int64: equal numbers are the same image, the same text; all are different
-      when None
-    - ``kind`` {"softmax", "csls"}
-    - ``tau``: temperature of "softmax": that of the model which made the vectors
-    - ``background`` Background: with which pairs they are compared; with each other when None
+    - ``image_group``, ``text_group`` (n,) int64: equal numbers are the same image, the same text; None: all are
+      different
+    - ``kind`` {"softmax", "csls"}; ``tau``: temperature of "softmax": that of the model which made the vectors
+    - ``background``: with which pairs they are compared; with each other when None
 
     Raises ValueError: an unknown kind, or arrays whose shapes do not fit.
     """

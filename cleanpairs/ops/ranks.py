@@ -17,11 +17,8 @@ BLOCK = 1 << 20  # distances that are held at a time, for images and texts each
 
 
 def average_ranks(x: Tensor) -> Tensor:
-    """Ranks (n, m) float64 of every row of ``x`` (n, m), from 1; equal values share the mean of their ranks.
-
-    As ``scipy.stats.rankdata(x, axis=1)``; infinities are values like others.
-
-    Raises DataError: for NaN.
+    """Ranks (n, m) float64 of every row of ``x`` (n, m), from 1; equal values share the mean of their ranks, as in
+    ``scipy.stats.rankdata(x, axis=1)``. Raises DataError: for NaN.
     """
     if x.isnan().any():
         raise DataError("ranks need values that can be ordered; found NaN")
@@ -54,19 +51,18 @@ def rank_correlation(
     exclude: Tensor | None = None,
     block: int = BLOCK,
 ) -> Tensor:
-    """Spearman's correlation between a pair's image distances and its text distances to the pairs of a bank.
+    """Spearman's correlation (n,) float64 between a pair's image distances and its text distances to the pairs of a
+    bank.
 
     REPAIR (Zheng et al., 2024), eq. 6 to 9. Distances are Euclidean. Only their ranks count, so |b|^2 / 2 - <x, b> will
-    do. Equal vectors of the bank (an image with five captions) are compared once and tie exactly.
+    do. Equal vectors of the bank (an image with five captions) are compared once and tie exactly. It is 0 where all
+    distances to images or to texts are equal, or fewer than two entries remain.
 
-    - ``x_image``, ``x_text`` Tensor (n, E), (n, F): the pairs; rows of any norm
-    - ``bank_image``, ``bank_text`` Tensor (m, E), (m, F): the bank's pairs
-    - ``exclude`` Tensor (n,) int64: position in the bank that is left out of each row's correlation (the pair's own
-      entry); -1 for none
+    - ``x_image``, ``x_text`` (n, E), (n, F); ``bank_image``, ``bank_text`` (m, E), (m, F): rows of any norm
+    - ``exclude`` (n,) int64: position in the bank that is left out of each row's correlation (its own entry); -1 for
+      none
     - ``block``: distances that are held at a time, for images and texts each
 
-    Returns Tensor (n,) float64: in [-1, 1]; 0 where all distances to images or to texts are equal, or fewer than two
-    entries remain.
     Raises DataError: for distances that are NaN.
     """
     n, m = len(x_image), len(bank_image)

@@ -43,8 +43,7 @@ class Scratch:
         try:
             with tempfile.TemporaryFile(dir=self.folder) as file:
                 file.truncate(size)
-                if hasattr(os, "posix_fallocate"):  # a page that found no room later would kill the process
-                    os.posix_fallocate(file.fileno(), 0, size)
+                os.posix_fallocate(file.fileno(), 0, size)  # a page that found no room later would kill the process
                 return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
         except OSError as error:
             raise OutputError(

@@ -6,8 +6,7 @@
 With unit vectors the inner product is the cosine.
 
     flat     up to 100,000 bank rows, unless so many queries ask that it takes a minute; or few queries: exact. A flat
-             FAISS index; on a GPU FAISS's where its GPU build is there, else matrix products in blocks; these too where
-             FAISS is absent.
+             FAISS index; on a GPU FAISS's where its GPU build is there, else matrix products in blocks.
     ivf      above, on a CPU: FAISS's inverted lists of product codes of four bits (André, Kermarrec and Le Scouarnec,
              "Quicker ADC", 2019). The nearest by the codes, twice as many as are asked for, are ranked again by the
              vectors: the scores are true inner products. As many lists are probed as give a recall@10 of 0.92 on a
@@ -21,7 +20,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -69,11 +67,9 @@ class SearchNote:
 
 @dataclass(frozen=True)
 class TopK:
-    """The ``k`` nearest bank rows of every query, best first.
-
-    - ``scores`` (n, k) float32: inner products, falling along a row; ``-inf`` where the bank has fewer than ``k`` rows
-    - ``indices`` (n, k) int64: bank rows; ``-1`` where there is none
-    - ``note``: how they were found; None where they were not searched for here
+    """``scores`` (n, k) float32: inner products, falling along a row, ``-inf`` where the bank has fewer rows;
+    ``indices`` (n, k) int64: bank rows, ``-1`` where there is none; ``note``: how they were found, None if not searched
+    for here.
     """
 
     scores: np.ndarray
@@ -82,17 +78,13 @@ class TopK:
 
 
 def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False, scratch: Scratch = MEMORY) -> TopK:
-    """The ``k`` bank rows of largest inner product with each query.
+    """The ``k`` bank rows of largest inner product with each query; which index finds them, see the module's head.
 
-    The same input gives the same answer; which index it is found by, see the module's head.
-
-    - ``queries`` (n, d) float
-    - ``bank`` (m, d) float: may be empty
+    - ``queries`` (n, d), ``bank`` (m, d) float: the bank may be empty
     - ``k``: at least 1; where ``m < k`` the rest is padded by -1 and -inf
-    - ``exact``: never approximate, whatever the size
-    - ``scratch`` Scratch: where the answer lies
+    - ``exact``: never approximate, whatever the size; ``scratch``: where the answer lies
 
-    Raises ValueError: if ``k`` < 1, or the arrays are not two-dimensional with the same ``d``.
+    The same input gives the same answer. Raises ValueError: ``k`` < 1, or arrays that do not share ``d``.
     """
     prepared = prepare(queries, bank, k, exact=exact)
     n = len(queries)
@@ -106,10 +98,8 @@ def top_k(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = False,
 
 @dataclass(frozen=True)
 class Prepared:
-    """A search that is ready to be asked: of the bank ``rows`` (m, d) for the ``k`` best of each query.
-
-    ``index``: FAISS's inverted lists, where they are searched. Blocks of ``block`` queries, from the first on, give the
-    same numbers wherever they are asked, as long as there are as many threads.
+    """A search that is ready to be asked: of the bank ``rows`` (m, d), or FAISS's ``index`` of it, for the ``k`` best
+    of each query. Blocks of ``block`` queries give the same numbers wherever they are asked, with as many threads.
     """
 
     rows: np.ndarray
@@ -123,10 +113,10 @@ class Prepared:
         return _FLAT_BLOCK if self.index is None else _IVF_BLOCK
 
     @cached_property
-    def _flat(self) -> Any:
+    def flat(self) -> Any:
         """FAISS's index, where that is the fastest exact way; it holds the bank once more."""
         faiss = _faiss()
-        if faiss is None or (_gpu() and not _faiss_gpus(faiss)):
+        if _gpu() and not _faiss_gpus(faiss):
             return None
         index: Any = faiss.IndexFlatIP(self.rows.shape[1])
         if _faiss_gpus(faiss) and self.k <= _FAISS_GPU_K:
@@ -143,8 +133,8 @@ class Prepared:
             asked = np.ascontiguousarray(queries, np.float32)
             if self.index is not None:
                 best = self._approximate(asked, found)
-            elif self._flat is not None:
-                best = self._flat.search(asked, found)
+            elif self.flat is not None:
+                best = self.flat.search(asked, found)
             else:
                 best = _search_torch(asked, self.rows, found)
             scores[:, :found], indices[:, :found] = _ordered(*best)
@@ -167,7 +157,7 @@ class Prepared:
 
 def _products(queries: np.ndarray, asked: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """(e,) float32: inner products of the ``queries`` (b, d) ``asked`` (e,) with the ``rows`` (m, d) ``ids`` (e,)."""
-    faiss: Any = _faiss()
+    faiss = _faiss()
     if rows.dtype != np.float32 or not rows.flags.c_contiguous:
         rows, ids = rows[ids].astype(np.float32), np.arange(len(ids))
     out = np.empty(len(ids), np.float32)
@@ -189,8 +179,8 @@ def prepare(queries: np.ndarray, bank: np.ndarray, k: int, *, exact: bool = Fals
 
 
 def _in_lists(queries: np.ndarray, bank: np.ndarray, k: int, lists: int) -> Prepared | None:
-    """The bank in ``lists`` lists, and the fewest probes, of 4, 6, 8, 12, 16 ..., with a recall@10 of
-    :data:`LEAST_RECALL` on a sample of the queries; None where so many would not pay.
+    """The bank in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that reach :data:`LEAST_RECALL`; None if that
+    does not pay.
     """
     m, d = bank.shape
     sample = _taken(queries, np.unique(np.linspace(0, len(queries) - 1, 2 * _SAMPLED).astype(np.int64)))
@@ -210,7 +200,7 @@ def _in_lists(queries: np.ndarray, bank: np.ndarray, k: int, lists: int) -> Prep
 
 def _index(bank: np.ndarray, lists: int, part: int) -> Any:
     """The bank in FAISS's inverted lists, with a code of four bits for each ``part`` numbers of a vector."""
-    faiss: Any = _faiss()
+    faiss = _faiss()
     m, d = bank.shape
     codes = -(-d // part)
     quantizer = faiss.IndexFlatIP(part * codes)
@@ -250,7 +240,7 @@ def recall_at(found: np.ndarray, exact: np.ndarray) -> float:
 
 def _lists_for(n: int, m: int) -> int | None:
     """How many inverted lists for n queries in m rows; None where the flat search is to be preferred."""
-    if _faiss() is None or _gpu() or (m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS):
+    if _gpu() or (m <= FLAT_UP_TO and n * m <= FLAT_PRODUCTS):
         return None
     lists = 1 << round(np.log2(np.sqrt(m)))
     return lists if n > 4 * lists else None  # each bank row is compared with all centres once
@@ -262,16 +252,11 @@ def _ordered(scores: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
 
 
-def _search_torch(
-    queries: np.ndarray, bank: np.ndarray, k: int, device: str | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The k best in any order by matrix products in float32, on a GPU where there is one.
-
-    The bank goes there shard by shard, so that any bank fits, and the best so far are carried along.
-    """
+def _search_torch(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k best in any order by matrix products in float32, on a GPU where there is one, by shards of the bank."""
     import torch
 
-    device = device or ("cuda" if _gpu() else "cpu")
+    device = "cuda" if _gpu() else "cpu"
     n, m = len(queries), len(bank)
     held, most = (1 << 30, 1 << 28) if device == "cuda" else (_CPU_NUMBERS, _CPU_NUMBERS)  # of the bank; scores
     shard = max(k, min(m, held // bank.shape[1]))
@@ -300,28 +285,24 @@ def _gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _faiss_gpus(faiss: ModuleType | None) -> int:
+def _faiss_gpus(faiss: Any) -> int:
     """How many GPUs the build of FAISS that is installed can use."""
-    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") and faiss is not None else 0
+    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
-def _faiss() -> ModuleType | None:
-    """FAISS, imported at the first search, or None where it is not installed."""
+def _faiss() -> Any:
+    """FAISS, imported at the first search."""
     _choose_openblas_kernel()
-    try:
-        import faiss
-    except ImportError:
-        return None
+    import faiss
+
     if faiss.cvar.distance_compute_blas_threshold > _BLAS:  # 1.15 goes row by row below 128,000: ten times slower
         faiss.cvar.distance_compute_blas_threshold = _BLAS
     return faiss
 
 
 def _choose_openblas_kernel() -> None:
-    """Name the kernel for the OpenBLAS inside FAISS's wheel, unless the user has.
-
-    It reads ``OPENBLAS_CORETYPE`` when it is loaded. Processors that it does not know by name (AMD Zen among them in
-    some builds) otherwise get a generic kernel that is several times slower.
+    """Name the kernel for the OpenBLAS inside FAISS's wheel, unless the user has: processors that it does not know by
+    name (AMD Zen among them in some builds) otherwise get a generic kernel that is several times slower.
     """
     if "OPENBLAS_CORETYPE" in os.environ:
         return

@@ -42,11 +42,8 @@ TINY = np.finfo(np.float64).tiny
 
 @dataclass(frozen=True)
 class SparsePlan:
-    """A plan over E edges between n rows and m columns.
-
-    ``mass`` (E,) float64 of each edge, in the order given; ``row_left`` (n,), ``column_left`` (m,): mass that stays;
-    ``iterations``; ``error``: violation of the marginals in L1 as a fraction of all mass; ``converged``: within the
-    tolerance.
+    """``mass`` (E,) float64 of each edge; ``row_left`` (n,), ``column_left`` (m,): mass that stays; ``error``:
+    violation of the marginals in L1 as a fraction of all mass; ``converged``: within the tolerance.
     """
 
     mass: np.ndarray
@@ -73,18 +70,12 @@ def sparse_transport(
     """Solve the problem of the module's head.
 
     - ``row``, ``column`` (E,) int: ends of each edge, in [0, n) and [0, m); no edge twice
-    - ``cost`` (E,) float: finite; of any sign and scale
-    - ``row_mass``, ``column_mass`` (n,), (m,) float: masses, at least 0
+    - ``cost`` (E,) float: finite; of any sign and scale. Mapped from a file, it is overwritten with the masses
+    - ``row_mass``, ``column_mass`` (n,), (m,) float: at least 0
     - ``stay_cost``: xi: an edge that costs more is worse than none
-    - ``reg``: lambda > 0, in units of the cost. Costs more than 650 lambda above the cheapest edge of their row are as
-      good as forbidden
-    - ``tol``: largest violation of the marginals, as a fraction of all mass
-    - ``max_iter``: iterations at most; the plan then is the last one, and ``converged`` False
-    - ``relaxation``: in [1, 2): power of a step over that of the plain iteration, for as long as the error falls. 1.8
-      takes half of the iterations, to a plan within the same tolerance
-
-    Where the costs are mapped from a file, the masses are left in their place, and arrays in order of rows and columns
-    are worked on a block at a time, and never held.
+    - ``reg``: lambda > 0. Costs of more than 650 lambda above the row's cheapest edge are as good as forbidden
+    - ``tol``: largest violation of the marginals, as a fraction of all mass, after ``max_iter`` iterations at most
+    - ``relaxation`` in [1, 2): power of a step over the plain one's, while the error falls; 1.8 halves the iterations
 
     Raises DataError: an edge that is given twice, costs that are not finite.
     """
@@ -139,9 +130,8 @@ def sparse_transport(
 def _to_kernel(
     value: np.ndarray, row: np.ndarray, n: int, stay_cost: float, reg: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Put the kernel in the place of the costs: the least cost of each row (n,), and where its edges begin (n + 1,).
-
-    A row's cheapest way becomes 1 in the kernel: that scales u_i only, and keeps the exponents in reach.
+    """Put the kernel in the place of the costs, scaled so that a row's cheapest way is 1: the least cost of each row
+    (n,), and where its edges begin (n + 1,).
     """
     least, start = np.zeros(n), np.zeros(n + 1, np.int64)
     for s in _blocks(len(value)):

@@ -42,14 +42,9 @@ UNDERFLOW = -700.0  # exp of less is not a normal float64
 class TransportPlan:
     """A plan, and how far it is from the constraints.
 
-    - ``plan`` Tensor (n, m): mass >= 0 of each entry; 0 where forbidden. No row sums to more than 1/n, no column to
-      more than 1/m
-    - ``iterations``: how many it took
-    - ``error``: violation of the marginals (L1 norm, slacks included) before the plan was cut to them, as a fraction of
-      the mass
-    - ``converged``: the error is within the tolerance and the plan moves all the mass that was asked for. Where it is
-      False the problem is infeasible (too much is forbidden; the plan then moves no more than what is allowed, down to
-      nothing), or ``max_iter`` was met
+    ``plan`` (n, m): mass >= 0, 0 where forbidden; no row sums to more than 1/n, no column to more than 1/m. ``error``:
+    violation of the marginals (L1 norm, slacks included) before the plan was cut to them, as a fraction of the mass.
+    ``converged`` is False where ``max_iter`` was met, or too much is forbidden: it then moves no more than is allowed.
     """
 
     plan: Tensor
@@ -70,15 +65,12 @@ def partial_transport(
 ) -> TransportPlan:
     """Move ``mass`` from the rows to the columns of a cost matrix; no gradient. The module says what is solved.
 
-    - ``cost`` Tensor (n, m), floating point: finite, also where forbidden; of any sign and scale, on any device that
-      knows float64
-    - ``mass``: rho in (0, 1]
-    - ``reg``: lambda > 0, in units of the cost
-    - ``forbidden`` Tensor bool: entries that carry nothing; broadcast to the shape of ``cost``
-    - ``tol``: largest violation of the marginals, as a fraction of the mass
-    - ``max_iter``: iterations at most
+    - ``cost`` (n, m) floating point: finite, also where forbidden; of any sign, scale and device
+    - ``mass``: rho in (0, 1]; ``reg``: lambda > 0, in units of the cost
+    - ``forbidden`` bool: entries that carry nothing; broadcast to the shape of ``cost``
+    - ``tol``: largest violation of the marginals, as a fraction of the mass, after ``max_iter`` iterations at most
 
-    Returns TransportPlan: the plan is on the device of ``cost`` and in its dtype (float32 for half precision).
+    The plan is on the device of ``cost`` and in its dtype (float32 for half precision).
     Raises DataError: for costs that are not finite.
     """
     if not cost.isfinite().all():
@@ -132,9 +124,8 @@ def _solve(
 def _iterate(
     kernel: Tensor, plain: bool, log_p: Tensor, log_q: Tensor, log_v: Tensor, tol: float, max_iter: int
 ) -> tuple[Tensor, Tensor, float, int]:
-    """Over-relaxed Sinkhorn from ``log_v``; ``kernel`` is K where ``plain``, else its logarithm.
-
-    The rows of what is returned are those of p and the columns are then cut to q: no sum is above its marginal.
+    """Over-relaxed Sinkhorn from ``log_v``; ``kernel`` is K where ``plain``, else its logarithm. No sum is above its
+    marginal.
     """
 
     def rows(log_v: Tensor) -> Tensor:

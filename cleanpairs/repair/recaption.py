@@ -60,7 +60,7 @@ def recaption(
     rows, captions = _written(pairs, dropped, writer, progress)
     if not len(rows):
         return plan
-    old = pairs.take(rows)
+    old = pairs.select(rows)
     new = replace(old, captions=captions, text_group=text_groups(captions))
     before, after = score(old), score(new)
     good = np.isfinite(after) & (after >= least) & ~(after <= before)

@@ -30,8 +30,7 @@ class Bank:
     """Trusted pairs that every score is measured against.
 
     ``images``, ``texts``: embeddings of B pairs; ``image_group``, ``text_group`` (B,) int64 content hashes, no hash
-    twice; ``group_size`` pairs form one group, B is a multiple of it or less than it; ``tau`` the temperature;
-    ``model`` where the similarity is more than a dot product.
+    twice; B is a multiple of ``group_size``, or less; ``model`` where the similarity is more than a dot product.
     """
 
     images: Embeddings
@@ -49,9 +48,8 @@ class Bank:
     def __call__(
         self, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray
     ) -> np.ndarray:
-        """Matching probability (n,) float32 of n pairs: embeddings of n images and texts, content hashes (n,) each.
-
-        Bank entries with the pair's own image or text are left out of its negatives.
+        """Matching probability (n,) float32 of n pairs; bank entries with a pair's own image or text are no negatives
+        of it.
         """
         rows = np.arange(len(images))
         return self.edges(images, texts, image_group, text_group, rows, rows)
@@ -65,14 +63,11 @@ class Bank:
         image_of: np.ndarray,
         text_of: np.ndarray,
     ) -> np.ndarray:
-        """Matching probability (e,) float32 of e pairs out of m images and n texts.
+        """Matching probability (e,) float32 of e pairs out of m images and n texts; ``image_of``, ``text_of`` (e,)
+        int64.
 
-        What a pair's image has in common with the bank is computed once an image, and likewise for texts, so that many
-        candidate pairs of few images and texts cost little more than their own similarity.
-
-        - ``images``, ``texts``: of m images and n texts
-        - ``image_group``, ``text_group`` (m,), (n,) int64: content hashes
-        - ``image_of``, ``text_of`` (e,) int64: image and text of each pair
+        ``image_group``, ``text_group`` (m,), (n,) int64: content hashes. What an image or a text has in common with the
+        bank is computed once: many candidate pairs of few images and texts cost little more than their own similarity.
         """
         return self.judging(images, texts, image_group, text_group, image_of, text_of)(image_of, text_of, None)
 
@@ -85,9 +80,8 @@ class Bank:
         image_rows: np.ndarray,
         text_rows: np.ndarray,
     ) -> PairJudge:
-        """What scores pairs of these images and texts, of the rows that are given (repeated or not).
-
-        What an image or a text has in common with the bank is computed once for all calls.
+        """What scores pairs of the rows that are given; what each has in common with the bank is computed once for all
+        calls.
         """
         used_image, place_of_image = _used(image_rows, len(image_group))
         used_text, place_of_text = _used(text_rows, len(text_group))
@@ -119,10 +113,7 @@ class Bank:
     def _log_sums(
         self, encoded: Encoded, rows: np.ndarray, group: np.ndarray, bank_group: np.ndarray, *, by_image: bool
     ) -> np.ndarray:
-        """log sum_j exp(S_j / tau) of each bank group, (rows, G) float64, without entries of the row's group.
-
-        ``by_image``: the rows are images and the bank's texts are summed over; else the other way round.
-        """
+        """log sum_j exp(S_j / tau) of each bank group, (rows, G) float64, without entries of the row's group."""
         B = len(self)
         size = min(self.group_size, B)
         groups = -(-B // size) if B else 0
@@ -156,10 +147,8 @@ class Bank:
     def _probability(
         self, own: np.ndarray, log_sum: np.ndarray, same: np.ndarray, bank_group: np.ndarray, group: np.ndarray
     ) -> np.ndarray:
-        """Mean over bank groups of exp(own) / (exp(own) + sum): (b,).
-
-        Where the bank holds the pair's own text (image) at ``same``, its term in the sum is exp(own) itself: the sum is
-        then the whole denominator. Unless that entry has left the sum already, for being of the pair's image (text).
+        """Mean over bank groups of exp(own) / (exp(own) + sum): (b,); where the bank has the pair's own text (image) at
+        ``same``, and in the sum, its term there is exp(own) itself.
         """
         if not log_sum.shape[1]:
             return np.ones(len(own))
@@ -179,10 +168,9 @@ def trusted_rows(
     image_group: np.ndarray, text_group: np.ndarray, correspondence: np.ndarray, *, group_size: int, groups: int = 8,
     seed: int = 0,
 ) -> np.ndarray:  # fmt: skip
-    """Rows for a bank of ``groups`` times ``group_size`` of n pairs, drawn from the more trusted half: (B,) int64.
+    """Rows (B,) int64 for a bank of ``groups`` times ``group_size``, drawn from the more trusted half of n pairs.
 
-    ``image_group``, ``text_group``, ``correspondence`` (n,). Pairs with an image or text that the bank holds already
-    are passed over; a small corpus makes a small bank.
+    Pairs with an image or text that the bank holds already are passed over; a small corpus makes a small bank.
     """
     trusted = np.flatnonzero(correspondence >= np.median(correspondence))
     order = np.random.default_rng(seed).permutation(trusted)

@@ -200,11 +200,9 @@ def in_groups(
     The papers take it from the mini-batch that a pair happens to be trained in; of fixed random groups in evaluation
     mode dropout, augmentation and a batch's company do not enter.
 
-    - ``figure`` callable: of a group's similarities S (B, B) and the mask (B, B) bool, or None, of what is no negative
-    - ``encoded``: the images, and the N captions
-    - ``image_index`` (N,) int64: image of each caption
-    - ``image_group``, ``text_group`` (N,) int64: equal numbers are the same image, the same text
-    - ``group_size``, ``rounds``: pairs in a group, and in how many random partitions a pair takes part
+    ``figure``: of a group's similarities S (B, B) and the mask (B, B) bool, or None, of what is no negative.
+    ``image_index``, ``image_group``, ``text_group`` (N,) int64: image of each caption; equal numbers are the same
+    image, the same text. ``rounds``: random partitions into groups of ``group_size``.
     """
     n = len(image_index)
     total = np.zeros(n, dtype=np.float64)

@@ -9,6 +9,7 @@ collapsed to one vector or diverged thus finds nothing, instead of everything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -57,101 +58,84 @@ class Detection:
         return asdict(self)
 
 
-class _Ranks:
-    """Ranks of the right answers, block by block of rows (images) of the similarity matrix.
+def _owner(image_index: np.ndarray, m: int) -> np.ndarray:
+    """``image_index`` (N,) as int64, if it names rows 0 to ``m`` - 1; DataError otherwise, or without any."""
+    owner = np.asarray(image_index, dtype=np.int64)
+    if m == 0 or not len(owner):
+        raise DataError("recall needs at least one image and one caption")
+    if owner.min() < 0 or owner.max() >= m:
+        raise DataError(f"image_index names the image rows 0 to {m - 1}, found {owner.min()} to {owner.max()}")
+    return owner
 
-    Counted is what is *not* below the right answer, so that ties and what is no number count against us. One look at a
-    block serves both directions: along its rows (image to text, where the whole row is there) and down its columns
-    (text to image), where the right answer must be known beforehand: ``own`` (N,).
+
+def _recall(m: int, owner: np.ndarray, own: np.ndarray, blocks: Iterable[np.ndarray]) -> Recall:
+    """Of consecutive ``blocks`` (b, N) of the rows (images) of the similarity matrix, by each text's ``own`` (N,)
+    float32.
+
+    Counted is what is *not* below the right answer: ties and what is no number count against us. One look at a block
+    serves both directions: along its rows (image to text), and down its columns (text to image).
     """
-
-    def __init__(self, m: int, image_index: np.ndarray, own: np.ndarray) -> None:
-        self.owner = np.asarray(image_index, dtype=np.int64)
-        self.m, self.n = m, len(self.owner)
-        if m == 0 or self.n == 0:
-            raise DataError("recall needs at least one image and one caption")
-        if self.owner.min() < 0 or self.owner.max() >= m:
-            raise DataError(
-                f"image_index names the image rows 0 to {m - 1}, found {self.owner.min()} to {self.owner.max()}"
-            )
-        self.texts = np.argsort(self.owner, kind="stable")  # texts of image 0, of image 1, ...
-        self.start = np.concatenate([[0], np.cumsum(np.bincount(self.owner, minlength=m))])
-        self.own = np.asarray(own, dtype=np.float32)
-        self.limit = self.own - np.float32(ROUNDING)
-        self.rank_i = np.full(m, MISS, dtype=np.int64)
-        self.below = np.zeros(self.n, dtype=np.int64)  # images that are less similar to a text than its own
-
-    def add(self, s: int, S: np.ndarray) -> None:
-        """Take in the rows s, s + 1, ... (b, N)."""
-        if S.shape[1:] != (self.n,) or s + len(S) > self.m:
-            raise DataError(f"a block of similarities is (rows, {self.n}), found {S.shape} at row {s} of {self.m}")
-        counts = np.diff(self.start[s : s + len(S) + 1])
-        texts = self.texts[self.start[s] : self.start[s + len(S)]]  # those whose image is here
+    n = len(owner)
+    texts_of = np.argsort(owner, kind="stable")  # texts of image 0, of image 1, ...
+    start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=m))])
+    own_limit = own - np.float32(ROUNDING)
+    rank_i = np.full(m, MISS, dtype=np.int64)
+    images_below = np.zeros(n, dtype=np.int64)  # images that are less similar to a text than its own
+    s = 0
+    for S in blocks:
+        if S.shape[1:] != (n,):
+            raise DataError(f"similarities are (images, {n}), found {S.shape}")
+        counts = np.diff(start[s : s + len(S) + 1])
+        texts = texts_of[start[s] : start[s + len(S)]]  # those whose image is here
         rows = np.repeat(np.arange(len(S)), counts)
-        theirs = S[rows, texts]
         best = np.full(len(S), -np.inf, dtype=np.float32)
         with np.errstate(invalid="ignore"):
-            np.maximum.at(best, rows, self.own[texts])  # NaN stays
+            np.maximum.at(best, rows, own[texts])  # NaN stays
         limit = best - np.float32(ROUNDING)
-        below_own = np.bincount(rows, weights=theirs < limit[rows], minlength=len(S)).astype(np.int64)
+        below_own = np.bincount(rows, weights=S[rows, texts] < limit[rows], minlength=len(S)).astype(np.int64)
         below = np.array([np.count_nonzero(row) for row in np.less(S, limit[:, None])], dtype=np.int64)
-        rank = (self.n - below) - (counts - below_own)  # of the wrong ones, those not below
-        self.rank_i[s : s + len(S)] = np.where(np.isfinite(best), rank, MISS)
-        less = np.less(S, self.limit[None, :])
+        rank = (n - below) - (counts - below_own)  # of the wrong ones, those not below
+        rank_i[s : s + len(S)] = np.where(np.isfinite(best), rank, MISS)
+        less = np.less(S, own_limit[None, :])
         less[rows, texts] = False  # the right one is not among the wrong
         for k in range(0, len(S), 255):  # as many ones as a byte holds
-            self.below += np.add.reduce(less[k : k + 255].view(np.uint8), axis=0, dtype=np.uint8)
-
-    def recall(self) -> Recall:
-        """Of all rows."""
-        rank_t = np.where(np.isfinite(self.own), self.m - 1 - self.below, MISS)
-        rank_i = self.rank_i[np.diff(self.start) > 0]
-        return Recall(*(100.0 * float((rank < k).mean()) for rank in (rank_i, rank_t) for k in KS))
+            images_below += np.add.reduce(less[k : k + 255].view(np.uint8), axis=0, dtype=np.uint8)
+        s += len(S)
+    rank_t = np.where(np.isfinite(own), m - 1 - images_below, MISS)
+    rank_i = rank_i[np.diff(start) > 0]
+    return Recall(*(100.0 * float((rank < k).mean()) for rank in (rank_i, rank_t) for k in KS))
 
 
 @torch.inference_mode()
 def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
     """R@1, 5, 10 of M images and N captions, by counting the less similar ones; one product, no sort, bounded memory.
 
-    - ``z_image`` (M, E) float32: unit vectors of the distinct images
-    - ``z_text`` (N, E) float32: unit vectors of the captions
+    - ``z_image`` (M, E), ``z_text`` (N, E) float32: unit vectors of the distinct images, and of the captions
     - ``image_index`` (N,) int64: image of each caption
     - ``block``: images at a time
 
     Raises DataError: without any pair, or if ``image_index`` names no row of ``z_image``.
     """
+    owner = _owner(image_index, len(z_image))
     zi, zt = torch.from_numpy(np.ascontiguousarray(z_image)), torch.from_numpy(np.ascontiguousarray(z_text))
-    ranks = _Ranks(len(zi), image_index, np.zeros(len(zt), dtype=np.float32))
-    owner = torch.from_numpy(ranks.owner)
-    own = torch.cat([(t * zi[o]).sum(1) for t, o in zip(zt.split(1024), owner.split(1024), strict=True)])
-    ranks = _Ranks(len(zi), image_index, own.numpy())
-    for s in range(0, len(zi), block):
-        ranks.add(s, (zi[s : s + block] @ zt.T).numpy())
-    return ranks.recall()
+    parts = zip(zt.split(1024), torch.from_numpy(owner).split(1024), strict=True)
+    own = torch.cat([(t * zi[o]).sum(1) for t, o in parts])
+    return _recall(len(zi), owner, own.numpy(), ((z @ zt.T).numpy() for z in zi.split(block)))
 
 
 def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
-    """R@1, 5, 10 of M images and N captions out of their similarities.
-
-    - ``S`` (M, N) float32: similarities
-    - ``image_index`` (N,) int64: image of each caption
-    - ``block``: images at a time
-
-    Raises DataError: without any pair, or if ``image_index`` names no row of ``S``.
-    """
-    owner = np.asarray(image_index, dtype=np.int64)
-    _Ranks(len(S), owner, np.zeros(len(owner)))  # checks the index
-    ranks = _Ranks(len(S), owner, S[owner, np.arange(len(owner))])
-    for s in range(0, len(S), block):
-        ranks.add(s, np.asarray(S[s : s + block], dtype=np.float32))
-    return ranks.recall()
+    """As :func:`recall`, of similarities ``S`` (M, N) that are there."""
+    owner = _owner(image_index, len(S))
+    own = np.asarray(S[owner, np.arange(len(owner))], dtype=np.float32)
+    blocks = (np.asarray(S[s : s + block], dtype=np.float32) for s in range(0, len(S), block))
+    return _recall(len(S), owner, own, blocks)
 
 
 def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, folds: int = 5) -> Recall:
-    """Mean recall over ``folds`` runs of neighbouring images, as equal as can be, each with the captions of its images.
+    """Mean recall over ``folds`` runs of neighbouring images, as equal as can be, each with its captions (MS-COCO 1K:
+    5,000 images in 5).
 
-    MS-COCO 1K: the 5,000 test images in 5 folds. The others as for :func:`recall`; the captions of an image may stand
-    anywhere. Raises DataError: more folds than images, or fewer than one; or a fold without a caption.
+    Raises DataError: more folds than images, or fewer than one; or a fold without a caption.
     """
     if not 1 <= folds <= len(z_image):
         raise DataError(f"{len(z_image)} images make 1 to {len(z_image)} folds, asked for {folds}")
@@ -163,13 +147,8 @@ def recall_folds(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarra
 
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
-    """Detection of mismatched pairs by low correspondence.
-
-    - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are left out
-    - ``mismatched`` (N,) bool: the truth
-    - ``threshold``: pairs below it are flagged
-
-    Returns Detection: AUROC and AP are NaN when all pairs are alike in truth.
+    """Detection of mismatched pairs by low correspondence, both (N,); NaN (quarantined) pairs are left out, pairs below
+    the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular
+from cleanpairs.data.arrays import write_tensors
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.tensors import write_tensors
 
 
 @dataclass(frozen=True)

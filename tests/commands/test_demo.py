@@ -22,22 +22,22 @@ def test_the_demo_finds_cleans_and_leaves_what_it_says(tmp_path: Path, monkeypat
     monkeypatch.setitem(defaults, "epochs", defaults["label_epochs"] + 1)
     said: list[str] = []
     result = run_demo(tmp_path / "demo", say=said.append)
-    assert result.found.auroc > 0.85 and result.found.f1 > 0.68
-    assert result.wrong_out <= result.wrong_kept + 0.02 < result.corrupted / result.pairs / 2, (
+    assert result["auroc"] > 0.85 and result["f1"] > 0.68
+    assert result["wrong_out"] <= result["wrong_kept"] + 0.02 < result["corrupted"] / result["pairs"] / 2, (
         "never dirtier by repairs"
     )
     ledger = pq.read_table(tmp_path / "demo" / "ledger.parquet")
-    assert ledger["pair_id"].to_pylist() == list(range(result.pairs))
+    assert ledger["pair_id"].to_pylist() == list(range(result["pairs"]))
     cleaned = load_pairs(tmp_path / "demo" / "cleaned.parquet")
-    assert len(cleaned) == result.summary.rows == result.summary.kept + result.repaired
-    before = result.corrupted / result.pairs
+    assert len(cleaned) == sum(a not in ("drop", "quarantine") for a in ledger["action"].to_pylist())
+    before = result["corrupted"] / result["pairs"]
     assert cleaned.true_mismatch is not None
     kept = (
         np.array(pq.read_table(tmp_path / "demo" / "cleaned.parquet", columns=["action"])["action"].to_pylist())
         == "keep"
     )
     assert cleaned.true_mismatch[kept].mean() < before / 2, "what is kept is cleaner than what came in"
-    assert json.loads((tmp_path / "demo" / "result.json").read_text())["auroc"] == result.found.auroc
+    assert json.loads((tmp_path / "demo" / "result.json").read_text())["auroc"] == result["auroc"]
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "") and page.count("<script") == 1
     assert any("rSum" in line for line in said) and any("report.html" in line for line in said)

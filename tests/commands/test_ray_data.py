@@ -83,16 +83,9 @@ def test_batches_of_any_size_have_the_scores_of_score_bit_for_bit(made: tuple[Pa
     assert scorer(table.slice(0, 0)).schema.names == [*table.schema.names, *COLUMNS]
 
 
-def test_a_dict_of_arrays_is_as_a_table(made: tuple[Path, Path, pa.Table]) -> None:
-    run, data, want = made
-    table = pq.read_table(data)
-    batch: dict[str, Any] = {name: table[name].to_numpy() for name in ("uid", "text")}
-    batch |= {name: np.stack(table[name].to_numpy()) for name in ("image_features", "text_features")}
-    found = ScorePairs(run)(batch)
-    assert found["uid"] is batch["uid"] and list(found) == [*batch, *COLUMNS]
-    np.testing.assert_array_equal(found["correspondence"], want["correspondence"].to_numpy())
-    assert found["reason"].tolist() == want["reason"].to_pylist()
-    assert found["is_mismatch"].tolist() == [bool(v) for v in want["is_mismatch"].to_pylist()]
+def test_what_is_no_table_is_refused(made: tuple[Path, Path, pa.Table]) -> None:
+    with pytest.raises(DataError, match='batch_format="pyarrow"'):
+        ScorePairs(made[0])({"text": np.array(["a"])})
 
 
 def test_what_cannot_be_scored_says_so(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from cleanpairs import ClipScore, InfoNCE, load_pairs
 from cleanpairs.commands import score as streaming_module
-from cleanpairs.commands.score import PARTS, score_stream
+from cleanpairs.commands.score import PARTS, ScoreResult
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import open_source
 from cleanpairs.data.parquet import ParquetReader
@@ -23,6 +23,13 @@ from cleanpairs.data.parquet import ParquetReader
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
+
+
+def score_stream(model: Any, data: Path, out: Path, **how: Any) -> ScoreResult:
+    """By the model, or by the directory of a saved one."""
+    if not isinstance(model, Path):
+        model = model.save_pretrained(out.parent / f"saved-{id(model)}", overwrite=True)
+    return streaming_module.score_stream(model, data, out, **how)
 
 
 def write(path: Path, n: int, *, lists: bool = False, bad: tuple[int, ...] = (), dim: int = 6) -> Path:
@@ -226,7 +233,7 @@ def clip_score_on_both(tmp_path: Path) -> ClipScore:
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
 def test_vectors_of_both_sides_stream(made: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming_module, "ROWS", 7)
-    monkeypatch.setattr(streaming_module, "_score_at_once", lambda *_: pytest.fail("it was loaded whole"))
+    monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
     model = made(tmp_path)
     for n in (0, 1, 2, 40):
         bad = (3, 11, 20) if n == 40 else ()
@@ -270,7 +277,7 @@ def test_an_embedding_folder_streams(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pq.write_table(note, tmp_path / "folder" / "metadata" / f"metadata_{part}.parquet", row_group_size=8)
     want = model.score_pairs(load_pairs(tmp_path / "folder"))
     monkeypatch.setattr(streaming_module, "PARTITION", 11)
-    monkeypatch.setattr(streaming_module, "_score_at_once", lambda *_: pytest.fail("it was loaded whole"))
+    monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
     told: list[tuple[int, int]] = []
     score_stream(model, tmp_path / "folder", tmp_path / "s.parquet", progress=lambda *rows: told.append(rows))
     scores = pq.read_table(tmp_path / "s.parquet")

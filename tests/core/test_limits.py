@@ -17,6 +17,7 @@ from cleanpairs import load_pairs
 from cleanpairs.cli import main
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.limits import LIMITS, limit, parse_bytes
+from cleanpairs.core.regular import reading
 from cleanpairs.data import read_image
 from cleanpairs.data.decoding import Decoder, Preparation
 from cleanpairs.features import image_matrix
@@ -88,7 +89,7 @@ def test_limits_set_rows_aside_in_every_process(workers: str, tmp_path: Path, mo
     monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", workers)
     pairs = load_pairs(tmp_path / "d.parquet")
     assert pairs.reasons == {2: "the caption is longer than 80 bytes"}
-    failures = image_matrix(pairs, "cnn", image_size=8, cache=False).failures
+    failures = image_matrix(pairs, "cnn", image_size=8).failures
     assert failures == {1: "the image has 40x40 pixels, more than 100"}
 
 
@@ -172,15 +173,10 @@ def test_a_lack_of_memory_is_code_6(
     assert "--memory-cap (CLEANPAIRS_MEMORY), which is 3GB" in said
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_a_lack_of_memory_while_reading_is_no_fault_of_the_data(suffix: str, tmp_path: Path) -> None:
-    from cleanpairs.data import parquet_io
-    from cleanpairs.data.formats import arrow_io
-
-    named = {"parquet": parquet_io._named, "arrow": arrow_io._named}[suffix]
-    with pytest.raises(MemoryError), named(str(tmp_path / f"whole.{suffix}")):
+def test_a_lack_of_memory_while_reading_is_no_fault_of_the_data() -> None:
+    with pytest.raises(MemoryError), reading("whole.parquet", "read", pa.ArrowException):
         raise pa.lib.ArrowMemoryError("realloc of size 2097152 failed")
-    with pytest.raises(DataError, match="damaged"), named(str(tmp_path / f"damaged.{suffix}")):
+    with pytest.raises(DataError, match="damaged"), reading("damaged.parquet", "read", pa.ArrowException):
         raise pa.ArrowInvalid("not what it says")
 
 

@@ -72,7 +72,7 @@ def test_pairs_without_captions() -> None:
     assert not pairs.has_captions and pairs.keys[7] == "k7"
     assert pairs.reasons == {5: "its text vector is not finite"}
     assert pairs.text_group[2] == pairs.text_group[3] and len(np.unique(pairs.text_group)) == N - 1
-    np.testing.assert_array_equal(pairs.take(np.array([9, 4])).text_vectors, text[[9, 4]])
+    np.testing.assert_array_equal(pairs.select(np.array([9, 4])).text_vectors, text[[9, 4]])
     with pytest.raises(DataError, match="image_vectors"):
         Pairs.from_arrays(text_vectors=text)
     with pytest.raises(DataError, match="vectors of both sides"):

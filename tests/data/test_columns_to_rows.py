@@ -76,10 +76,10 @@ def test_vectors_that_are_not_finite_become_zero_in_every_precision(kind: Any) -
     column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 3)
     made = np.dtype(np.float16 if kind is np.float16 else np.float32)
     for array in (column, column.slice(1), column.slice(0, 0)):
-        found = vectors_of(array, (1, 3, made))
+        found, faults = vectors_of(array, (1, 3, made))
         want = np.where(np.isfinite(values).all(1)[:, None], values, 0)[4 - len(array) if len(array) < 4 else 0 :]
-        np.testing.assert_array_equal(found.array[:, 0], want[: len(array)].astype(made))
-        assert found.array.dtype == made and len(found.faults) == (2 if len(array) else 0)
+        np.testing.assert_array_equal(found[:, 0], want[: len(array)].astype(made))
+        assert found.dtype == made and len(faults) == (2 if len(array) else 0)
     before = column.to_pylist()
     vectors_of(column, (1, 3, made))
     np.testing.assert_equal(column.to_pylist(), before)  # the column itself is not written

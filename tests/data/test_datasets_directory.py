@@ -18,7 +18,7 @@ from PIL import Image
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-from cleanpairs.data.formats.datasets_directory import _cached_files
+from cleanpairs.data.formats.datasets_directory import cached_files
 
 
 @pytest.fixture(autouse=True)
@@ -110,10 +110,10 @@ def test_few_rows(tmp_path: Path, n: int) -> None:
 def test_one_arrow_file_of_a_cache(tmp_path: Path) -> None:
     dataset(3).to_parquet(tmp_path / "in.parquet")
     cached = datasets.Dataset.from_parquet(str(tmp_path / "in.parquet"), cache_dir=str(tmp_path / "cache"))
-    (path,) = _cached_files(cached, "hf://owner/name")
+    (path,) = cached_files(cached, "hf://owner/name")
     assert load_pairs(path).captions == ["caption 0", "caption 1", "caption 2"]
     with pytest.raises(DataError, match="save_to_disk"):
-        _cached_files(cached.select([2, 0]), "hf://owner/name")
+        cached_files(cached.select([2, 0]), "hf://owner/name")
 
 
 def test_a_stream_cut_short_is_noticed(tmp_path: Path) -> None:

@@ -13,9 +13,14 @@ from PIL import Image
 from cleanpairs import CRCL, ClipScore
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import Pairs
-from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters, filter_reasons, filtered
+from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters, filter_reasons
 
 WORDS = "cat dog horse boat tree".split()
+
+
+def filtered(pairs: Pairs, drop: str = "all") -> dict[str, np.ndarray]:
+    """Name -> the pairs that each of the filters finds."""
+    return {name: FILTERS[name].find(pairs, setting) for name, setting in chosen_filters(drop).items()}
 
 
 @pytest.mark.parametrize(

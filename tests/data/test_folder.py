@@ -214,14 +214,10 @@ def test_few_rows(folder: Path, n: int, ending: str) -> None:
     assert len(pairs) == len(pairs.images) == n and sum(map(len, iter_tables(pairs.source))) == n
 
 
-def test_a_number_that_fits_no_column_names_its_lines(folder: Path) -> None:
-    lines = [{"image": f"{i}.png", "caption": "c", "n": i + 0.5} for i in range(1000)] + [
-        {"image": "0.png", "caption": "c", "n": 2**60 + 1}
-    ]
+def test_numbers_that_do_not_go_together_are_text(folder: Path) -> None:
+    lines = [{"image": "0.png", "caption": "c", "n": n} for n in (0.5, 2**60 + 1)]
     (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    pairs = load_pairs(folder, limit=1001)
-    with pytest.raises(DataError, match=r"in\.jsonl, lines \d+ to 1001: column 'n' cannot be read as double"):
-        table_of(pairs)
+    assert table_of(load_pairs(folder))["n"].to_pylist() == ["0.5", str(2**60 + 1)]
 
 
 def test_vectors_in_json_lines(folder: Path) -> None:

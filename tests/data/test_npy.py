@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.npy import read_npy
+from cleanpairs.data.arrays import read_npy
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])

@@ -189,12 +189,11 @@ def given() -> Pairs:
     )
 
 
-@pytest.mark.parametrize("way", ["select", "take"])
-def test_what_the_input_knows_of_the_captions_goes_with_them(way: str) -> None:
-    pairs = getattr(given(), way)(np.array([4, 2]))
+def test_what_the_input_knows_of_the_captions_goes_with_them() -> None:
+    pairs = given().select(np.array([4, 2]))
     np.testing.assert_array_equal(pairs.precomputed_scores["similarity"], np.array([0.5, np.nan], np.float32))
     np.testing.assert_array_equal(pairs.text_vectors, [[8, 9], [4, 5]])
-    none = getattr(given(), way)(np.array([], np.int64))
+    none = given().select(np.array([], np.int64))
     assert none.precomputed_scores["similarity"].shape == (0,)
     assert none.text_vectors is not None and none.text_vectors.shape == (0, 2)
 
@@ -220,11 +219,11 @@ def test_taking_pairs() -> None:
     features = np.arange(8, dtype=np.float32).reshape(4, 2)
     pairs = Pairs.from_arrays([f"c{i}" for i in range(20)], features=features, image_index=np.repeat(np.arange(4), 5))
     pairs.reasons[3] = "broken"
-    some = pairs.take(np.array([9, 3, 12]))
+    some = pairs.select(np.array([9, 3, 12]))
     assert some.captions == ["c9", "c3", "c12"]
     assert some.image_index.tolist() == [1, 0, 2] and some.reasons == {1: "broken"} and some.row.tolist() == [9, 3, 12]
-    assert some.source.fingerprint != pairs.take(np.array([9, 3])).source.fingerprint
-    assert len(pairs.take(np.zeros(0, np.int64))) == 0
+    assert some.source.fingerprint != pairs.select(np.array([9, 3])).source.fingerprint
+    assert len(pairs.select(np.zeros(0, np.int64))) == 0
     for row in (-1, 20):
-        with pytest.raises(Exception, match=r"0 \.\. 19"):
-            pairs.take(np.array([row]))
+        with pytest.raises(Exception, match="0 to 19"):
+            pairs.select(np.array([row]))

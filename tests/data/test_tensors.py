@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from cleanpairs.core.errors import OutputError
 from cleanpairs.data import staged_file
-from cleanpairs.data.tensors import write_tensors
+from cleanpairs.data.arrays import write_tensors
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.tensor])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, ResourceError
 from cleanpairs.engine import Partition, make_engine, plan_partitions, remove_job, run_partitions
-from cleanpairs.engine.job import LOCK, MANIFEST
+from cleanpairs.engine.job import MANIFEST
 from cleanpairs.engine.work import share_of_threads
 
 
@@ -148,12 +149,13 @@ def test_a_folder_with_something_else_in_it_keeps_that(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_do_the_same_job(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    lock = os.open(tmp_path / "job" / LOCK, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(OutputExistsError, match="running"):
-        run_partitions(Squares(), PARTITIONS, tmp_path / "job", job="a", engine=LOCAL)
-    os.close(lock)
+    code = "import sys\nfrom cleanpairs.data.locks import hold\nwith hold(sys.argv[1:]):\n print(flush=True); input()"
+    argv = [sys.executable, "-c", code, str(tmp_path / "job")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "\n"
+        with pytest.raises(OutputExistsError, match=f"job is being written by process {other.pid}"):
+            run_partitions(Squares(), PARTITIONS, tmp_path / "job", job="a", engine=LOCAL)
+        other.communicate("\n")
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.tensors import write_tensors
+from cleanpairs.data.arrays import write_tensors
 from cleanpairs.trainer.checkpoints import Checkpoint, Position
 
 HEAD: dict[str, Any] = {

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data.arrays import read_vectors
 from cleanpairs.data.images import ImageSource
-from cleanpairs.data.npy import read_npy
 from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
 from cleanpairs.data.source import Source
@@ -26,7 +26,6 @@ from cleanpairs.ops.scratch import release
 
 VECTORS = ("image_features", "text_features")
 _NUMBER = re.compile(r"(\d+)$")
-_FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
 
 
 class ClipRetrievalReader(ParquetReader):
@@ -45,9 +44,9 @@ class ClipRetrievalReader(ParquetReader):
         images, notes = _parts(folder, "img_emb", ".npy"), _parts(folder, "metadata", ".parquet")
         texts = _parts(folder, "text_emb", ".npy") if (folder / "text_emb").is_dir() else []
         rows = count_rows(notes)
-        _check(images, [len(vectors_in(p)) for p in images], notes, rows)
+        _check(images, [len(read_vectors(p)) for p in images], notes, rows)
         if texts:
-            _check(texts, [len(vectors_in(p)) for p in texts], notes, rows)
+            _check(texts, [len(read_vectors(p)) for p in texts], notes, rows)
         schema = self._schema(images, texts, notes)
         source = self.described(data, [*images, *texts, *notes], schema, sum(rows), request)
         if source.explicit_lists and texts:
@@ -64,7 +63,7 @@ class ClipRetrievalReader(ParquetReader):
         for name, parts in zip(VECTORS, (images, texts), strict=True):
             if not parts:
                 continue
-            kinds = {(*vectors_in(p).shape[1:], vectors_in(p).dtype.newbyteorder("=")) for p in parts}
+            kinds = {(*read_vectors(p).shape[1:], read_vectors(p).dtype.newbyteorder("=")) for p in parts}
             if len(kinds) > 1:
                 found = ", ".join(sorted(map(str, kinds)))
                 raise DataError(f"the parts of {Path(parts[0]).parent} differ: {found}")
@@ -82,7 +81,7 @@ class ClipRetrievalReader(ParquetReader):
         schema = self.schema(source)
         names = schema.names if columns is None else list(columns)
         chosen = pa.schema([schema.field(n) for n in names], schema.metadata)
-        arrays = {name: [vectors_in(p) for p in parts] for name, parts in zip(VECTORS, sides, strict=True)}
+        arrays = {name: [read_vectors(p) for p in parts] for name, parts in zip(VECTORS, sides, strict=True)}
         for path, batch in iter_batches(notes, [n for n in names if n not in VECTORS], batch_rows, rows, first):
             values = {name: batch.column(name) for name in batch.schema.names}
             for name in set(VECTORS) & set(names):
@@ -111,9 +110,13 @@ class ClipRetrievalReader(ParquetReader):
         """Vectors that lie in one part."""
         images, texts, _ = self._files(source)
         parts = [*images, *texts]
-        if len(images) > 1 or len(texts) > 1 or any(vectors_in(p).dtype not in (np.float16, np.float32) for p in parts):
+        if (
+            len(images) > 1
+            or len(texts) > 1
+            or any(read_vectors(p).dtype not in (np.float16, np.float32) for p in parts)
+        ):
             return []
-        array, *side = (vectors_in(p)[: source.n_rows] for p in parts)
+        array, *side = (read_vectors(p)[: source.n_rows] for p in parts)
         return [array[:, None, :], *side]
 
 
@@ -129,14 +132,6 @@ def by_number(path: Path) -> tuple[int, str]:
     """What files are sorted by: the number at the end of the name, then the name."""
     match = _NUMBER.search(path.stem)
     return (int(match[1]) if match else -1, path.name)
-
-
-def vectors_in(path: str) -> np.ndarray:
-    """(n, D), memory-mapped."""
-    array = read_npy(path)
-    if array.ndim != 2 or array.dtype not in _FLOATS or not array.shape[1]:
-        raise DataError(f"{path} must hold floats of 16, 32 or 64 bits, (n, D); found {array.dtype} {array.shape}")
-    return array
 
 
 def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, ite
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
+from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
 
 HUB = "hf://"
 _HUB_NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
@@ -77,13 +77,12 @@ class DatasetsReader(TableReader):
 
         def read(rows: Sequence[int]) -> list[bytes | None]:
             found: dict[int, bytes | None] = {}
-            starts = np.concatenate([[0], np.cumsum(counts)])
             for number, local in rows_by_file(counts, np.unique(np.asarray(rows, np.int64))).items():
-                path, at = source.paths[number], 0
+                path, at, first = source.paths[number], 0, sum(counts[:number])
                 for batch in iter_arrow(path, [column], 1024):
                     for i in local[(local >= at) & (local < at + len(batch))].tolist():
                         cell = image_cells(batch.column(0).slice(i - at, 1))[0]
-                        found[int(starts[number]) + i] = encoded_bytes(cell, path, source.image_root)
+                        found[first + i] = encoded_bytes(cell, path, source.image_root)
                     at += len(batch)
                     if at > local[-1]:
                         break
@@ -120,7 +119,7 @@ def _files(folder: Path, split: str | None) -> list[str]:
         known = note.get("splits") if isinstance(note, dict) else None
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known) or not known:
             raise DataError(f"{folder / 'dataset_dict.json'} names no splits; save the dataset again")
-        folder = resolve_path(_chosen(split, known, str(folder)), folder)
+        folder = resolve_path(chosen_split(split, known, str(folder)), folder)
     elif split is not None:
         raise DataError(f"{folder} has no splits: it is one dataset; leave --split (split) out")
     note = _json(folder / "state.json")
@@ -135,13 +134,6 @@ def _files(folder: Path, split: str | None) -> list[str]:
     if missing:
         raise DataError(f"{missing[0]} is missing: the copy of {folder} is not whole")
     return paths
-
-
-def _chosen(split: str | None, known: Sequence[str], where: str) -> str:
-    name = split or ("train" if "train" in known or len(known) > 1 else known[0])
-    if name not in known:
-        raise DataError(f"{where} has no split {name!r} (splits: {', '.join(known)}); name one with --split")
-    return name
 
 
 def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
@@ -164,11 +156,11 @@ def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
             f"--local-dir DIR`) and give its Parquet files ('DIR/data/train-*.parquet'), or what save_to_disk leaves"
         ) from error
     if isinstance(loaded, dict):
-        loaded = loaded[_chosen(split, list(loaded), data)]
-    return _cached_files(loaded, data), HF_HUB_CACHE
+        loaded = loaded[chosen_split(split, list(loaded), data)]
+    return cached_files(loaded, data), HF_HUB_CACHE
 
 
-def _cached_files(loaded: Any, data: str) -> list[str]:
+def cached_files(loaded: Any, data: str) -> list[str]:
     """The Arrow files behind a dataset of `datasets`."""
     paths = [str(Path(file["filename"]).absolute()) for file in loaded.cache_files]
     if not paths or loaded._indices is not None:

@@ -41,10 +41,8 @@ def _choices(inside: str) -> list[str]:
 
 
 def expand_files(data: str, ending: str) -> list[str]:
-    """The files that ``data`` means, absolute: itself, those of a directory or a glob, sorted, or of braces in order.
-
-    ``ending``: of the files wanted in a directory, like ".tar".
-    Raises DataError: there is none, or one that braces name is missing.
+    """The files that ``data`` means, absolute: itself, those of a directory with ``ending`` or of a glob, sorted, or of
+    braces in order. Raises DataError: there is none, or one that braces name is missing.
     """
     path = Path(data)
     if path.is_dir():

@@ -11,25 +11,24 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular, read_bytes
+from cleanpairs.core.regular import cached_by_file, read_bytes
 from cleanpairs.data.atomic import write_whole
-from cleanpairs.data.formats.record_table import JSON_ENDINGS, column, iter_records, table_of
-from cleanpairs.data.formats.records import IMAGES, Record, undecodable
-from cleanpairs.data.formats.stored import IMAGE_TYPE, record_batch, with_images
-from cleanpairs.data.images import ImageSource, StoredImages, encoded_bytes, resolve_path
-from cleanpairs.data.source import Source, cache_folder, fingerprint_files, fingerprint_of, settings_text
-from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
+from cleanpairs.data.columns import find_columns, is_score
+from cleanpairs.data.formats.records import IMAGES, begins_with, csv_header, iter_csv, iter_json, undecodable
+from cleanpairs.data.formats.stored import Listing, ListingReader, find_root
+from cleanpairs.data.source import Source, cache_folder, fingerprint_of
+from cleanpairs.data.table_reader import ReadRequest
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
+JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 FIRST = ("metadata.csv", "metadata.jsonl", "captions.txt")
-SUBFOLDERS = ("", "images", "Images", "image", "img", "imgs")
-LOOK_AT = 100  # images of which one at least must be there
+_TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
 def captioned_images(folder: Path) -> Iterator[Path]:
@@ -63,7 +62,7 @@ def annotation_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("[!.]*") if p.suffix in ENDINGS and p.is_file())
 
 
-class FolderReader(TableReader):
+class FolderReader(ListingReader):
     """Reads a file of records, and the images that it names; ``image`` holds their bytes."""
 
     kind = "folder"
@@ -75,7 +74,9 @@ class FolderReader(TableReader):
         if path.is_dir():
             found = len(annotation_files(path))
             return (found == 1 or (not found and any(captioned_images(path)))) and not any(path.glob("[!.]*.parquet"))
-        return path.is_file() and (path.suffix in ENDINGS or path.name in FIRST or _is_list(path))
+        return path.is_file() and (
+            path.suffix in ENDINGS or path.name in FIRST or (path.suffix in JSON_ENDINGS and begins_with(path, b"["))
+        )
 
     def open(self, data: str, request: ReadRequest) -> Source:
         """The file, its columns, and the folder of the images."""
@@ -87,100 +88,71 @@ class FolderReader(TableReader):
             request = replace(request, image_root=request.image_root or str(path))
             path, encoding = _listed(path, encoding), None
         path = annotation_files(path)[0] if path.is_dir() else path
-        schema, n_rows = table_of(str(path), encoding)
+        table = _records(str(path), encoding).table
+        name = find_columns(table.schema, request.columns, str(path)).get("image")
+        if name is not None and pa.types.is_string(table.schema.field(name).type):
+            request = replace(request, image_root=find_root(table[name], path, request.image_root))
         options = {} if encoding is None else {"encoding": encoding}
-        source = self.described(str(path), [str(path)], schema, n_rows, request, options)
-        name = source.columns.get("image")
-        if name is not None and pa.types.is_string(schema.field(name).type):
-            first = [_path(r, name) for r in islice(iter_records(str(path), encoding), LOOK_AT)]
-            root = find_root([p for p in first if p], path, request.image_root)
-            source = replace(source, image_root=str(root))
-            source = replace(source, fingerprint=fingerprint_files(source.paths, settings_text(source)))
+        source = self.described(str(path), [str(path)], table.schema, len(table), request, options)
         return replace(source, original=original)
 
-    def schema(self, source: Source) -> pa.Schema:
-        """The columns of the file; that of the images holds their bytes."""
-        schema, _ = table_of(source.paths[0], source.options.get("encoding"))
-        name = source.columns.get("image")
-        if name is None or not pa.types.is_string(schema.field(name).type):
-            return schema
-        return schema.set(schema.get_field_index(name), pa.field(name, IMAGE_TYPE))
-
-    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
-        """See :class:`TableReader`."""
-        path, schema = source.paths[0], self.schema(source)
-        wanted = schema.names if columns is None else list(columns)
-        name = source.columns.get("image")
-        paths_only = name is not None and name in wanted and schema.field(name).type == IMAGE_TYPE
-        root = Path(source.image_root or Path(path).parent)
-
-        images = with_images(
-            _records(source), lambda r: _path(r, str(name)), root if paths_only else None, batch_rows, lambda r: r.fault
-        )
-        for records, contents, faults in images:
-            values = {
-                n: column(n, schema.field(n).type, records, path) for n in wanted if not (paths_only and n == name)
-            }
-            if paths_only:
-                values[str(name)] = contents
-            yield Rows(path, record_batch(schema, values, columns), faults)
-
-    def encoded(self, source: Source) -> ImageSource | None:
-        """The image files."""
-        name = source.columns.get("image")
-        if name is None:
-            return None
-        root = str(source.image_root or Path(source.paths[0]).parent)
-        cells = [record.values.get(name) for record in _records(source)]
-        return StoredImages(len(cells), lambda rows: [encoded_bytes(cells[i] or None, "", root) for i in rows])
+    def listing(self, source: Source) -> Listing:
+        """The records of the file."""
+        return _records(source.paths[0], source.options.get("encoding"))
 
 
-def _records(source: Source) -> Iterator[Record]:
-    return islice(iter_records(source.paths[0], source.options.get("encoding")), source.n_rows)
-
-
-def _path(record: Record, name: str) -> str | None:
-    value = record.values.get(name)
-    return value if isinstance(value, str) else None
-
-
-def _is_list(path: Path) -> bool:
-    """Whether a ``.json`` file is a list."""
-    if path.suffix not in JSON_ENDINGS:
-        return False
-    with open_regular(path) as file:
-        return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-
-
-def find_root(paths: Sequence[str], file: Path, given: str | None, also: Sequence[Path] = ()) -> Path:
-    """The folder that image ``paths`` are relative to: the one given, the file's own, or one of the usual names in it.
-
-    ``also`` are more folders to look into, in this order, after those.
-
-    Raises DataError: None of the images is there: it is the wrong folder.
+@cached_by_file(4)
+def _records(path: str, encoding: str | None) -> Listing:
+    """The records of a file, by its ending: of CSV texts, but for given similarities and ``true_mismatch``; of JSON a
+    column whose values do not go together becomes their JSON, as text.
     """
-    if given is not None:
-        candidates = [Path(given).absolute()]
-    else:
-        candidates = [p for p in [*(file.parent / name for name in SUBFOLDERS), *also] if p.is_dir()]
-    if not paths:
-        return candidates[0]
-    for folder in candidates:
-        if any(_is_there(path, folder) for path in paths):
-            return folder
-    raise DataError(
-        f"none of the first {len(paths)} images that {file} names is in {candidates[0]} (the first: "
-        f"{paths[0][:200]!r}); "
-        + (
-            "they are URLs: download them by img2dataset"
-            if "://" in paths[0]
-            else "name their folder with --image-root"
-        )
-    )
+    is_json = path.endswith(JSON_ENDINGS)
+    columns: dict[str, list[Any]] = {} if is_json else {name: [] for name in csv_header(path, encoding)[0]}
+    faults: dict[int, str] = {}
+    lines: list[int] = []
+    for record in iter_json(path) if is_json else iter_csv(path, encoding):
+        if record.fault:
+            faults[len(lines)] = record.fault
+        for name in [n for n in record.values if n not in columns]:
+            columns[name] = [None] * len(lines)
+        for name, values in columns.items():
+            values.append(record.values.get(name))
+        lines.append(record.line)
+    if is_json:
+        return Listing(pa.table({name: _typed(values) for name, values in columns.items()}), faults)
+    kinds: dict[str, pa.DataType] = {}
+    for name, values in columns.items():
+        kinds[name] = pa.string()
+        if is_score(name, pa.float64()):
+            columns[name], kinds[name] = list(map(_number, values)), pa.float64()
+        elif name == "true_mismatch":
+            columns[name] = [_true(value, path, line) for value, line in zip(values, lines, strict=True)]
+            kinds[name] = pa.bool_()
+    return Listing(pa.table(columns, schema=pa.schema(list(kinds.items()))), faults)
 
 
-def _is_there(path: str, folder: Path) -> bool:
+def _typed(values: Sequence[Any]) -> pa.Array:
+    """Values of JSON as an Arrow column."""
     try:
-        return resolve_path(path, folder).is_file()
-    except (OSError, DataError):
-        return False
+        found = pa.array(values)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        found = None
+    if found is not None and not (pa.types.is_null(found.type) or found.type == pa.struct([])):
+        return found
+    texts = [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
+    return pa.array(texts, pa.string())
+
+
+def _true(value: str | None, path: str, line: int) -> bool | None:
+    if value is None or not value.strip():
+        return None
+    if value.strip().lower() not in _TRUTH:
+        raise DataError(f"{path}, line {line}: true_mismatch must be true or false, found {value[:50]!r}")
+    return _TRUTH[value.strip().lower()]
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return None

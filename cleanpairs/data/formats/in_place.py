@@ -7,7 +7,6 @@ that lies anywhere else is no such file: a stranger's data cannot make this mach
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from pathlib import Path
@@ -64,43 +63,10 @@ def bytes_of(path: str) -> int:
     return Path(path).stat().st_size if told is None else int(told["size"])
 
 
-class _File(io.RawIOBase):
-    """A remote file of which nothing is read ahead, with errors that are OSError whatever its file system raises."""
+def open_remote(path: str) -> Any:
+    """The file that a local one stands for, open, nothing read ahead; None where that is an ordinary file.
 
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return int(self.file.tell())
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self.file.seek(offset, whence))
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            found: bytes = self.file.read(size)
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:  # each of these file systems raises its own
-            raise OSError(f"{type(error).__name__}: {error}") from error
-        return found
-
-    def close(self) -> None:
-        if not self.closed:
-            self.file.close()
-        super().close()
-
-
-def open_remote(path: str) -> io.RawIOBase | None:
-    """The file that a local one stands for, open; None where that is an ordinary file.
-
-    Raises DataError: it has changed, or is gone; OSError: it cannot be reached.
+    Raises DataError: it has changed, or is gone; whatever its file system raises: it cannot be reached.
     """
     told = _told(path)
     if told is None:
@@ -112,10 +78,6 @@ def open_remote(path: str) -> io.RawIOBase | None:
         system.invalidate_cache(told["path"])
         if mark_of(system.info(told["path"])) != told["mark"]:
             raise DataError(f"{location(path)} has changed since it was opened: run the command again")
-        return _File(system.open(told["path"], "rb", cache_type="none"))
+        return system.open(told["path"], "rb", cache_type="none")
     except FileNotFoundError as error:
         raise DataError(f"{location(path)} is not there any more") from error
-    except (OSError, DataError):
-        raise
-    except Exception as error:
-        raise OSError(f"{type(error).__name__}: {error}") from error

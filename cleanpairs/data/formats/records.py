@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, TextIO
 
 from cleanpairs.core.errors import DataError
@@ -114,6 +115,12 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def begins_with(path: str | Path, mark: bytes) -> bool:
+    """Whether the value of a JSON file begins so."""
+    with open_regular(path) as file:
+        return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(mark)
 
 
 def iter_json(path: str) -> Iterator[Record]:

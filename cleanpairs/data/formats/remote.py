@@ -21,7 +21,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from cleanpairs.core.errors import ConfigError, DataError
@@ -109,7 +109,7 @@ def _update(target: Path, remote: _Remote) -> None:
     with staged_file(target, overwrite=True) as staged, open(staged, "wb") as out:
         try:
             remote.copy(out) if remote.instead is None else out.write(remote.instead)
-        except (OSError, http.client.HTTPException) as error:
+        except Exception as error:  # each of these file systems raises its own
             raise DataError(f"{remote.url} cannot be fetched: {error}") from error
     note.write_text(mark, encoding="utf-8")
 
@@ -148,13 +148,8 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
     mark = mark_of(about)
 
     def copy(out: BinaryIO) -> None:
-        try:
-            with system.open(path, "rb") as file:
-                shutil.copyfileobj(file, out, 1 << 20)
-        except OSError:
-            raise
-        except Exception as error:
-            raise OSError(str(error)) from error
+        with system.open(path, "rb") as file:
+            shutil.copyfileobj(file, out, 1 << 20)
 
     in_place = stand_in(url, path, about) if mark and path.endswith(".parquet") else None
     return _Remote(url_of(url, path), mark, copy, in_place)
@@ -196,41 +191,34 @@ def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.sock
         except OSError as error:
             failed = error
     if refused is not None:
-        raise _PrivateAddressError(f"{host} is at {refused}, a private address: these are never fetched from")
+        raise OSError(f"{host} is at {refused}, a private address: these are never fetched from")
     raise failed
 
 
-class _PrivateAddressError(OSError):
-    """The address is not one of the internet."""
+def _guarded(kind: Any) -> Any:
+    """Connections of this kind, to public addresses only."""
+
+    def connection(*args: Any, **kwargs: Any) -> Any:
+        made = kind(*args, **kwargs)
+        made._create_connection = _connect
+        return made
+
+    return connection
 
 
-class _HTTPConnection(http.client.HTTPConnection):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._create_connection = _connect
-
-
-class _HTTPSConnection(http.client.HTTPSConnection):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._create_connection = _connect
-
-
-class _HTTPHandler(urllib.request.HTTPHandler):
+class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(cast(Any, _HTTPConnection), req)
+        return self.do_open(_guarded(http.client.HTTPConnection), req)
 
-
-class _HTTPSHandler(urllib.request.HTTPSHandler):
     def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(cast(Any, _HTTPSConnection), req)
+        return self.do_open(_guarded(http.client.HTTPSConnection), req)
 
 
 def _http(url: str) -> list[_Remote]:
     """The file of an ``http(s)://`` URL. No proxy is used: it would be the one to connect."""
     opener = urllib.request.OpenerDirector()
     for handler in (
-        urllib.request.UnknownHandler, _HTTPHandler, _HTTPSHandler, urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.UnknownHandler, _PublicHandler, urllib.request.HTTPDefaultErrorHandler,
         urllib.request.HTTPRedirectHandler, urllib.request.HTTPErrorProcessor,
     ):  # fmt: skip
         opener.add_handler(handler())

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.images import cell_bytes
+from cleanpairs.data.images import ImageSource, StoredImages, cell_bytes, encoded_bytes, resolve_path
+from cleanpairs.data.source import Source
+from cleanpairs.data.table_reader import Rows, TableReader
 
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 BATCH_BYTES = 32 * 2**20
+SUBFOLDERS = ("", "images", "Images", "image", "img", "imgs")
+LOOK_AT = 100  # images of which one at least must be there
 
 T = TypeVar("T")
 
@@ -38,43 +44,6 @@ def image_array(contents: Sequence[bytes | None], paths: Sequence[str | None]) -
     return pa.StructArray.from_arrays([pa.array(contents, pa.binary()), names], fields=list(IMAGE_TYPE))
 
 
-def read_files(paths: Sequence[str | None], root: Path) -> tuple[list[bytes | None], dict[int, str]]:
-    """The files (n,) under ``root``, None where they cannot be read or lie elsewhere, and place -> why."""
-    contents: list[bytes | None] = []
-    faults: dict[int, str] = {}
-    for i, path in enumerate(paths):
-        try:
-            contents.append(cell_bytes(path or None, root))
-        except DataError as error:
-            contents.append(None)
-            faults[i] = str(error)
-    return contents, faults
-
-
-def with_images(
-    items: Iterable[T],
-    path_of: Callable[[T], str | None],
-    root: Path | None,
-    batch_rows: int,
-    fault_of: Callable[[T], str | None] = lambda item: None,
-) -> Iterator[tuple[list[T], pa.Array, dict[int, str]]]:
-    """Items in batches, with the image column of the files that they name, and place -> why there is none.
-
-    The files are read under ``root``; none is where that is None, nor that of an item with a fault of its own.
-    """
-
-    def read() -> Iterator[tuple[T, bytes | None, str | None]]:
-        for item in items:
-            fault = fault_of(item)
-            contents, faults = ([None], {}) if root is None or fault else read_files([path_of(item)], root)
-            yield item, contents[0], fault or faults.get(0)
-
-    for batch in bounded(read(), batch_rows, lambda each: len(each[1] or b"")):
-        some = [item for item, _, _ in batch]
-        images = image_array([content for _, content, _ in batch], [path_of(item) for item in some])
-        yield some, images, {i: why for i, (_, _, why) in enumerate(batch) if why}
-
-
 def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.RecordBatch:
     """A batch out of name -> values, with the types of ``schema``: its columns, or those ``wanted``."""
     names = schema.names if wanted is None else list(wanted)
@@ -83,3 +52,102 @@ def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence
         columns[f.name] if isinstance(columns[f.name], pa.Array) else pa.array(columns[f.name], f.type) for f in chosen
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=chosen)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Rows that are held, of which a column of text names image files; row -> why it is unusable."""
+
+    table: pa.Table
+    faults: Mapping[int, str] = field(default_factory=dict)
+
+
+class ListingReader(TableReader):
+    """Reads an input that is a :class:`Listing`, and the images that it names."""
+
+    @abstractmethod
+    def listing(self, source: Source) -> Listing:
+        """The rows, without their images."""
+
+    def schema(self, source: Source) -> pa.Schema:
+        """The columns of the listing; that of the images holds their bytes."""
+        schema = self.listing(source).table.schema
+        name = _named_images(schema, source)
+        return schema if name is None else schema.set(schema.get_field_index(name), pa.field(name, IMAGE_TYPE))
+
+    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """See :class:`TableReader`."""
+        listing, schema = self.listing(source), self.schema(source)
+        name = _named_images(listing.table.schema, source)
+        name = name if columns is None or name in columns else None
+        table = listing.table.slice(0, source.n_rows)
+        paths = [None] * len(table) if name is None else table[name].to_pylist()
+        root = Path(source.image_root or Path(source.paths[0]).parent)
+
+        def read() -> Iterator[tuple[bytes | None, str | None]]:
+            for row, path in enumerate(paths):
+                content, fault = None, listing.faults.get(row)
+                if name is not None and fault is None:
+                    try:
+                        content = cell_bytes(path or None, root)
+                    except DataError as error:
+                        fault = str(error)
+                yield content, fault
+
+        first = 0
+        for found in bounded(read(), batch_rows, lambda each: len(each[0] or b"")):
+            part = table.slice(first, len(found)).combine_chunks().to_batches()[0]
+            values = dict(zip(part.schema.names, part.columns, strict=True))
+            if name is not None:
+                values[name] = image_array([content for content, _ in found], paths[first : first + len(found)])
+            faults = {i: why for i, (_, why) in enumerate(found) if why}
+            yield Rows(source.paths[0], record_batch(schema, values, columns), faults)
+            first += len(found)
+
+    def encoded(self, source: Source) -> ImageSource | None:
+        """The image files."""
+        name = source.columns.get("image")
+        if name is None:
+            return None
+        root = str(source.image_root or Path(source.paths[0]).parent)
+        cells = self.listing(source).table[name].slice(0, source.n_rows).to_pylist()
+        return StoredImages(len(cells), lambda rows: [encoded_bytes(cells[i] or None, "", root) for i in rows])
+
+
+def _named_images(schema: pa.Schema, source: Source) -> str | None:
+    """The column that names image files."""
+    name = source.columns.get("image")
+    return name if name is not None and pa.types.is_string(schema.field(name).type) else None
+
+
+def find_root(paths: pa.ChunkedArray, file: Path, given: str | None, also: Sequence[Path] = ()) -> str:
+    """The folder that image ``paths`` are relative to: the one given, the file's own, or one of the usual names in it.
+
+    ``also`` are more folders to look into, in this order, after those.
+
+    Raises DataError: None of the first images is there: it is the wrong folder.
+    """
+    if given is not None:
+        candidates = [Path(given).absolute()]
+    else:
+        candidates = [p for p in [*(file.parent / name for name in SUBFOLDERS), *also] if p.is_dir()]
+    first = [path for path in paths.slice(0, LOOK_AT).to_pylist() if path]
+    if not first:
+        return str(candidates[0])
+    for folder in candidates:
+        if any(_is_there(path, folder) for path in first):
+            return str(folder)
+    remedy = "name their folder with --image-root"
+    if "://" in first[0]:
+        remedy = "they are URLs: download them by img2dataset"
+    raise DataError(
+        f"none of the first {len(first)} images that {file} names is in {candidates[0]} (the first: "
+        f"{first[0][:200]!r}); {remedy}"
+    )
+
+
+def _is_there(path: str, folder: Path) -> bool:
+    try:
+        return resolve_path(path, folder).is_file()
+    except (OSError, DataError):
+        return False

@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.formats.clip_retrieval import ClipRetrievalReader, by_number, vectors_in
+from cleanpairs.data.arrays import read_vectors
+from cleanpairs.data.formats.clip_retrieval import ClipRetrievalReader, by_number
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.parquet_io import count_rows
 from cleanpairs.data.precomp import lines_of
@@ -37,9 +38,9 @@ class VectorFilesReader(ClipRetrievalReader):
         columns = dict(request.columns)
         texts, captions = columns.pop("text_features", None), columns.pop("captions", None)
         sides = [_files(data), [] if texts is None else _files(texts)]
-        n = sum(len(vectors_in(p)) for p in sides[0])
+        n = sum(len(read_vectors(p)) for p in sides[0])
         notes = _table(captions, n)
-        rows = {data: n, texts: sum(len(vectors_in(p)) for p in sides[1]), captions: sum(count_rows(notes))}
+        rows = {data: n, texts: sum(len(read_vectors(p)) for p in sides[1]), captions: sum(count_rows(notes))}
         rows.pop(None, None)
         if len(set(rows.values())) > 1:
             found = ", ".join(f"{name} has {count:,}" for name, count in rows.items())

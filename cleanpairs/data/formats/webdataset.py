@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +29,7 @@ from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
 from cleanpairs.data.text import NOT_UTF8
-from cleanpairs.ops.columns import taken
+from cleanpairs.ops.columns import one_array, taken
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 TAR = (".tar", ".tar.gz", ".tgz")
@@ -72,12 +72,12 @@ class WebDatasetReader(TableReader):
         for tar in _tars(source):
             samples = read_index(tar)[:left]
             left -= len(samples)
-            beside = _Sidecar.of(tar, schema, wanted)
+            table, row = _sidecar_rows(tar)
+            more = [f for f in schema if f.name in wanted and f.name not in OWN]
             with open_regular(tar) as file:
-                size = _image_size if "image" in wanted else _no_size
-                for batch in bounded(iter(samples), batch_rows, size):
-                    values, faults = _columns(batch, file, tar, wanted, fields)
-                    beside.join(values, batch)
+                for batch in bounded(iter(samples), batch_rows, _image_size if "image" in wanted else lambda _: 0):
+                    values, faults = _columns(batch, file, wanted, fields)
+                    _join(values, more, table, pa.array([row.get(s.key) for s in batch], pa.int64()))
                     yield Rows(tar, record_batch(schema, values, columns), faults)
 
     def encoded(self, source: Source) -> ImageSource:
@@ -86,18 +86,12 @@ class WebDatasetReader(TableReader):
 
         def read(rows: Sequence[int]) -> list[bytes | None]:
             found: dict[int, bytes | None] = {}
-            file: BinaryIO | None = None
-            for row in sorted(set(rows)):
-                tar, place = places[row]
-                if file is None or file.name != tar:
-                    if file is not None:
-                        file.close()
-                    file = open_regular(tar)  # one tar after the other
-                member = None if place is None else place[1]
-                fits = member is not None and 0 < member.size <= whole("image_bytes")
-                found[row] = _bytes(file, tar, member) if fits and member is not None else None
-            if file is not None:
-                file.close()
+            for tar, some in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
+                with open_regular(tar) as file:
+                    for row in some:
+                        image = places[row][1]
+                        fits = image is not None and 0 < image[1].size <= whole("image_bytes")
+                        found[row] = _bytes(file, image[1]) if fits and image is not None else None
             return [found[row] for row in rows]
 
         return StoredImages(len(places), read)
@@ -132,7 +126,7 @@ def _json_fields(tars: Sequence[str], text: str | None) -> list[str]:
     for tar, sample in islice(samples, LOOK_AT):
         if "json" in sample.members:
             with open_regular(tar) as file:
-                for name in _record(file, tar, sample):
+                for name in _record(file, sample):
                     if name in ("url", text) or is_score(name, pa.float64()):
                         found[name] = None
             found.setdefault("url")
@@ -148,85 +142,73 @@ def _image_size(sample: Sample) -> int:
     return image[1].size if image is not None else 0
 
 
-def _no_size(sample: Sample) -> int:
-    return 0
-
-
-def _bytes(file: BinaryIO, tar: str, member: Member) -> bytes:
+def _bytes(file: BinaryIO, member: Member) -> bytes:
     file.seek(member.offset)
     data = file.read(member.size)
     if len(data) != member.size:
-        raise DataError(f"{tar} is cut short: {member.size} bytes at {member.offset} are not all there")
+        raise DataError(f"{file.name} is cut short: {member.size} bytes at {member.offset} are not all there")
     return data
 
 
-def _record(file: BinaryIO, tar: str, sample: Sample) -> dict[str, Any]:
-    """The fields of a sample's .json; none where it holds no object."""
+def _json(file: BinaryIO, sample: Sample) -> str | None:
     member = sample.members.get("json")
     if member is None or member.size > MAX_JSON_BYTES:
-        return {}
+        return None
+    return _bytes(file, member).decode("utf-8-sig", "replace")
+
+
+def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
+    """The fields of a sample's .json; none where it holds no object."""
     try:
-        record = json.loads(_bytes(file, tar, member))
+        record = json.loads(_json(file, sample) or "null")
     except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 
 
 def _columns(
-    samples: Sequence[Sample], file: BinaryIO, tar: str, wanted: set[str], fields: Sequence[str]
+    samples: Sequence[Sample], file: BinaryIO, wanted: set[str], fields: Sequence[str]
 ) -> tuple[dict[str, Any], dict[int, str]]:
     """The columns of a batch of samples that are in the tar, and sample -> what is wrong with it."""
     faults: dict[int, str] = {}
     values: dict[str, Any] = {"key": [s.key for s in samples]}
     from_json = wanted.intersection(fields)
     no_text = any("txt" not in s.members for s in samples)
-    records = [_record(file, tar, s) if from_json or no_text else {} for s in samples]
-    if "image" in wanted:
-        contents = []
-        for i, sample in enumerate(samples):
-            content, fault = _content(_image(sample), sample, file, tar)
-            contents.append(content)
-            if fault:
-                faults[i] = fault
-        names = [None if (image := _image(s)) is None else f"{s.key}.{image[0]}" for s in samples]
-        values["image"] = image_array(
-            contents, [n if c is not None else None for n, c in zip(names, contents, strict=True)]
-        )
+    records = [_record(file, s) if from_json or no_text else {} for s in samples]
     if "caption" in wanted:
-        values["caption"] = []
-        for i, (sample, record) in enumerate(zip(samples, records, strict=True)):
-            text, fault = _text(sample, record, file, tar)
-            values["caption"].append(text)
-            if fault:
-                faults.setdefault(i, fault)
+        texts = [_text(sample, record, file) for sample, record in zip(samples, records, strict=True)]
+        values["caption"] = [text for text, _ in texts]
+        faults = {i: fault for i, (_, fault) in enumerate(texts) if fault}
+    if "image" in wanted:
+        images = [_content(sample, file) for sample in samples]
+        values["image"] = image_array([content for content, _, _ in images], [name for _, name, _ in images])
+        faults |= {i: fault for i, (*_, fault) in enumerate(images) if fault}
     for name in from_json:
         convert: Callable[[Any], Any] = _number if is_score(name, pa.float64()) else _string
         values[name] = [convert(r.get(name)) for r in records]
     if fields and "json" in wanted:
-        members = [s.members.get("json") for s in samples]
-        raw = [_bytes(file, tar, m) if m is not None and m.size <= MAX_JSON_BYTES else None for m in members]
-        values["json"] = [None if r is None else r.decode("utf-8", "replace") for r in raw]
+        values["json"] = [_json(file, s) for s in samples]
     return values, faults
 
 
-def _content(
-    image: tuple[str, Member] | None, sample: Sample, file: BinaryIO, tar: str
-) -> tuple[bytes | None, str | None]:
+def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None, str | None]:
+    """The encoded image of a sample, its name, and why there is none."""
+    image = _image(sample)
     if image is None:
-        return None, f"the sample {sample.key!r} has no image (it has: {', '.join(sample.members)})"
+        return None, None, f"the sample {sample.key!r} has no image (it has: {', '.join(sample.members)})"
     if image[1].size > (most := whole("image_bytes")):
-        return None, f"the image of sample {sample.key!r} is larger than {most} bytes"
-    return _bytes(file, tar, image[1]), None
+        return None, None, f"the image of sample {sample.key!r} is larger than {most} bytes"
+    return _bytes(file, image[1]), f"{sample.key}.{image[0]}", None
 
 
-def _text(sample: Sample, record: dict[str, Any], file: BinaryIO, tar: str) -> tuple[str | None, str | None]:
-    """The caption: the .txt, else the field ``caption`` of the .json."""
+def _text(sample: Sample, record: dict[str, Any], file: BinaryIO) -> tuple[str | None, str | None]:
+    """The caption, the .txt or else the field ``caption`` of the .json; and what is wrong with it."""
     member = sample.members.get("txt")
     if member is None:
         return _string(record.get("caption")), None
     if member.size > 4 * (most := whole("caption_bytes")):
         return None, f"the caption is longer than {most} bytes"
-    raw = _bytes(file, tar, member)
+    raw = _bytes(file, member)
     try:
         return raw.decode("utf-8-sig"), None
     except UnicodeDecodeError:
@@ -248,37 +230,24 @@ def _number(value: Any) -> float | None:
         return None
 
 
-class _Sidecar:
-    """The rows of the Parquet file beside a tar, by key."""
+def _sidecar_rows(tar: str) -> tuple[pa.Table | None, dict[str | None, int]]:
+    """The Parquet file beside a tar, and key -> its row."""
+    path = _sidecar(tar)
+    if path is None:
+        return None, {}
+    table = read_table(path)
+    row = {key: i for i, key in enumerate(table["key"].cast(pa.string()).to_pylist())}
+    if len(row) != len(table):
+        raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
+    return table, row
 
-    def __init__(self, table: pa.Table | None, schema: pa.Schema, wanted: set[str]) -> None:
-        self._table, self._fields = table, [f for f in schema if f.name in wanted and f.name not in OWN]
-        keys = [] if table is None else table["key"].cast(pa.string()).to_pylist()
-        self._row = {key: i for i, key in enumerate(keys)}
 
-    @classmethod
-    def of(cls, tar: str, schema: pa.Schema, wanted: set[str]) -> _Sidecar:
-        path = _sidecar(tar)
-        if path is None:
-            return cls(None, schema, wanted)
-        table = read_table(path)
-        sidecar = cls(table, schema, wanted)
-        if len(sidecar._row) != len(table):
-            raise DataError(f"{path} has a key more than once: its rows cannot be joined to the samples of {tar}")
-        return sidecar
-
-    def join(self, values: dict[str, Any], samples: Sequence[Sample]) -> None:
-        """Add the sidecar's columns to those of ``samples``; null where it has no such row."""
-        rows = pa.array([self._row.get(s.key) for s in samples], pa.int64())
-        for field in self._fields:
-            if field.name in values:
-                continue
-            if self._table is None:
-                values[field.name] = pa.nulls(len(samples), field.type)
-            else:
-                column = taken(self._table[field.name], rows)
-                values[field.name] = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, field.type)
-        if self._table is not None and "caption" in self._table.column_names and None in values.get("caption", ()):
-            own = pa.array(values["caption"], pa.string())
-            beside = taken(self._table["caption"].cast(pa.string()), rows).combine_chunks()
-            values["caption"] = pc.coalesce(own, beside)
+def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None, rows: pa.Array) -> None:
+    """Add the columns ``fields`` of a sidecar to those of samples, by its ``rows``; null where it has no such row."""
+    for field in fields:
+        if field.name not in values:
+            found = None if table is None else one_array(taken(table[field.name], rows))
+            values[field.name] = pa.nulls(len(rows), field.type) if found is None else found
+    if table is not None and "caption" in table.column_names and None in values.get("caption", ()):
+        beside = one_array(taken(table["caption"].cast(pa.string()), rows))
+        values["caption"] = pc.coalesce(pa.array(values["caption"], pa.string()), beside)

@@ -1,0 +1,63 @@
+"""Arrays in files: ``.npy`` to be mapped, tensors as safetensors, with the disk's faults as what they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import check_regular
+
+_FLOATS = [np.dtype(f"{order}f{size}") for order in "<>" for size in (2, 4, 8)]
+_OS_ERROR = re.compile(r"os error (\d+)")  # as Rust reports what the system said
+
+
+def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
+    """The array of a ``.npy`` file, memory-mapped, not to be written.
+
+    Raises DataError: it is no such file, is cut short, or holds Python objects.
+    """
+    try:
+        check_regular(path)
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # the header is read as Python's text is: a damaged one raises tokenize's errors too
+        raise DataError(f"{path} cannot be read as an array: {error}") from error
+    return np.asarray(array) if array.size == 0 else array
+
+
+def read_vectors(path: str, regions: bool = False) -> np.ndarray:
+    """As :func:`read_npy`, floats (n, D), or (n, R, D) where ``regions`` may be; DataError otherwise."""
+    array = read_npy(path)
+    if array.ndim not in (2, 3)[: 1 + regions] or array.dtype not in _FLOATS or 0 in array.shape[1:]:
+        shape = "(n, D) or (n, R, D)" if regions else "(n, D)"
+        raise DataError(f"{path} must hold floats of 16, 32 or 64 bits, {shape}; found {array.dtype} {array.shape}")
+    return array
+
+
+def write_tensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write ``tensors``, arrays or torch tensors, all of one kind; inside :func:`cleanpairs.data.staged_file`.
+
+    Raises OSError: it cannot be written: a full disk, a fault of it. safetensors has an exception of its own for that.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        if all(hasattr(value, "__array_interface__") for value in tensors.values()):
+            from safetensors.numpy import save_file as save_arrays
+
+            save_arrays(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+        else:
+            from safetensors.torch import save_file
+
+            save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+    except SafetensorError as error:
+        found = _OS_ERROR.search(str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
