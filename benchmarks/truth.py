@@ -48,7 +48,7 @@ def read(folder: Path, corpus: str) -> tuple[Pairs, dict[str, Any]]:
     file, columns, settings = CORPORA[name]
     if name == "photos" and size == "1":
         pairs = load_pairs(str(folder / file), **columns)
-        return pairs.take(np.sort(np.unique(pairs.image_index, return_index=True)[1])), settings
+        return pairs.select(np.sort(np.unique(pairs.image_index, return_index=True)[1])), settings
     return load_pairs(str(folder / file), limit=int(size) if size else None, **columns), settings
 
 

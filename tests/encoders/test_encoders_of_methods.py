@@ -131,7 +131,7 @@ def test_towers_run_once_for_fit_scores_and_the_next_run(
 
 def test_cached_equals_fresh_to_the_bit(tiny_clip: Path, colored: Path) -> None:
     on_disk = load_pairs(colored)
-    in_memory = on_disk.take(np.arange(len(on_disk)))
+    in_memory = on_disk.select(np.arange(len(on_disk)))
     assert in_memory.source.kind == "memory"
     models = [tiny(CRCL, encoder=tiny_clip).fit(pairs) for pairs in (on_disk, on_disk, in_memory)]
     for model in models[1:]:
@@ -162,10 +162,10 @@ def test_a_killed_encoding_goes_on_where_it_was(
 
 
 def test_vectors_that_the_model_has_made_before(tiny_clip: Path, colored: Path) -> None:
-    pairs = load_pairs(colored).take(np.arange(40))
+    pairs = load_pairs(colored).select(np.arange(40))
     z = ClipScore(model=tiny_clip, device="cpu").fit(pairs).encode_images(pairs)
     given = Pairs.from_arrays(pairs.captions, features=z, image_index=pairs.image_index)
-    given = given.take(np.arange(40))
+    given = given.select(np.arange(40))
     model = tiny(CRCL, encoder=tiny_clip, image_encoder="features").fit(given)
     looked = tiny(CRCL, encoder=tiny_clip).fit(pairs)
     np.testing.assert_allclose(model.score_pairs(given), looked.score_pairs(pairs), atol=1e-4)
@@ -184,7 +184,7 @@ def test_vectors_that_the_model_has_made_before(tiny_clip: Path, colored: Path) 
 def test_tuned_towers_begin_as_the_model_learn_and_come_back(
     tiny_models: dict[str, Path], colored: Path, tmp_path: Path, kind: str, tune: str
 ) -> None:
-    pairs = load_pairs(colored).take(np.arange(40))
+    pairs = load_pairs(colored).select(np.arange(40))
     own = PretrainedCLIP.load(tiny_models[kind])
     still = tiny(CRCL, encoder=tiny_models[kind], tune=tune, lr=1e-12, encoder_lr=1e-12, weight_decay=0.0).fit(pairs)
     np.testing.assert_allclose(still.encode_texts(pairs.captions), own.encode_texts(pairs.captions), atol=2e-5)
@@ -208,7 +208,7 @@ def test_tuned_towers_begin_as_the_model_learn_and_come_back(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["repair", "pc2", "l2rm", "ncr", "decl", "bicro", "rcl", "mscn", "infonce", "triplet"])
 def test_other_methods_tune_too(name: str, tiny_clip: Path, colored: Path, meta: Path, tmp_path: Path) -> None:
-    pairs = load_pairs(colored).take(np.arange(40))
+    pairs = load_pairs(colored).select(np.arange(40))
     settings = {"encoder": tiny_clip, "tune": "lora", "meta": str(meta), "meta_batch": 8, "meta_every": 1}
     model = tiny(METHODS.load(name), **settings).fit(pairs)
     model.save_pretrained(tmp_path / "model")
@@ -217,7 +217,7 @@ def test_other_methods_tune_too(name: str, tiny_clip: Path, colored: Path, meta:
 
 
 def test_an_interrupted_lora_goes_on_to_the_same(tiny_clip: Path, colored: Path, tmp_path: Path) -> None:
-    pairs = load_pairs(colored).take(np.arange(40))
+    pairs = load_pairs(colored).select(np.arange(40))
     whole = tiny(CRCL, encoder=tiny_clip, tune="lora", epochs=2).fit(pairs)
 
     def stop(done: int, total: int, loss: float) -> None:
@@ -239,7 +239,7 @@ def test_an_interrupted_lora_goes_on_to_the_same(tiny_clip: Path, colored: Path,
 
 
 def test_checkpointing_changes_no_value(tiny_clip: Path, colored: Path) -> None:
-    pairs = load_pairs(colored).take(np.arange(40))
+    pairs = load_pairs(colored).select(np.arange(40))
     plain, saving = (
         tiny(CRCL, encoder=tiny_clip, tune="full", gradient_checkpointing=flag).fit(pairs) for flag in (False, True)
     )
@@ -457,7 +457,7 @@ def small(images: Any) -> Tensor:
 
 
 def test_a_module_with_a_transform_of_its_own(colored: Path) -> None:
-    pairs = load_pairs(colored).take(np.arange(30))
+    pairs = load_pairs(colored).select(np.arange(30))
     seen: list[torch.Size] = []
 
     class Watching(Means):
