@@ -84,9 +84,9 @@ def run_cell(splits: Splits, corpus: str, args: argparse.Namespace, rate: float,
     row: dict[str, Any] = {"flagged": float((y < model.threshold_).mean()), "threshold": float(model.threshold_)}
     variants: dict[str, Callable[[], Pairs]] = {
         "a": lambda: corrupted,
-        "b": lambda: corrupted.take(np.flatnonzero(~noise.mismatched)),
+        "b": lambda: corrupted.select(np.flatnonzero(~noise.mismatched)),
         "c": lambda: clean,
-        "d": lambda: corrupted.take(kept),
+        "d": lambda: corrupted.select(kept),
     }
     plans = {
         "ot": {"strategy": "ot", "donors": "mismatched"},
