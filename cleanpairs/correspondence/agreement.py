@@ -197,15 +197,16 @@ def ridge(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Ridge:
-    """Ridge regression of N vectors on N others, weighted, which pairs can leave again: the vectors ``x``, a 1 behind
-    each, their products ``solved`` with the inverse, the ``weight`` (N,), ``fitted`` and ``residual`` (N, e).
+    """Ridge regression of N vectors ``t`` on ``x``, weighted, which pairs can leave again: ``x`` with a 1 behind each,
+    their products ``solved`` with the inverse, the ``residual`` (N, e), and what of it ``stays`` (N,): 1 - H_ii.
     """
 
     x: np.ndarray
-    solved: np.ndarray
+    t: np.ndarray
     weight: np.ndarray
-    fitted: np.ndarray
+    solved: np.ndarray
     residual: np.ndarray
+    stays: np.ndarray
 
     @classmethod
     def fit(cls, x: np.ndarray, t: np.ndarray, weight: np.ndarray) -> _Ridge:
@@ -216,21 +217,19 @@ class _Ridge:
         spread = np.trace(gram[:-1, :-1]) / max(len(gram) - 1, 1) + 1e-6
         gram[np.diag_indices(len(gram))] += np.append(np.full(len(gram) - 1, spread), 1e-6)
         solved = x @ np.linalg.inv(gram).astype(np.float32)
-        fitted = solved @ (weighted @ t)
-        return cls(x, solved, weight, fitted, t - fitted)
+        return cls(x, t, weight, solved, t - solved @ (weighted @ t), 1 - np.einsum("ij,ij->i", solved, x) * weight)
 
     def without(self, asking: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
         """Predictions (R, e) at the rows ``asking`` (R,) of regressions that have seen neither these pairs nor those of
         the rows ``shown`` (R,): the residuals e of the pairs S that are left out were (I - H_SS)^-1 e_S.
         """
-        stay = 1 - np.einsum("ij,ij->i", self.solved, self.x) * self.weight
-        target, residual = self.fitted[asking] + self.residual[asking], self.residual[asking]
+        residual, stays = self.residual[asking], self.stays[asking]
         if shown is None:
-            return np.asarray(target - residual / stay[asking, None])
+            return np.asarray(self.t[asking] - residual / stays[:, None])
         both = np.einsum("ij,ij->i", self.solved[asking], self.x[shown])
         toward, back = both * self.weight[shown], both * self.weight[asking]
-        left_out = stay[shown, None] * residual + toward[:, None] * self.residual[shown]
-        return np.asarray(target - left_out / (stay[asking] * stay[shown] - toward * back)[:, None])
+        left_out = self.stays[shown, None] * residual + toward[:, None] * self.residual[shown]
+        return np.asarray(self.t[asking] - left_out / (stays * self.stays[shown] - toward * back)[:, None])
 
 
 def _joined(observed: np.ndarray, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
