@@ -104,8 +104,8 @@ def test_agreement_is_that_of_a_loop() -> None:
     own, control = own / control.std(1, keepdims=True), control / control.std(1, keepdims=True)
     apart = np.maximum(own.mean(1) - control.mean(1), 0)
     weight = np.maximum(np.linalg.solve(np.cov(control) + 0.1 * np.eye(4), apart), 0)
-    np.testing.assert_allclose(found[0], weight @ own / (weight @ control).std(), rtol=1e-3, atol=2e-3)
-    np.testing.assert_allclose(found[1], weight @ control / (weight @ control).std(), rtol=1e-3, atol=2e-3)
+    np.testing.assert_allclose(found[0], weight @ own / (weight @ control).std(), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found[1], weight @ control / (weight @ control).std(), rtol=1e-3, atol=1e-3)
 
 
 def test_what_neighbours_do_not_see_a_regression_does() -> None:
