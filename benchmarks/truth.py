@@ -90,7 +90,7 @@ def row(
     noisy = apply_noise(clean, noise)
     gone = np.random.default_rng(seed).permutation(np.flatnonzero(noise.mismatched))
     left = np.setdiff1d(np.arange(len(clean)), gone[: round(absent * len(gone))])
-    noisy = noisy.take(left) if absent else noisy
+    noisy = noisy.select(left) if absent else noisy
     model.fit(noisy)
     known = np.isfinite(model.correspondence_)
     w, wrong = model.correspondence_[known].astype(float), noise.mismatched[left][known]

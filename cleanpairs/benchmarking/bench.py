@@ -270,7 +270,8 @@ def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchR
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name
     kinds = sorted({str(row["per"]) for row in rows})
-    unit = f"noise {', '.join(f'per {kind}' if kind in ('caption', 'image') else kind for kind in kinds)}"
+    said = {"caption": "per caption", "image": "per image", "file": "from files"}
+    unit = f"noise {', '.join(said.get(kind, kind) for kind in kinds)}"
     remarks = [*notes, LEGEND, "± is the sample standard deviation over seeds"]
     write_whole(folder / "table.md", to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks))
     write_whole(folder / "table.csv", to_csv(summaries))

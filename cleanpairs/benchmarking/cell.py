@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -136,6 +137,9 @@ def _reset_peak() -> None:
 
 def _peaks() -> dict[str, float | None]:
     """MiB of resident memory, and of the GPU's where there is one."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with suppress(OSError, KeyError):  # of Linux, where it can begin anew
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        peak = int(status["VmHWM"].split()[0])
     gpu = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
-    return {"peak_mb": int(status["VmHWM"].split()[0]) / 1024, "peak_gpu_mb": gpu}
+    return {"peak_mb": peak / 1024, "peak_gpu_mb": gpu}

@@ -106,7 +106,7 @@ def warn_of_flags(run: Any, flagged: int, pairs: int) -> None:
     these far better than any others, and its threshold is theirs.
     """
     of_fit = run.info.get("result", {})
-    if not pairs or not of_fit.get("pairs"):
+    if not pairs or not of_fit.get("pairs") or "flagged" not in of_fit:
         return
     share, known = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
     if share > known + 0.1 + 2 * (known * (1 - known) / pairs) ** 0.5:

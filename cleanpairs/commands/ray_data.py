@@ -25,7 +25,7 @@ from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.columns import find_columns
 from cleanpairs.data.rows import convert, vector_shape
-from cleanpairs.data.views import plain_batch
+from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.ops.columns import is_list, one_array
@@ -78,20 +78,19 @@ class ScorePairs:
         """The scores table of a batch."""
         if taken := [name for name in COLUMNS if name in table.column_names]:
             raise DataError(f"the batch has a column {taken[0]!r} already, and a score would replace it: rename it")
-        batch = pa.RecordBatch.from_pydict({name: one_array(table[name]) for name in table.column_names})
-        batch = plain_batch(batch)  # without Ray's type of tensors, whose values lie in lists
-        found = find_columns(batch.schema, self.given, "the batch")
+        schema = plain_schema(table.schema)  # without Ray's type of tensors, whose values lie in lists
+        found = find_columns(schema, self.given, "the batch")
         columns: dict[str, str] = {role: found[role] for role in ("text", "features", "text_features") if role in found}
         scorer = self.model.row_scorer(columns.keys())
-        if scorer is None or is_list(batch.schema.field(columns["text"]).type):
+        if scorer is None or is_list(schema.field(columns["text"]).type):
             raise DataError(
                 "the batch needs one caption a row, its image's vector (image_features) and, for a model of caption "
-                f"vectors, the caption's (text_features); it has {', '.join(map(str, batch.schema))}"
+                f"vectors, the caption's (text_features); it has {', '.join(map(str, schema))}"
             )
+        batch = plain_batch(pa.RecordBatch.from_pydict({name: one_array(table[name]) for name in columns.values()}))
         shapes: dict[str, Any] = {
             role: vector_shape(batch[name].type, batch[name]) for role, name in columns.items() if role != "text"
         }
-        batch = batch.select(list(columns.values()))
         parts = [SCORES_SCHEMA.empty_table()]
         for start in range(0, len(batch), ROWS):
             parts.append(self._part(batch.slice(start, ROWS), columns, scorer, shapes))

@@ -286,4 +286,8 @@ class _Worker:
 
 
 def _reason(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):  # of those in real time only the first and the last have names
+        return signal.Signals(-code).name
+    return f"signal {-code}"

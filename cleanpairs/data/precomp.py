@@ -72,7 +72,7 @@ class PrecompReader(TableReader):
                 raise DataError(f"{data} is in the research layout, without columns or an image root: {named!r}")
         folder = Path(data).absolute()
         known = splits_of(folder)
-        name = chosen_split(request.split, known, data)
+        name = chosen_split(request.split or (known[0] if "train" not in known else None), known, data)
         paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, request.columns.get("text")))]
         truth = folder / f"{name}_truth.parquet"
         if truth.exists():

@@ -216,7 +216,7 @@ def _about(data: Any, path: str | Path) -> Iterator[None]:
         said = (
             str(error).replace(f"--url_list {path}", "--url_list FILE").replace(str(path), f"the {type(data).__name__}")
         )
-        raise type(error)(re.sub(r"--(image|text|key)-(\w+)", r"\1_\2", said)) from None
+        raise type(error)(re.sub(r"--(image|text|key)-(\w+)", r"\1_\2", said)) from error
 
 
 def load_source(source: Source) -> Pairs:

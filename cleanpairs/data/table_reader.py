@@ -47,8 +47,8 @@ class ReadRequest:
 
 
 def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
-    """The split that was asked for, else ``train``, else the first; DataError where there is no such one."""
-    name = asked or ("train" if "train" in known else known[0])
+    """The split that was asked for, else the only one, else ``train``; DataError where there is no such one."""
+    name = asked or (known[0] if len(known) == 1 else "train")
     if name not in known:
         raise DataError(f"{where} has no split {name!r} (splits: {', '.join(known)}); name one with --split")
     return name

@@ -75,6 +75,16 @@ def test_what_is_broken() -> None:
     assert found["dependencies"].found.startswith("click 8")
 
 
+def test_two_packages_of_one_module_and_an_extra_that_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"faiss-cpu": "1.9", "faiss-gpu-cu12": "1.9"}
+    monkeypatch.setattr(diagnosis, "_installed", lambda *names: {name: there[name] for name in names if name in there})
+    (faiss,) = diagnosis.dependencies([Requirement("faiss-cpu>=1.8")], {})
+    assert faiss.state == "broken" and "overwrite each other" in faiss.found
+    assert faiss.remedy == "pip uninstall faiss-cpu"
+    extras = {c.name: c.remedy for c in diagnosis._extras([Requirement('ray[data]>=2.60; extra == "ray"')])}
+    assert extras["extra ray"] == 'pip install "cleanpairs[ray]"' and extras["extra clip"] == ""
+
+
 def test_a_gpu_that_is_not_used_and_one_that_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     facts = {"threads": 1, "cuda_build": "12.8", "devices": ["A GPU"], "faiss_gpu": False}
     found = {check.name: check for check in diagnosis.machine(facts)}

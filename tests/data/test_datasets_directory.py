@@ -64,6 +64,9 @@ def test_a_dictionary_of_splits(tmp_path: Path) -> None:
     assert load_pairs(tmp_path / "saved", split="test").captions == ["caption 10", "caption 11"]
     with pytest.raises(DataError, match=r"no split 'dev' \(splits: train, test\)"):
         load_pairs(tmp_path / "saved", split="dev")
+    datasets.DatasetDict({"validation": dataset(3), "test": dataset(2, 10)}).save_to_disk(tmp_path / "none")
+    with pytest.raises(DataError, match=r"no split 'train' \(splits: validation, test\); name one with --split"):
+        load_pairs(tmp_path / "none")
     with pytest.raises(DataError, match="one dataset; leave --split"):
         load_pairs(tmp_path / "saved" / "train", split="train")
 

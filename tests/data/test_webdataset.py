@@ -145,10 +145,12 @@ def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         ("4.jpg", b""), ("4.txt", b"empty picture"),
         ("5.txt", b"behind the others"), ("6.jpg", picture(6)), ("6.txt", b" "), ("5.jpg", picture(5)),
         ("7.jpg", picture(7)), ("7.txt", b"x" * 300_000),
+        ("8.jpg", picture(8)), ("8.json", b'{"caption": "caf\xe9"}'),
+        ("9.jpg", picture(9)), ("9.json", json.dumps({"caption": "sixteen bits"}).encode("utf-16")),
         ("README", b"of no sample"), (".hidden.txt", b"of no sample"),
     ]  # fmt: skip
     pairs = load_pairs(write_tar(tmp_path / "a.tar", members))
-    assert pairs.keys == list("01234567")
+    assert pairs.keys == list("0123456789") and pairs.captions[9] == "sixteen bits"
     assert pairs.reasons == {
         1: "there is no caption",
         2: "the sample '2' has no image (it has: txt)",
@@ -156,6 +158,7 @@ def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         4: "the image has zero bytes",
         6: "the caption is empty",
         7: "the caption is longer than 65536 bytes",
+        8: "there is no caption",
     }
     assert pairs.captions[5] == "behind the others" and pairs.images.read([5]) == [picture(5)]
     assert pairs.images.read([2, 4]) == [None, None]

@@ -101,7 +101,7 @@ class FolderReader(ListingReader):
         return _records(source.paths[0], source.options.get("encoding"))
 
 
-@cached_by_file(4)
+@cached_by_file(2)
 def _records(path: str, encoding: str | None) -> Listing:
     """The records of a file, by its ending: of CSV texts, but for given similarities and ``true_mismatch``; of JSON a
     column whose values do not go together becomes their JSON, as text.

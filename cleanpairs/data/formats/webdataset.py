@@ -150,17 +150,15 @@ def _bytes(file: BinaryIO, member: Member) -> bytes:
     return data
 
 
-def _json(file: BinaryIO, sample: Sample) -> str | None:
+def _json(file: BinaryIO, sample: Sample) -> bytes | None:
     member = sample.members.get("json")
-    if member is None or member.size > MAX_JSON_BYTES:
-        return None
-    return _bytes(file, member).decode("utf-8-sig", "replace")
+    return None if member is None or member.size > MAX_JSON_BYTES else _bytes(file, member)
 
 
 def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
     """The fields of a sample's .json; none where it holds no object."""
     try:
-        record = json.loads(_json(file, sample) or "null")
+        record = json.loads(_json(file, sample) or b"null")
     except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
@@ -187,7 +185,8 @@ def _columns(
         convert: Callable[[Any], Any] = _number if is_score(name, pa.float64()) else _string
         values[name] = [convert(r.get(name)) for r in records]
     if fields and "json" in wanted:
-        values["json"] = [_json(file, s) for s in samples]
+        whole_json = (_json(file, s) for s in samples)
+        values["json"] = [d if d is None else d.decode("utf-8-sig", "replace") for d in whole_json]
     return values, faults
 
 
