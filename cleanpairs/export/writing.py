@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -134,12 +133,14 @@ def export_file(
 
 
 def check_export(source: Source, out: str | Path, settings: ExportSettings) -> None:
-    """Raise ConfigError where an export of the input could not be written so, as :func:`export_pairs` does, but before
-    there is a plan.
+    """Raise where an export of the input could not be written so, as :func:`export_pairs` does, but before there is a
+    plan: ConfigError, OutputExistsError.
     """
     export = _Export(source, out, settings)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) if export.format.directory else Path(folder, "out")
+    with ScratchDirectory("check") as folder:
+        path = folder / "out"
+        if export.format.directory:
+            path.mkdir()
         with export.format.open(path, Layout(source, export.schema(), export.one_row_a_pair).out_table):
             pass
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from cleanpairs.data.display import visible
 from cleanpairs.report.outcome import Outcome
-from cleanpairs.scoring.evaluate import detection
 
 MAX_REASONS = 12  # rows of the table of reasons; the rest is summed up
 
@@ -53,8 +52,12 @@ def reason_rows(outcome: Outcome) -> list[tuple[str, str, int]]:
 
 def detection_tiles(outcome: Outcome) -> list[tuple[str, str]]:
     """Detection figures where the truth is known and has both kinds of pairs."""
-    found = None if outcome.truth is None else detection(outcome.correspondence, outcome.truth, outcome.threshold)
-    if found is None or math.isnan(found.auroc):
+    if outcome.truth is None:
+        return []
+    from cleanpairs.scoring.evaluate import detection
+
+    found = detection(outcome.correspondence, outcome.truth, outcome.threshold)
+    if math.isnan(found.auroc):
         return []
     names = ("AUROC", "average precision", "precision", "recall", "F1")
     return [(name, f"{value:.3f}") for name, value in zip(names, found.to_dict().values(), strict=True)]

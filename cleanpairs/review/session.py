@@ -360,8 +360,8 @@ class Review:
         }  # fmt: skip
 
     def _all_decided(self, labels: Path) -> bool:
-        """Whether each of the labels that were written before is of a pair that was decided here."""
-        decided = {i for made in self.log.decisions for i in made.pairs}
+        """Whether each of the labels that were written before is of a pair that was asked about here."""
+        decided = {i for made in self.log.decisions if made.asked for i in made.pairs}
         try:
             found = read_labels(labels, keys=self.pairs.keys, correspondence=self.y)
         except DataError:

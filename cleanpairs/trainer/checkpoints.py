@@ -141,7 +141,7 @@ class Checkpoint:
         for name, value in {**tensors, **plain}.items():
             prefix, _, rest = name.partition(".")
             of_method = prefix in ("labels", "partial") and isinstance(value, Tensor)
-            found[prefix][rest] = value.numpy() if of_method else value
+            found.setdefault(prefix, {})[rest] = value.numpy() if of_method else value
         partial = found["partial"] if partly else None
         return Restored(
             position, found["model"], found["optimizer"], found["labels"], found["best"] or None, best_rsum, history,

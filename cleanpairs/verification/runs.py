@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def verify_run(path: Path, findings: Findings) -> None:
         with findings.section("scores.parquet: pages, one row a pair, ranges", scores):
             if read_pages(scores, findings) is not None:
                 _check_scores(scores, info, done, findings)
-    if _there(path / "model", done, findings):
+    if _there(path / "model", done, findings, Path.is_dir):
         verify_model(path / "model", findings)
     plan = path / "plan.parquet"
     if plan.is_file():
@@ -55,11 +56,12 @@ def verify_run(path: Path, findings: Findings) -> None:
         findings.notes.append(f"the run that this one was to replace is kept, at {run._aside}")
 
 
-def _there(path: Path, done: bool, findings: Findings) -> bool:
-    """Whether a file is there; that a complete run lacks it is wrong."""
-    if done and not path.exists():
+def _there(path: Path, done: bool, findings: Findings, kind: Callable[[Path], bool] = Path.is_file) -> bool:
+    """Whether a file, or what ``kind`` says, is there; that a complete run lacks it is wrong."""
+    there = kind(path)
+    if done and not there:
         findings.wrong(path, "is missing, and the run is complete")
-    return path.exists()
+    return there
 
 
 def _check_info(info: dict[str, Any], path: Path, findings: Findings) -> None:

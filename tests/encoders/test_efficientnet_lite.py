@@ -176,6 +176,17 @@ def test_other_weights_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         EfficientNetLite0()
 
 
+def test_weights_of_the_same_shapes_in_another_order_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    state = torch.load(weights_path(), weights_only=True)
+    names = [name for name, value in state.items() if value.shape == (32,)]
+    torch.save(state | {names[0]: state[names[1]], names[1]: state[names[0]]}, tmp_path / "weights.pth")
+    monkeypatch.setattr(efficientnet_lite, "weights_path", lambda: tmp_path / "weights.pth")
+    with pytest.raises(ConfigError, match=r"weights\.pth does not hold its weights"):
+        EfficientNetLite0()
+
+
 def test_unusable_sizes_are_refused(encoder: EfficientNetLite0) -> None:
     with pytest.raises(ConfigError, match="at least 32 pixels, got 16"):
         encoder.encode([Image.new("RGB", (32, 32))], 16)

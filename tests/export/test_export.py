@@ -24,6 +24,7 @@ from PIL import Image
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import diff_export, export_pairs, partitions, restore_export
+from cleanpairs.export.donors import StoredRows
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 ADDED = ["correspondence", "action", "original_caption", "source_key", "repair_score"]
@@ -468,14 +469,17 @@ def test_the_ledger_adds_up_on_random_plans(tmp_path_factory: pytest.TempPathFac
         assert summary.rematched_image == 0
 
 
-def test_many_donors_images_are_found(tmp_path: Path) -> None:
+def test_many_donors_images_are_fetched_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = load_pairs(write_flat(tmp_path / "in.parquet", 2000))
     plan = plan_of(
         pairs, ["rematch_image"] * 2000, [(i * 7 + 1) % 2000 if (i * 7 + 1) % 2000 != i else 0 for i in range(2000)]
     )
+    whole, fetched = StoredRows.table, []
+    monkeypatch.setattr(StoredRows, "table", lambda *given: fetched.append(1) or whole(*given))
     export_pairs(pairs, plan, tmp_path / "out.parquet")
     images = pq.read_table(tmp_path / "out.parquet")["image"].to_pylist()
     assert images == [png(d) for d in plan.table["donor_pair_id"].to_pylist()]
+    assert 0 < len(fetched) < 20
 
 
 @pytest.mark.parametrize("kind", ["columns", "texts"])

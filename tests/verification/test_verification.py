@@ -25,6 +25,7 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.export import export_pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
+from cleanpairs.verification import tables as verification_tables
 
 N = 24
 
@@ -402,3 +403,10 @@ def test_whatever_the_plan_every_pair_is_accounted_for(
     assert sum(rows) == len(actions)
     edit_parquet(folder / "out.parquet.ledger.parquet", lambda t: t.slice(1))
     assert not verify_path(folder / "out.parquet").ok  # one line less, and every hash is right
+
+
+def test_a_file_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the answer does not depend on how small."""
+    path = corpus(tmp_path / "a.parquet", 9)
+    monkeypatch.setattr(verification_tables, "_ROWS", 2)
+    assert verify_path(path).ok
