@@ -53,7 +53,10 @@ METHOD_ROWS = "infonce,triplet,ncr,crcl,repair,pc2,l2rm,gsc,npc,cream,in2r,auto"
 class Corpus:
     """The splits of a corpus at one noise and seed, and its fits, which are kept in ``out``."""
 
-    def __init__(self, data: Path, rate: float, seed: int, backbone: str, out: Path, text: str = "auto") -> None:
+    def __init__(
+        self, data: Path, rate: float, seed: int, backbone: str, out: Path, text: str = "auto", device: str = "cpu"
+    ) -> None:
+        self.device = device
         self.clean, self.val, self.test = splits_of(data)
         noise = inject_noise(self.clean, rate, per="caption", seed=seed)
         self.pairs, self.wrong, self.seed = apply_noise(self.clean, noise), noise.mismatched, seed
@@ -73,7 +76,7 @@ class Corpus:
                 kind = kind.paper
                 if settings["text_encoder"] == "auto":
                     settings = {**settings, "text_encoder": None}
-            model = kind(**settings, device="cpu", random_state=seed).fit(self.pairs, val=self.val)
+            model = kind(**settings, device=self.device, random_state=seed).fit(self.pairs, val=self.val)
             test = model.embed(self.test)
             S = test.images.vectors @ test.texts.vectors.T
             with file.with_suffix(".part").open("wb") as part:
@@ -195,13 +198,14 @@ def main() -> None:
     parser.add_argument("--methods", default=METHOD_ROWS)
     parser.add_argument("--presets", default="", help="methods to fit with their paper's settings, too")
     parser.add_argument("--backbone", default="mlp")
+    parser.add_argument("--device", default="cpu", help="where the networks train")
     parser.add_argument("--words", action="store_true", help="no sentence encoder, for any row")
     parser.add_argument("--out", type=Path, default=Path("runs/rows"))
     args = parser.parse_args()
     presets, methods = ([name for name in text.split(",") if name] for text in (args.presets, args.methods))
     for rate in map(float, args.noise.split(",")):
         each = [
-            Corpus(args.data, rate, seed, args.backbone, args.out, "words" if args.words else "auto").rows(
+            Corpus(args.data, rate, seed, args.backbone, args.out, "words" if args.words else "auto", args.device).rows(
                 methods, presets
             )
             for seed in range(args.seeds)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import number, whole
@@ -49,7 +49,7 @@ from cleanpairs.ops.matching import matching_probability
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.transport_plan import SHARPNESS, STAY
-from cleanpairs.trainer import EpochContext, TrainingData, step_seed
+from cleanpairs.trainer import EpochContext, TrainingData, TrainingStrategy, step_seed
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
 CANDIDATES = 32
@@ -122,23 +122,25 @@ def ranks(score: np.ndarray) -> np.ndarray:
     return np.asarray((rankdata(score) - 0.5) / max(len(score), 1))
 
 
-class _Weighing:
+class _Weighing(TrainingStrategy):
     """The procedure of the module's head.
 
     It looks at ``rows`` (K,) of images and ``texts`` (K,) of captions: the N pairs as they are trained, then the
     planted images with their own captions.
     """
 
+    captions: np.ndarray
+
     def __init__(self, data: TrainingData, method: Auto) -> None:
         n = len(data)
         self.label_epochs = min(method.label_epochs, method.epochs)
         rng = np.random.default_rng(step_seed(method.random_state, 18))
         share = method.planted if self.label_epochs > 1 else 0.0
-        self.caption, self.planted = plant(data.image_group, data.text_group, share, rng)
-        self.trained = self.caption.copy()
+        self.captions, self.planted = plant(data.image_group, data.text_group, share, rng)
+        self.trained = self.captions.copy()
         self.rows = np.concatenate([np.arange(n), self.planted])
-        self.texts = np.concatenate([self.caption, self.planted])
-        null = np.stack([self.planted, self.caption[self.planted]])
+        self.texts = np.concatenate([self.captions, self.planted])
+        null = np.stack([self.planted, self.captions[self.planted]])
         found = (
             evidence_of(data, method.random_state, null)
             if method.untrained_evidence
@@ -152,7 +154,7 @@ class _Weighing:
         # then the worse for them.
         observed, self.right = found.observed.copy(), found.right.copy()
         if self.similarity and len(self.planted) and not self.settled:
-            changed = replace(data, tokens=data.tokens.take(self.caption), text_group=data.text_group[self.caption])
+            changed = replace(data, tokens=data.tokens.take(self.captions), text_group=data.text_group[self.captions])
             again = evidence_of(changed, method.random_state)
             observed, self.right, self.null = again.observed, again.right, again.null
         elif len(found.planted):
@@ -167,27 +169,10 @@ class _Weighing:
             self.weight[self.planted] = 0
         self.scores = np.zeros(len(self.rows), dtype=np.float64)  # sums over networks and epochs
         self.calibration: Calibration | None = None
-        self.mean_probability: float | None = None
-        self.note: str | None = None
-
-    def head(self, model: Any) -> nn.Module | None:
-        """Nothing."""
-        return None
-
-    def head_lr(self) -> float | None:
-        """There is no head."""
-        return None
-
-    def start_epoch(self, view: EpochContext) -> None:
-        """All was settled when the last epoch ended."""
-
-    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """All pairs once, for each network in an order of its own."""
-        return view.all_batches(network)
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """Mean over the batch of the weighted objective."""
-        f = view.forward(network, *batch, seed=seed, captions=self.caption)
+        f = view.forward(network, *batch, seed=seed)
         return self.objective(f.similarity(), f.of(self.weight), f.excluded).mean()
 
     def end_epoch(self, view: EpochContext) -> None:
@@ -216,7 +201,7 @@ class _Weighing:
             self.weight[self.planted] = 0
         self.mean_probability = float(self.w.mean())
         if last:
-            self.caption = np.arange(len(self.w), dtype=np.int64)
+            self.captions = np.arange(len(self.w), dtype=np.int64)
             if self.repaired > 0:
                 self.repair(view)
 
@@ -268,7 +253,7 @@ class _Weighing:
         # By the networks alone: two wrong pairs that agree would raise each other's weight, as planted ones cannot.
         trusted = self.calibrated(ranks(self.scores), last=False)
         trusted[self.planted] = self.as_given[self.planted]
-        null = np.stack([self.planted, self.caption[self.planted]])
+        null = np.stack([self.planted, self.captions[self.planted]])
         # The spaces are made again: kept through the training they are 3 KB a pair.
         again = agreement_of(view.data, self.seed, null, trusted)
         observed = again.observed[self.rows]
@@ -317,7 +302,7 @@ class _Weighing:
         order = np.lexsort((-plan.mass, row))
         best = order[np.unique(row[order], return_index=True)[1]]  # of each row, the edge that carries most
         good = best[(cosine[best] > own[row[best]]) & (plan.mass[best] > LEAST_SHARE * plan.row_left[row[best]])]
-        self.caption[lost[row[good]]] = lost[column[good]]
+        self.captions[lost[row[good]]] = lost[column[good]]
         self.weight[lost[row[good]]] = self.repaired
 
     def labels(self) -> np.ndarray:
@@ -331,14 +316,14 @@ class _Weighing:
     def state(self) -> dict[str, Any]:
         """What the epochs have changed; the agreement and the planted pairs are computed again."""
         known = {} if self.calibration is None else {k: v for k, v in vars(self.calibration).items() if v is not None}
-        return {"w": self.w, "weight": self.weight, "caption": self.caption, "scores": self.scores, **known}
+        return {"w": self.w, "weight": self.weight, "caption": self.captions, "scores": self.scores, **known}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`; a DataError says that it is another version's."""
         if len(state["scores"]) != len(self.rows):
             raise DataError("the checkpoint is of another version of cleanpairs; start again with --overwrite")
         self.w, self.weight = (np.array(state[name], dtype=np.float32) for name in ("w", "weight"))
-        self.caption = np.array(state["caption"], dtype=np.int64)
+        self.captions = np.array(state["caption"], dtype=np.int64)
         self.scores = np.array(state["scores"], dtype=np.float64)
         self.calibration = Calibration.from_dict(state) if "theta" in state else None
 

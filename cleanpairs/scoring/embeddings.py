@@ -55,11 +55,12 @@ class Embeddings:
         return Local(torch.from_numpy(padded).to(device), torch.from_numpy(lengths).to(device))
 
 
-def as_input(images: np.ndarray, device: torch.device | str) -> Tensor:
+def as_input(images: np.ndarray | Tensor, device: torch.device | str) -> Tensor:
     """A batch of images as the encoders take it: float32 regions, or uint8 pixels."""
-    array = np.ascontiguousarray(images)
-    array = array if array.flags.writeable else array.copy()  # a batch of a mapped file
-    x = torch.from_numpy(array).to(device, non_blocking=True)
+    if not isinstance(images, Tensor):
+        array = np.ascontiguousarray(images)
+        images = torch.from_numpy(array if array.flags.writeable else array.copy())  # a batch of a mapped file
+    x = images.to(device, non_blocking=True)
     return x if x.dtype == torch.uint8 else x.float()
 
 
@@ -95,7 +96,7 @@ class _Collector:
 
 @torch.inference_mode()
 def embed_images(
-    model: DualEncoder, images: np.ndarray, *, device: torch.device | str = "cpu", batch_size: int = 256
+    model: DualEncoder, images: np.ndarray | Tensor, *, device: torch.device | str = "cpu", batch_size: int = 256
 ) -> Embeddings:
     """Embeddings of images (M, R, D) float or (M, 3, H, W) uint8, in evaluation mode."""
     model.eval()

@@ -78,10 +78,15 @@ class EpochContext:
 
     - ``stage``, ``epoch``: from 1
     - ``last``: whether this is the last epoch of the last stage
+    - ``captions`` (N,) int64: whose caption each pair is trained with; None: each its own
+    - ``held``: all images, where they are on the device
     """
 
-    def __init__(self, data: TrainingData, settings: TrainingSettings, networks: list[Network]) -> None:
-        self.data, self.settings, self.networks = data, settings, networks
+    def __init__(
+        self, data: TrainingData, settings: TrainingSettings, networks: list[Network], held: Tensor | None = None
+    ) -> None:
+        self.data, self.settings, self.networks, self.held = data, settings, networks, held
+        self.captions: np.ndarray | None = None
         self.device = torch.device(distributed.local_device(settings.device))
         self.stage = self.epoch = 1
         self.last = False
@@ -104,7 +109,8 @@ class EpochContext:
     def encoded(self, network: int) -> Encoded:
         """All images and captions through one network in evaluation mode; kept until the next step."""
         if network not in self._encoded:
-            model, images, tokens = self.networks[network].model, self.data.images, self.data.tokens
+            model, tokens = self.networks[network].model, self.data.tokens
+            images = self.data.images if self.held is None else self.held
             mine = slice(None)
             divided = distributed.world_size() > 1 and not model.local  # parts would have to be gathered too
             if divided:
@@ -160,17 +166,17 @@ class EpochContext:
         with self.autocast():
             return model.similarity(images, texts).float()
 
-    def forward(self, network: int, *groups: np.ndarray, seed: int, captions: np.ndarray | None = None) -> BatchOutput:
+    def forward(self, network: int, *groups: np.ndarray, seed: int) -> BatchOutput:
         """Pairs of one or several groups of rows (b,) int64 through a network in training mode, at once.
 
-        ``seed``: of region and word dropping; ``captions`` (N,) int64: whose caption each pair is to have.
+        ``seed``: of region and word dropping.
         """
-        inputs = self.ahead.take(network, groups, seed) if self.ahead is not None and captions is None else None
+        inputs = self.ahead.take(network, groups, seed) if self.ahead is not None else None
         if inputs is None:
-            inputs = self.inputs(network, groups, seed, captions)
+            inputs = self.inputs(network, groups, seed)
 
         def run(at: np.ndarray) -> tuple[State, State]:
-            images, keep, tokens = inputs.stages[int(at[0])].to(self.device)
+            images, keep, tokens = inputs.stages[int(at[0])].to(self.device, self.held)
             with self.autocast():
                 found = self.networks[network](images, keep, tokens)
             return full_precision(found[0]), full_precision(found[1])
@@ -180,14 +186,13 @@ class EpochContext:
         model = self.networks[network].model
         return BatchOutput(self, model, inputs.rows, inputs.source, z_image, z_text, excluded)
 
-    def inputs(
-        self, network: int, groups: tuple[np.ndarray, ...], seed: int, captions: np.ndarray | None = None
-    ) -> Inputs:
+    def inputs(self, network: int, groups: tuple[np.ndarray, ...], seed: int) -> Inputs:
         """What :meth:`forward` takes through the network, on the CPU."""
         s, model = self.settings, self.networks[network].model
         return Inputs.of(
-            self.data, groups, captions, seed, image_drop=model.image_drop, text_drop=model.text_drop,
+            self.data, groups, self.captions, seed, image_drop=model.image_drop, text_drop=model.text_drop,
             exclude_duplicates=s.exclude_duplicates, micro_batch=s.micro_batch, pin=self.device.type == "cuda",
+            held=self.held is not None,
         )  # fmt: skip
 
     @torch.no_grad()

@@ -1,6 +1,7 @@
 """What of a batch goes to the device, made ready on the CPU; of the next batch while the device is at work on this one.
 
 The arrays of a batch follow from its pairs and its seed alone, so it does not matter which thread makes them, nor when.
+Where the images fit on a GPU beside the training (:func:`on_device`), they go there once, and a batch names their rows.
 """
 
 from __future__ import annotations
@@ -19,10 +20,25 @@ from cleanpairs.scoring import as_input
 from cleanpairs.trainer.shares import Shares, take_packed
 from cleanpairs.trainer.types import TrainingData
 
+HELD = 0.25  # of a GPU's free memory, that the images may take
+BLOCK = 1024
+
+
+def on_device(images: np.ndarray, device: torch.device) -> Tensor | None:
+    """All M images on a GPU, as they are stored; None elsewhere, and where they leave it too little memory."""
+    if device.type != "cuda" or images.nbytes > HELD * torch.cuda.mem_get_info(device)[0]:
+        return None
+    held = torch.empty(images.shape, dtype=torch.from_numpy(np.array(images[:0])).dtype, device=device)
+    for start in range(0, len(images), BLOCK):
+        held[start : start + BLOCK] = torch.from_numpy(np.array(images[start : start + BLOCK]))
+    return held
+
 
 @dataclass(frozen=True)
 class StageInputs:
-    """b pairs on the CPU: images (b, R, D) or (b, 3, H, W), ``keep`` (b, R) bool or None, packed captions."""
+    """b pairs on the CPU: ``images`` (b, R, D) or (b, 3, H, W), or the rows (b,) int64 of those that are on the device;
+    ``keep`` (b, R) bool or None, packed captions.
+    """
 
     images: Tensor
     keep: Tensor | None
@@ -35,10 +51,11 @@ class StageInputs:
         tokens = PackedTokens(ids.pin_memory(), sizes, lengths.pin_memory(), sentences)
         return StageInputs(self.images.pin_memory(), keep, tokens)
 
-    def to(self, device: torch.device) -> tuple[Tensor, Tensor | None, PackedTokens]:
-        """A network's arguments."""
+    def to(self, device: torch.device, held: Tensor | None) -> tuple[Tensor, Tensor | None, PackedTokens]:
+        """A network's arguments; ``held``: all images, where they are on the device."""
         keep = None if self.keep is None else self.keep.to(device, non_blocking=True)
-        return self.images.to(device, non_blocking=True), keep, self.tokens.to(device)
+        images = self.images if held is None else held[self.images.to(device, non_blocking=True)]
+        return as_input(images, device), keep, self.tokens.to(device)
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,7 @@ class Inputs:
     @classmethod
     def of(
         cls, data: TrainingData, groups: tuple[np.ndarray, ...], captions: np.ndarray | None, seed: int, *,
-        image_drop: float, text_drop: float, exclude_duplicates: bool, micro_batch: int | None, pin: bool,
+        image_drop: float, text_drop: float, exclude_duplicates: bool, micro_batch: int | None, pin: bool, held: bool,
     ) -> Inputs:  # fmt: skip
         """See :meth:`cleanpairs.trainer.EpochContext.forward`."""
         rng = np.random.default_rng(seed)
@@ -72,8 +89,9 @@ class Inputs:
             kept[np.arange(len(rows)), u.argmax(axis=1)] = True
         stages = {}
         for at in Shares.of(len(rows), micro_batch).stages:
+            image_rows = data.image_index[rows[at]]
             stage = StageInputs(
-                as_input(np.asarray(data.images[data.image_index[rows[at]]]), "cpu"),
+                torch.from_numpy(image_rows if held else np.asarray(data.images[image_rows])),
                 None if kept is None else torch.from_numpy(kept[at]),
                 tokens if len(at) == len(rows) else take_packed(tokens, at),
             )

@@ -26,6 +26,7 @@ from cleanpairs.trainer.checkpoints import Checkpoint, Position, Restored
 from cleanpairs.trainer.compiled import Compiled
 from cleanpairs.trainer.context import EpochContext, Network
 from cleanpairs.trainer.guards import APART, COLLAPSED, Diverged, collapse, explosion
+from cleanpairs.trainer.inputs import on_device
 from cleanpairs.trainer.step import Steps
 from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
@@ -96,6 +97,7 @@ class _Run:
         self.history: list[dict[str, Any]] = []
         self.saved_at = time.monotonic()
         self.steps = Steps(self.settings, data, procedure)
+        self.held = on_device(data.images, torch.device(distributed.local_device(self.settings.device)))
         self.began: list[
             tuple[float, float]
         ] = []  # how near each other all images, and all captions, of a network were
@@ -193,7 +195,7 @@ class _Run:
                 network.compiled = Compiled(network.model)
             networks.append(network)
             self.optimizers.append(optimizer)
-        self.view = EpochContext(self.data, s, networks)
+        self.view = EpochContext(self.data, s, networks, self.held)
         self.began = [collapse(self.view, k) for k in range(len(networks))]
 
     def restore(self, restored: Restored) -> None:
@@ -211,6 +213,7 @@ class _Run:
         """One epoch, from step ``first`` on; ``before`` of all ``epochs`` are done."""
         began = time.perf_counter()
         view, procedure, s = self.view, self.procedure, self.settings
+        view.captions = procedure.captions
         if partial is None:
             procedure.start_epoch(view)
             self.same_labels()

@@ -41,6 +41,7 @@ class TrainingStrategy(Protocol):
     """
 
     networks: int = 1
+    captions: np.ndarray | None = None  # (N,) int64: whose caption each pair is trained with in the next epoch
     mean_probability: float | None = None  # of the last epoch, for the log
     note: str | None = None  # what a person should know of the last epoch, for the log
 

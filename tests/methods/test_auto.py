@@ -83,7 +83,7 @@ def test_planted_pairs_get_their_own_captions_back_and_are_judged_like_all_other
     planted, y = procedure.planted, model.correspondence_
     assert len(planted) == 150 and (procedure.trained[planted] != planted).all()
     if not procedure.repaired:
-        np.testing.assert_array_equal(procedure.caption, np.arange(1500))
+        np.testing.assert_array_equal(procedure.captions, np.arange(1500))
     assert roc_auc_score(~wrong[planted], y[planted]) > 0.9
     assert abs(y[planted].mean() - (~wrong[planted]).mean()) < 0.1
     for low, high in ((0.0, 0.1), (0.9, 1.0)):  # of all pairs: a probability
@@ -102,13 +102,13 @@ def test_repair_gives_mismatched_images_captions_of_their_own(monkeypatch: pytes
     seen = procedures(monkeypatch)
     small(repaired=0.25).fit(apply_noise(clean, noise))
     procedure = seen[0]
-    moved = np.flatnonzero(procedure.caption != np.arange(800))
+    moved = np.flatnonzero(procedure.captions != np.arange(800))
     assert len(moved) > 100
     assert (procedure.w[moved] < 0.5).all() and (procedure.weight[moved] == 0.25).all()
     stay = np.setdiff1d(np.arange(800), moved)
     np.testing.assert_array_equal(procedure.weight[stay], procedure.w[stay])
-    assert len(np.unique(procedure.caption[moved])) > 0.7 * len(moved)  # not one caption for all
-    own = noise.permutation[procedure.caption[moved]] == moved  # a random one would be right once in 320
+    assert len(np.unique(procedure.captions[moved])) > 0.7 * len(moved)  # not one caption for all
+    own = noise.permutation[procedure.captions[moved]] == moved  # a random one would be right once in 320
     assert own.mean() > 0.25
 
 
@@ -132,7 +132,9 @@ def test_batches_take_the_captions_they_are_given(monkeypatch: pytest.MonkeyPatc
         view.networks[network].model.text_drop = view.networks[network].model.image_drop = 0.0
         rows = np.arange(60)
         view.networks[network].eval()
-        mapped = view.forward(network, rows, seed=seed, captions=order)
+        view.captions = order
+        mapped = view.forward(network, rows, seed=seed)
+        view.captions = None
         plain = view.forward(network, rows, seed=seed)
         at, own = np.argsort(mapped.rows), np.argsort(plain.rows)
         S = mapped.similarity().detach().numpy()[at][:, at]

@@ -13,20 +13,30 @@ from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.trainer import SingleNetwork, Trained, Trainer, TrainingData, TrainingSettings, TrainingStage, context
+from cleanpairs.trainer import (
+    SingleNetwork,
+    Trained,
+    Trainer,
+    TrainingData,
+    TrainingSettings,
+    TrainingStage,
+    context,
+    loop,
+)
 from cleanpairs.trainer.compiled import Compiled
-from cleanpairs.trainer.inputs import Prefetch
+from cleanpairs.trainer.inputs import Prefetch, on_device
 
 
-def train(**settings: Any) -> Trained:
+def train(captions_of: np.ndarray | None = None, stored: Any = np.float32, **settings: Any) -> Trained:
     rng = np.random.default_rng(0)
     captions = [" ".join(rng.choice(list("abcdefgh"), rng.integers(1, 6), replace=False)) for _ in range(22)]
     tokenizer = Tokenizer.fit(captions)
     ids = np.arange(22)
-    images = rng.normal(size=(22, 3, 8)).astype(np.float32)
+    images = rng.normal(size=(22, 3, 8)).astype(stored)
     data = TrainingData(images, tokenizer.encode(captions), ids, ids, ids)
     known = TrainingSettings(**{"batch_size": 8, "seed": 1, "bucket": 2, **settings})
     procedure = SingleNetwork(InfoNCELoss(tau=0.1), Averaged(22))
+    procedure.captions = captions_of
     return Trainer(known).fit(data, [TrainingStage(2)], procedure, lambda: MLP(len(tokenizer), 8, dim=8, dim_word=4))
 
 
@@ -35,9 +45,12 @@ def assert_same(a: Trained, b: Trained) -> None:
         assert torch.equal(x, y), name
 
 
+@pytest.mark.parametrize("captions_of", [None, np.roll(np.arange(22), 1)])
 @pytest.mark.parametrize("micro", [None, 3])
-def test_inputs_made_ahead_are_those_made_in_time(micro: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = train(micro_batch=micro)
+def test_inputs_made_ahead_are_those_made_in_time(
+    micro: int | None, captions_of: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = train(captions_of, micro_batch=micro)
     seen: list[Prefetch] = []
     original = context.EpochContext.__init__
 
@@ -47,8 +60,29 @@ def test_inputs_made_ahead_are_those_made_in_time(micro: int | None, monkeypatch
         seen.append(self.ahead)
 
     monkeypatch.setattr(context.EpochContext, "__init__", ahead)
-    assert_same(train(micro_batch=micro), plain)
+    assert_same(train(captions_of, micro_batch=micro), plain)
     assert seen[0].hits == 4  # two epochs of three batches: all but the first of each
+
+
+@pytest.mark.parametrize("micro", [None, 3])
+@pytest.mark.parametrize("stored", [np.float32, np.float16])
+def test_images_that_stay_on_the_device_are_those_of_the_batches(
+    stored: Any, micro: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = train(micro_batch=micro, stored=stored)
+    monkeypatch.setattr(loop, "on_device", lambda images, device: torch.from_numpy(images))
+    assert_same(train(micro_batch=micro, stored=stored), plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stored", [np.float32, np.float16, np.uint8])
+def test_images_go_to_a_gpu_that_has_the_memory(stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, device = np.arange(3000 * 4).reshape(3000, 4).astype(stored), torch.device("cuda")
+    held = on_device(images, device)
+    assert held is not None and held.device.type == "cuda"
+    np.testing.assert_array_equal(held.cpu().numpy(), images)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda of: (images.nbytes, images.nbytes))
+    assert on_device(images, device) is None
 
 
 def test_a_batch_that_was_not_expected_is_not_taken() -> None:
