@@ -5,8 +5,10 @@
 
 FLICKR8K holds the photographs (``Flicker8k_Dataset`` or ``Images``) and their captions (``Flickr8k.token.txt`` or
 ``captions.txt``); FASHION holds ``styles.csv`` and ``images``. OUT gets NAME_train, NAME_val and NAME_test.parquet,
-which ``benchmarks/methods.py``, ``rows.py`` and ``cleanpairs bench`` take. Keys of the rows are in ``benchmarks/keys``,
-with a SHA-256 of their captions: where it differs, the download has other captions, and that is said.
+NAME the corpus or its smaller version, photos1 (each photograph's first caption) or titles2000 (the first 2,000 to train
+with), which ``benchmarks/methods.py``, ``rows.py`` and ``cleanpairs bench`` take. Keys of the rows are in
+``benchmarks/keys``, with a SHA-256 of their captions: where it differs, the download has other captions, and that is
+said.
 
 Photographs become 224x224 pixels, both sides scaled, JPEG of quality 95; product pictures are kept as they are. Another
 version of Pillow gives other bytes, so figures may differ from the tables' in the last digit.
@@ -77,6 +79,14 @@ def fashion(folder: Path) -> Callable[[str], dict[str, Any]]:
 
 
 CORPORA = {"photos": photos, "fashion": fashion}
+TITLES = 2000
+
+
+def smaller(corpus: str, split: str, rows: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """Name and rows of the smaller version."""
+    if corpus == "photos":
+        return f"photos1_{split}", [{**row, "captions": row["captions"][:1]} for row in rows]
+    return f"titles{TITLES}_{split}", rows[:TITLES] if split == "train" else rows
 
 
 def digest_of(rows: list[dict[str, Any]]) -> str:
@@ -101,11 +111,12 @@ def main() -> None:
                 rows.append(row_of(key))
             except (KeyError, FileNotFoundError):
                 missing.append(key)
-        file = args.out / f"{args.corpus}_{split}.parquet"
         image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         schema = pa.Table.from_pylist(rows[:1]).schema if rows else sys.exit(f"{args.download}: no row of {split}")
         schema = schema.set(schema.get_field_index("image"), pa.field("image", image))
-        pq.write_table(pa.Table.from_pylist(rows, schema), file)
+        file = args.out / f"{args.corpus}_{split}.parquet"
+        for name, some in ((file.stem, rows), smaller(args.corpus, split, rows)):
+            pq.write_table(pa.Table.from_pylist(some, schema), args.out / f"{name}.parquet")
         same = "the captions of the tables" if digest_of(rows) == digest else "NOT the captions of the tables"
         print(f"{file}: {len(rows)} of {len(keys)} rows, {same}")
     if missing:

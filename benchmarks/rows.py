@@ -43,6 +43,7 @@ from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
 from cleanpairs.methods.auto import Auto, evidence_of, frozen_spaces, ranks
 from cleanpairs.ops.normalised_similarity import normalised_similarity
+from cleanpairs.scoring import Encoded, matrix
 from cleanpairs.scoring.evaluate import recall_of_similarity
 
 OTHER = 1000  # added to the seed of the second network
@@ -78,9 +79,10 @@ class Corpus:
                     settings = {**settings, "text_encoder": None}
             model = kind(**settings, device=self.device, random_state=seed).fit(self.pairs, val=self.val)
             test = model.embed(self.test)
-            S = test.images.vectors @ test.texts.vectors.T
+            compared = Encoded(test.images, test.texts, model.model_, self.device)
+            S = matrix(compared, np.arange(len(test.images)), np.arange(len(test.texts)))
             with file.with_suffix(".part").open("wb") as part:
-                np.savez(part, y=model.correspondence_, S=S.astype(np.float32))
+                np.savez(part, y=model.correspondence_, S=S)
             file.with_suffix(".part").rename(file)
         with np.load(file) as kept:
             return kept["y"], kept["S"]

@@ -80,6 +80,8 @@ def test_a_corpus_has_the_rows_of_its_keys_in_their_order(
     assert ["NOT" in line for line in told] == [False, False, True]  # the captions' digest is looked at
     pairs = load_pairs(str(out / f"{name}_train.parquet"))
     assert pairs.captions == [text for k in wanted["train"] for text in texts[k]]
+    few = load_pairs(str(out / ("titles2000_train.parquet" if source == "fashion" else "photos1_train.parquet")))
+    assert few.captions == [texts[k][0] for k in wanted["train"]]
     stored = pq.read_table(out / f"{name}_train.parquet")["image"].to_pylist()[0]["bytes"]
     assert Image.open(io.BytesIO(stored)).size == ((16, 8) if source == "fashion" else (224, 224))
     (down / ("images" if source == "fashion" else "Images") / "d4.jpg").unlink()
@@ -133,3 +135,18 @@ def test_rows_combine_fits_and_go_on_where_they_stopped(
     np.testing.assert_equal(list(again.values()), list(found.values()))
     assert found["crcl + evidence"][0] > found["crcl"][0]
     assert found["2 x crcl"][1] > 0 and found["2 x crcl + evidence"][1] == found["2 x crcl"][1]
+
+
+def test_rows_retrieve_as_the_model_does_where_it_compares_words_with_regions(script: Any, tmp_path: Path) -> None:
+    rows, rng = script("rows"), np.random.default_rng(0)
+    for split, n in (("train", 120), ("dev", 30), ("test", 40)):
+        kind = rng.integers(0, 8, n)
+        regions = np.eye(8)[kind][:, None] + 0.3 * rng.normal(size=(n, 3, 8))
+        np.save(tmp_path / f"{split}_ims.npy", regions.astype(np.float32))
+        (tmp_path / f"{split}_caps.txt").write_text("".join(f"a w{k} thing\n" for k in kind), encoding="utf-8")
+    corpus = rows.Corpus(tmp_path, 0.2, 0, "sgr", tmp_path / "out", "words")
+    corpus.settings |= {"dim": 16, "epochs": 2, "require_evidence": False}
+    S = corpus.fit("infonce", 0)[1]
+    model = rows.METHODS.load("infonce")(**corpus.settings, device="cpu", random_state=0)
+    expected = model.fit(corpus.pairs, val=corpus.val).evaluate(corpus.test)
+    assert rows.recall_of_similarity(S, corpus.test.image_index).rsum == pytest.approx(expected.rsum)
