@@ -5,8 +5,8 @@
 
 FLICKR8K holds the photographs (``Flicker8k_Dataset`` or ``Images``) and their captions (``Flickr8k.token.txt`` or
 ``captions.txt``); FASHION holds ``styles.csv`` and ``images``. OUT gets NAME_train, NAME_val and NAME_test.parquet,
-NAME the corpus or its smaller version, photos1 (each photograph's first caption) or titles2000 (the first 2,000 to train
-with), which ``benchmarks/methods.py``, ``rows.py`` and ``cleanpairs bench`` take. Keys of the rows are in
+NAME the corpus or its smaller version, photos1 (each photograph's first caption) or titles2000 (the first 2,000 to
+train with), which ``benchmarks/methods.py``, ``rows.py`` and ``cleanpairs bench`` take. Keys of the rows are in
 ``benchmarks/keys``, with a SHA-256 of their captions: where it differs, the download has other captions, and that is
 said.
 
