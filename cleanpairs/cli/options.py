@@ -101,19 +101,19 @@ def run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
     return run, data
 
 
-def warn_of_flags(run: Any, flagged: int, pairs: int) -> None:
-    """Say so where of other data than that of fit many more are flagged: a model that was trained on few pairs knows
-    these far better than any others, and its threshold is theirs.
+def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
+    """Say so where of other data than that of fit many more are below the threshold, and it is that of the fit: a model
+    that was trained on few pairs knows these far better than any others.
     """
     of_fit = run.info.get("result", {})
-    if not pairs or not of_fit.get("pairs") or "flagged" not in of_fit:
+    if not (pairs and of_fit.get("pairs") and "flagged" in of_fit and of_fit.get("threshold", threshold) == threshold):
         return
     share, known = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
     if share > known + 0.1 + 2 * (known * (1 - known) / pairs) ** 0.5:
         echo(
             f"warning: {share:.0%} of these pairs are below the threshold, and {known:.0%} of those that the model was "
-            "fitted on: they are worse, or the threshold does not hold for pairs that the model has not seen. Go by "
-            "their order, or fit on them",
+            "fitted on; they are too few, or score too much like random pairs of theirs, for a threshold of their own. "
+            "Go by their order, or fit on them",
             err=True,
         )
 

@@ -84,8 +84,9 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         address=options["ray_address"],
     )
     summary = planned.summary
-    if data is not None and threshold is None:  # else the cut is not that of the fit
-        warn_of_flags(opened, summary.pairs - summary.kept - summary.quarantined, summary.pairs)
+    if data is not None and threshold is None:
+        flagged = summary.pairs - summary.kept - summary.quarantined
+        warn_of_flags(opened, flagged, summary.pairs, summary.threshold)
     if as_json:
         print_json({name: getattr(summary, name) for name in ("pairs", *COUNTED)})
     else:

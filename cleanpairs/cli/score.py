@@ -40,6 +40,9 @@ WORTH_A_WARNING = 0.2  # share of the words
 def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
 
+    The threshold, for data that RUN was not fitted on, is where a pair is as likely mismatched as not, by the scores of
+    random pairs of the same images and captions; that of the fit for fewer than 80 pairs.
+
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
     """
@@ -65,7 +68,7 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
             "other captions, and its scores say less here",
             err=True,
         )
-    warn_of_flags(run, result.flagged, result.pairs)
+    warn_of_flags(run, result.flagged, result.pairs, result.threshold)
     if as_json:
         print_json(result)
     else:
@@ -73,3 +76,6 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
             f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
             f"{result.quarantined:,} quarantined -> {out}"
         )
+        if result.noise_rate is not None:
+            rate = f"{result.noise_rate}" if result.noise_rate.value == result.noise_rate.value else "undetermined"
+            echo(f"threshold: by random pairs of this data, which the model has not seen; share mismatched: {rate}")

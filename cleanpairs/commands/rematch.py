@@ -23,6 +23,7 @@ import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.commands.run import Run
+from cleanpairs.commands.score import threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
 from cleanpairs.core.registry import READERS
 from cleanpairs.data import Source, load_source, note_named, open_source, staged_file
@@ -205,7 +206,10 @@ class _Planning:
     def streamed(self, scorer: RowScorer, out: Path, overwrite: bool, run: Mapping[str, str]) -> WrittenPlan:
         """The plan, in memory that grows much more slowly than the rows; ``run``: hashes of the run's files."""
         model, source = self.model, self.source
-        settings = self.settings.resolved(model.threshold_)
+        unseen = None
+        if self.settings.threshold is None:
+            unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
+        settings = self.settings.resolved(model.threshold_ if unseen is None else unseen.threshold)
         parts = self.parts
         told = json.dumps([cleanpairs.__version__, source.fingerprint, run, asdict(settings)], sort_keys=True)
         job = hashlib.sha256(told.encode()).hexdigest()

@@ -27,12 +27,16 @@ import cleanpairs
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, RefusedError
 from cleanpairs.core.registry import READERS
-from cleanpairs.data import ParquetSink, Source, iter_tables, load_pairs, open_source, staged_file
+from cleanpairs.correspondence.calibration import Estimate
+from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, load_pairs, open_source, staged_file
 from cleanpairs.data.rows import texts_of
 from cleanpairs.engine import Finished, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.estimators import PairScorer
+from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.languages import MOST_NEW, SAMPLE, unknown_share
 from cleanpairs.estimators.persistence import load_estimator
+from cleanpairs.estimators.unseen import UnseenThreshold, some_runs
+from cleanpairs.scoring import Embeddings
 
 ROWS = 4096  # of a batch
 PARTITION = 65_536  # rows of a partition, about
@@ -43,6 +47,9 @@ PARTS = ".parts"  # behind the output's name: the folder of its parts
 class ScoreResult:
     """Counts of a scored input; ``flagged`` are those below ``threshold``; ``unknown_words``: the share of the words of
     its first captions that the model does not know, None where it has no vocabulary.
+
+    ``noise_rate``: the estimated share of mismatched pairs, NaN where undetermined, if the threshold goes by random
+    pairs of this input (:mod:`cleanpairs.estimators.unseen`); None where it is that of ``fit``.
     """
 
     pairs: int
@@ -50,17 +57,19 @@ class ScoreResult:
     quarantined: int
     threshold: float
     unknown_words: float | None = None
+    noise_rate: Estimate | None = None
 
 
 @dataclass(frozen=True)
 class ScoreWork:
     """Scores of a partition's pairs, numbered from 0, as a Parquet file, by a fitted estimator or the directory of one,
-    which can be sent to other processes; ``data`` names the input in messages.
+    which can be sent to other processes; ``data`` names the input in messages; ``threshold``: below it one is flagged.
     """
 
     model: PairScorer | str
     source: Source
     data: str
+    threshold: float
     batch_rows: int = ROWS
 
     def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
@@ -76,7 +85,7 @@ class ScoreWork:
             counts = _Counts()
             with ParquetSink(path, SCORES_SCHEMA) as sink:
                 for keys, scores, reasons in self._batches(model, partition):
-                    sink.write(counts.table(keys, scores, reasons, model.threshold_))
+                    sink.write(counts.table(keys, scores, reasons, self.threshold))
             return asdict(counts)
 
         return score
@@ -152,16 +161,20 @@ def score_stream(
         )
     parts = Path(out).with_name(Path(out).name + PARTS)
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
-        if fitted.row_scorer(_roles(source)) is None:
+        scorer = fitted.row_scorer(_roles(source))
+        if scorer is None:
             if driver.remote:
                 raise ConfigError(
                     f"{data} cannot be divided among workers: that takes Parquet with a column of image vectors "
                     "(image_features) and, for a model of caption vectors, one of those (text_features), or an "
                     "embedding folder; leave --engine and --workers out"
                 )
-            counts, done = _score_at_once(fitted, data, columns or {}, Path(staged)), None
+            counts, unseen = _score_at_once(fitted, load_pairs(data, **(columns or {})), Path(staged))
+            done = None
         else:
-            work = ScoreWork(str(Path(model).absolute()) if driver.remote else fitted, source, str(data), ROWS)
+            unseen = threshold_of_rows(fitted, scorer, source, str(data))
+            sent = str(Path(model).absolute()) if driver.remote else fitted
+            work = ScoreWork(sent, source, str(data), _chosen(fitted, unseen))
             partitions = plan_partitions(_reader(source).row_groups(source), source.n_rows, target=PARTITION)
             if len(partitions) <= 1 and not driver.remote:  # nothing to go on from, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
@@ -174,7 +187,30 @@ def score_stream(
                 counts = _put_together(parts, done, Path(staged))
     if done is not None:  # now that their whole is in place
         remove_job(parts)
-    return ScoreResult(counts.pairs, counts.flagged, counts.quarantined, float(fitted.threshold_), unknown)
+    rate = None if unseen is None else unseen.noise_rate
+    return ScoreResult(counts.pairs, counts.flagged, counts.quarantined, _chosen(fitted, unseen), unknown, rate)
+
+
+def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data: str) -> UnseenThreshold | None:
+    """The threshold of rows that the model was not fitted on, by some of them; see
+    :meth:`cleanpairs.estimators.PairScorer.unseen_threshold`.
+    """
+    if source.fingerprint == model.fingerprint_:
+        return None
+    parts: list[tuple[np.ndarray, ...]] = []
+    for run in some_runs(source.n_rows):
+        for batch in _reader(source).iter_range(source, run.start, len(run), ROWS, hash_vectors=True):
+            vectors = scorer.embedded(batch, data)
+            groups = batch.image_group[batch.row], batch.text_group
+            parts.append((*vectors, *groups, scorer.compared(batch, *vectors)))
+    if not parts:
+        return None
+    images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return model.unseen_threshold(Embeddings(images), Embeddings(texts), image_group, text_group, scores)
+
+
+def _chosen(model: PairScorer, unseen: UnseenThreshold | None) -> float:
+    return float(model.threshold_) if unseen is None else unseen.threshold
 
 
 def _first_captions(source: Source) -> list[str]:
@@ -198,14 +234,15 @@ def _roles(source: Source) -> set[str]:
     return found
 
 
-def _score_at_once(model: PairScorer, data: str | Path, columns: dict[str, Any], staged: Path) -> _Counts:
-    found = model.embed(load_pairs(data, **columns))
+def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[_Counts, UnseenThreshold | None]:
+    found = model.embed(pairs)
     scores = model.score_embedded(found.pairs, found.images, found.texts)
     scores[list(found.quarantined)] = np.nan
+    unseen = model.threshold_of(found, scores)
     counts = _Counts()
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
-        sink.write(counts.table(found.pairs.keys, scores, found.quarantined, model.threshold_))
-    return counts
+        sink.write(counts.table(found.pairs.keys, scores, found.quarantined, _chosen(model, unseen)))
+    return counts, unseen
 
 
 def _digest(folder: Path) -> str:

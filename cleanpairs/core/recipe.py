@@ -208,8 +208,8 @@ def _path_of(recipe: str | Path) -> Path:
         return shipped[str(recipe)]
     if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
         raise ConfigError(f"the recipe {recipe} is no file")
-    known = ", ".join(shipped) or "none"
-    raise ConfigError(f"no recipe {str(recipe)!r}{nearest(str(recipe), list(shipped))} (shipped: {known})")
+    near = nearest(str(recipe), list(shipped)) or f" (shipped: {', '.join(shipped) or 'none'})"
+    raise ConfigError(f"no recipe {str(recipe)!r}{near}")
 
 
 def _is_made(path: Path, name: str | Path) -> bool:

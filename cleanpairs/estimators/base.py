@@ -65,16 +65,17 @@ class Estimator:
             self.random_state = int(np.random.default_rng(self.random_state).integers(2**31))
 
     def decision_function(self: Any, pairs: Any) -> np.ndarray:
-        """How far each pair is below the threshold, (n,) float32: mismatched above 0; NaN where quarantined."""
+        """How far each pair is below the threshold, (n,) float32: mismatched above 0; NaN where quarantined.
+
+        The threshold is that of ``fit`` for its pairs, and for fewer than 80; for others it goes by random pairs among
+        them, as a model knows the pairs that it was trained on better (:mod:`cleanpairs.estimators.unseen`).
+        """
         self._fitted()
-        return np.asarray(self.threshold_ - self.score_pairs(pairs), np.float32)
+        found, scores = self._scored(pairs)
+        return np.asarray(self._threshold(found, scores) - scores, np.float32)
 
     def predict(self: Any, pairs: Any) -> np.ndarray:
-        """(n,) bool: which pairs are mismatched; those that are quarantined are.
-
-        By the threshold of the pairs of ``fit``: a model that was trained on few flags most of those that it has not
-        seen, whose order (:meth:`decision_function`) says more.
-        """
+        """(n,) bool: which pairs are mismatched, by :meth:`decision_function`; those that are quarantined are."""
         return ~(self.decision_function(pairs) <= 0)
 
     def fit_predict(self: Any, pairs: Any, y: Any = None) -> np.ndarray:

@@ -31,6 +31,7 @@ from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, sav
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
+from cleanpairs.estimators.unseen import UnseenThreshold, some_runs
 from cleanpairs.features import ImageMatrix
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
 from cleanpairs.repair.gather import Gathered
@@ -167,6 +168,14 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
     def score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """Correspondence (n,) float32 of n pairs, of :meth:`embed`; quarantined ones too."""
         raise NotImplementedError
+
+    def unseen_threshold(
+        self, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray, scores: np.ndarray
+    ) -> UnseenThreshold | None:
+        """The threshold of ``scores`` (n,) of n pairs that are not those of ``fit``, by random pairs among them; None
+        where that of ``fit`` holds, or none is found. See :func:`cleanpairs.estimators.unseen.unseen_threshold`.
+        """
+        return None
 
     def row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
@@ -315,14 +324,17 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         Warns where the model knows less than half of the captions' words: its scores say nothing there. Raises as
         :meth:`embed`.
         """
+        return self._scored(pairs)[1]
+
+    def _scored(self, pairs: Any) -> tuple[Embedded, np.ndarray]:
         found = self.embed(pairs)
         unknown = unknown_share(getattr(self, "tokenizer_", None), found.pairs.captions)
         if unknown is not None and unknown > MOST_NEW:
             what = f"the model does not know {unknown:.0%} of the words: it was fitted on other captions"
-            warnings.warn(what, stacklevel=2)
+            warnings.warn(what, stacklevel=3)
         scores = self.score_embedded(found.pairs, found.images, found.texts)
         scores[list(found.quarantined)] = np.nan
-        return scores
+        return found, scores
 
     def threshold_for(
         self, *, max_wrong: float | None = None, keep: float | None = None, correspondence: np.ndarray | None = None
@@ -352,7 +364,8 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
 
-        - ``correspondence`` (n,) float: that of ``fit`` for its data, else :meth:`score_pairs`'s by default
+        - ``correspondence`` (n,) float: that of ``fit`` for its data, else :meth:`score_pairs`'s by default, with the
+          threshold of :meth:`unseen_threshold`
         - ``look`` callable: who does the searches by cosine; see :func:`cleanpairs.repair.planning.plan_repairs`
         - ``**changes``: of the settings, by the names of :class:`cleanpairs.repair.settings.RepairSettings`
 
@@ -360,10 +373,11 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         """
         asked = changed(settings, changes)
         self._fitted()
-        chosen = asked.resolved(self.threshold_)
-        found = self.embed(pairs)
+        found, threshold = self.embed(pairs), self.threshold_
         if correspondence is None:
             correspondence = self._correspondence_of(found)
+            threshold = self._threshold(found, correspondence)
+        chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
         given = Gathered.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen)
         evidence = None
@@ -392,18 +406,35 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
             return self.correspondence_
         return self.score_embedded(found.pairs, found.images, found.texts)
 
+    def threshold_of(self, found: Embedded, scores: np.ndarray) -> UnseenThreshold | None:
+        """As :meth:`unseen_threshold`, by some of the pairs of :meth:`embed`; None for those of ``fit``."""
+        pairs = found.pairs
+        if self._is_of_fit(found):
+            return None
+        rows = np.concatenate([np.arange(run.start, run.stop) for run in some_runs(len(pairs))])
+        y = np.array(scores, np.float64)
+        y[list(found.quarantined)] = np.nan
+        return self.unseen_threshold(
+            found.images.take(pairs.image_index[rows]), found.texts.take(rows), pairs.pair_image_group[rows],
+            pairs.text_group[rows], y[rows],
+        )  # fmt: skip
+
+    def _threshold(self, found: Embedded, scores: np.ndarray) -> float:
+        unseen = self.threshold_of(found, scores)
+        return self.threshold_ if unseen is None else unseen.threshold
+
     def explainer(
         self, pairs: Any, *, correspondence: np.ndarray | None = None, threshold: float | None = None
     ) -> Explainer:
         """What explains any of n pairs by the trusted ones among them; see :class:`cleanpairs.explain.Explainer`.
 
         ``correspondence`` (n,) and ``threshold``: ``fit``'s where the pairs are those of ``fit``, else
-        :meth:`score_pairs`'s.
+        :meth:`score_pairs`'s and :meth:`unseen_threshold`'s.
         """
         from cleanpairs.explain import Explainer
 
         self._fitted()
-        pairs, cut = load_pairs(pairs), self.threshold_ if threshold is None else threshold
+        pairs, cut = load_pairs(pairs), threshold
         known = getattr(self, "correspondence_", np.empty(0))
         if correspondence is None and pairs.source.fingerprint == self.fingerprint_ and len(known) == len(pairs):
             usable = replace(self._grouped(pairs), reasons=self.quarantined_)
@@ -412,12 +443,13 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
                 found = self.embed(pairs, rows)
                 return found.images.vectors[found.pairs.image_index], found.texts.vectors
 
-            return Explainer(usable, of_some, known, cut)
+            return Explainer(usable, of_some, known, self.threshold_ if cut is None else cut)
         found = self.embed(pairs)
         if correspondence is None:
             correspondence = self.score_embedded(found.pairs, found.images, found.texts)
         y = np.array(correspondence, np.float64)
         y[list(found.quarantined)] = np.nan
+        cut = self._threshold(found, y) if cut is None else cut
         images, texts, index = found.images.vectors, found.texts.vectors, found.pairs.image_index
         usable = replace(found.pairs, reasons=found.quarantined)
         return Explainer(usable, lambda rows: (images[index[rows]], texts[rows]), y, cut)
