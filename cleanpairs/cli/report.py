@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def _sample(run: Any, scores: Any, threshold: float, size: int | None) -> Any:
 
 def _audit_result(run: Any) -> dict[str, Any] | None:
     """What ``cleanpairs audit --labels`` left."""
+    from cleanpairs.audit.evaluation import AuditResult, ThresholdEstimate
     from cleanpairs.core.errors import DataError
     from cleanpairs.core.regular import read_json
 
@@ -125,6 +127,11 @@ def _audit_result(run: Any) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        return dict(read_json(file))
+        found = dict(read_json(file))
+        asked = {field.name for field in fields(AuditResult)} - {"probability"}
+        of_cut = {field.name for field in fields(ThresholdEstimate)}
+        if not (asked <= found.keys() and all(of_cut <= set(cut) for cut in (found["at_threshold"], *found["ladder"]))):
+            raise ValueError("it is not what an audit found")
+        return found
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{file} cannot be read: {error}; `cleanpairs audit --labels` writes it anew") from error

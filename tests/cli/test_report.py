@@ -101,9 +101,10 @@ def test_the_audit_of_the_run_is_the_one_shown(command: Command, run: Run, tmp_p
     assert (tmp_path / "report.html").read_text(encoding="utf-8").count('<article tabindex="0" data-pair') == 9
 
 
-def test_damaged_files_of_the_audit_are_named(command: Command, run: Run) -> None:
+@pytest.mark.parametrize("content", ["{", '{"a": {"a": 1}}', '{"at_threshold": 1, "ladder": []}', "[1]"])
+def test_damaged_files_of_the_audit_are_named(command: Command, run: Run, content: str) -> None:
     (run.path / "audit").mkdir()
-    (run.path / "audit" / "result.json").write_text("{", encoding="utf-8")
+    (run.path / "audit" / "result.json").write_text(content, encoding="utf-8")
     code, _, err = command("report", run.path)
     assert code == 3 and "result.json cannot be read" in err
 
