@@ -65,7 +65,7 @@ class Corpus:
         self.settings: dict[str, Any] = {"backbone": backbone, "text_encoder": text}
         if self.clean.text_vectors is not None:
             self.settings = {"text_encoder": "features", "image_encoder": "features"}
-        self.out = out / f"{data.stem}-{backbone}-{text}-{rate:g}-{seed}"
+        self.out = out / f"{data.stem}-{backbone}-{text}-{device}-{rate:g}-{seed}"
         self.out.mkdir(parents=True, exist_ok=True)
 
     def fit(self, name: str, seed: int, *, paper: bool = False) -> tuple[np.ndarray, np.ndarray]:

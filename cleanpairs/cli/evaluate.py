@@ -58,7 +58,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     if mask is not None:
         trained_on = pairs.source.fingerprint == model.fingerprint_ and (run.path / "scores.parquet").exists()
         y = run.scores().correspondence if trained_on or noised else model.score_pairs(pairs)
-        limit = model.threshold_ if threshold is None else threshold
+        unseen = None if trained_on or noised or threshold is not None else model.own_threshold(pairs)
+        limit = threshold if threshold is not None else model.threshold_ if unseen is None else unseen.threshold
         figures.update(detection(y, mask, limit).to_dict())
     figures = {k: None if v is None else round(v, 6) for k, v in plain(figures).items()}
     if as_json:

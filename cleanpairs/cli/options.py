@@ -112,8 +112,8 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
     if share > known + 0.1 + 2 * (known * (1 - known) / pairs) ** 0.5:
         echo(
             f"warning: {share:.0%} of these pairs are below the threshold, and {known:.0%} of those that the model was "
-            "fitted on; they are too few, or score too much like random pairs of theirs, for a threshold of their own. "
-            "Go by their order, or fit on them",
+            "fitted on, which it is of: these have no threshold of their own (cleanpairs score --help). Go by their "
+            "order, or fit on them",
             err=True,
         )
 

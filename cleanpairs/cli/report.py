@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 from dataclasses import fields
 from pathlib import Path
@@ -130,7 +131,8 @@ def _audit_result(run: Any) -> dict[str, Any] | None:
         found = dict(read_json(file))
         asked = {field.name for field in fields(AuditResult)} - {"probability"}
         of_cut = {field.name for field in fields(ThresholdEstimate)}
-        if not (asked <= found.keys() and all(of_cut <= set(cut) for cut in (found["at_threshold"], *found["ladder"]))):
+        cuts = (found["at_threshold"], *found["ladder"]) if asked <= found.keys() else ({},)
+        if not all(of_cut <= set(cut) and math.isfinite(cut["threshold"] + cut["flagged"]) for cut in cuts):
             raise ValueError("it is not what an audit found")
         return found
     except (OSError, ValueError, TypeError) as error:

@@ -41,7 +41,8 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
 
     The threshold, for data that RUN was not fitted on, is where a pair is as likely mismatched as not, by the scores of
-    random pairs of the same images and captions; that of the fit for fewer than 80 pairs.
+    random pairs of the same images and captions. It is that of the fit for fewer than 80 pairs, for pairs that score no
+    higher than random ones or are of the training, and where the fit was given one; for clip-score always.
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.

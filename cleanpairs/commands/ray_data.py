@@ -10,8 +10,8 @@
     )
     scored.filter(expr=ray.data.expressions.col("correspondence") >= 0.5).write_parquet("kept/")
 
-The columns are those of ``cleanpairs score``, and so are their values: see :mod:`cleanpairs.estimators.batches` on when
-to the last bit. Nothing here imports Ray; batches may come from anywhere.
+The columns are those of ``cleanpairs score``, and so are their values, with the same threshold: see
+:mod:`cleanpairs.estimators.batches` on when to the last bit. Nothing here imports Ray; batches may come from anywhere.
 """
 
 from __future__ import annotations
@@ -40,20 +40,24 @@ class ScorePairs:
     - ``run``: a run directory, or that of a saved model; every machine must see it
     - ``image_column``, ``text_column``: of the image vectors and of the captions; found by their usual names if not
       given
+    - ``threshold``: below it a pair is mismatched; that of the fit by default. A batch has none of its own: give that
+      of :meth:`~cleanpairs.estimators.PairScorer.own_threshold`, or what `cleanpairs score` says of the same data
     - ``threads``: of PyTorch and Arrow in this process; with as many, scores are the same to the last bit
 
     Raises DataError: there is no model in ``run``, or it is damaged; ConfigError: the model scores no vectors.
     """
 
     def __init__(
-        self, run: str | Path, *, image_column: str | None = None, text_column: str | None = None, threads: int = 1
-    ) -> None:
+        self, run: str | Path, *, image_column: str | None = None, text_column: str | None = None,
+        threshold: float | None = None, threads: int = 1,
+    ) -> None:  # fmt: skip
         import torch
 
         torch.set_num_threads(threads)
         pa.set_cpu_count(threads)
         folder = Path(run) / "model"
         self.model = load_estimator(folder if folder.exists() else Path(run))
+        self.threshold = float(self.model.threshold_ if threshold is None else threshold)
         self.given = {"image": image_column, "text": text_column}
         if self.model.row_scorer({"text", "features", "text_features"}) is None:
             raise ConfigError(
@@ -108,4 +112,4 @@ class ScorePairs:
             hash_vectors=scorer.hashes,
         )
         scores = scorer(rows, "the batch")
-        return scores_table(rows.keys, scores, float(self.model.threshold_), rows.faults)
+        return scores_table(rows.keys, scores, self.threshold, rows.faults)

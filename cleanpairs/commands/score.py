@@ -35,7 +35,7 @@ from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.languages import MOST_NEW, SAMPLE, unknown_share
 from cleanpairs.estimators.persistence import load_estimator
-from cleanpairs.estimators.unseen import UnseenThreshold, some_runs
+from cleanpairs.estimators.unseen import BLOCK, UnseenThreshold, some_runs
 from cleanpairs.scoring import Embeddings
 
 ROWS = 4096  # of a batch
@@ -180,7 +180,8 @@ def score_stream(
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
                 counts, done = _Counts(**work.open(None)(whole, Path(staged))), None
             else:
-                job = json.dumps([cleanpairs.__version__, source.fingerprint, _digest(Path(model)), ROWS])
+                about = f"{_chosen(fitted, unseen):.3g}"  # other threads give the last digits of scores otherwise
+                job = json.dumps([cleanpairs.__version__, source.fingerprint, _digest(Path(model)), ROWS, about])
                 done = run_partitions(
                     work, partitions, parts, job=job, engine=driver, overwrite=overwrite, progress=progress
                 )
@@ -193,20 +194,33 @@ def score_stream(
 
 def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data: str) -> UnseenThreshold | None:
     """The threshold of rows that the model was not fitted on, by some of them; see
-    :meth:`cleanpairs.estimators.PairScorer.unseen_threshold`.
+    :meth:`cleanpairs.estimators.PairScorer.own_threshold`. None for a model that compares words with regions.
     """
-    if source.fingerprint == model.fingerprint_:
+    network = getattr(model, "model_", None)
+    if source.fingerprint == model.fingerprint_ or network is None or network.local or model.threshold is not None:
         return None
     parts: list[tuple[np.ndarray, ...]] = []
-    for run in some_runs(source.n_rows):
-        for batch in _reader(source).iter_range(source, run.start, len(run), ROWS, hash_vectors=True):
-            vectors = scorer.embedded(batch, data)
-            groups = batch.image_group[batch.row], batch.text_group
-            parts.append((*vectors, *groups, scorer.compared(batch, *vectors)))
+    for runs in _by_row_group(some_runs(source.n_rows), _reader(source).row_groups(source)):
+        first, last = runs[0].start, runs[-1].stop
+        for batch in _reader(source).iter_range(source, first, last - first, BLOCK, hash_vectors=True):
+            row, first = first + batch.row, first + batch.n_rows
+            chosen = np.any([(row >= run.start) & (row < run.stop) for run in runs], axis=0)
+            if chosen.any():
+                vectors = scorer.embedded(batch, data)
+                found = *vectors, batch.image_group[batch.row], batch.text_group, scorer.compared(batch, *vectors)
+                parts.append(tuple(values[chosen] for values in found))
     if not parts:
         return None
     images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
     return model.unseen_threshold(Embeddings(images), Embeddings(texts), image_group, text_group, scores)
+
+
+def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:
+    """Runs of one row group together: what lies before a row in its group is decoded with it."""
+    found: dict[int, list[range]] = {}
+    for run, group in zip(runs, np.searchsorted(np.cumsum(groups), [r.start for r in runs], "right"), strict=True):
+        found.setdefault(int(group), []).append(run)
+    return list(found.values())
 
 
 def _chosen(model: PairScorer, unseen: UnseenThreshold | None) -> float:

@@ -67,8 +67,9 @@ class Estimator:
     def decision_function(self: Any, pairs: Any) -> np.ndarray:
         """How far each pair is below the threshold, (n,) float32: mismatched above 0; NaN where quarantined.
 
-        The threshold is that of ``fit`` for its pairs, and for fewer than 80; for others it goes by random pairs among
-        them, as a model knows the pairs that it was trained on better (:mod:`cleanpairs.estimators.unseen`).
+        The threshold is :meth:`own_threshold`'s, which goes by all these pairs together, as a model knows those that it
+        was trained on better; else that of ``fit``. The same pair among others may so be judged otherwise; its score
+        (:meth:`score_pairs`) is the same.
         """
         self._fitted()
         found, scores = self._scored(pairs)

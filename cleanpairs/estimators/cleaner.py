@@ -313,9 +313,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray, scores: np.ndarray
     ) -> UnseenThreshold | None:
         """See :meth:`PairScorer.unseen_threshold`."""
-        if isinstance(self.threshold, (int, float)):  # it was asked for
-            return None
-        if self.model_.local and images.parts is None:  # vectors alone are not what it compares
+        if self.threshold is not None:  # it was asked for
             return None
         return unseen_threshold(self.bank_, images, texts, image_group, text_group, scores, self.random_state)
 

@@ -364,8 +364,8 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
     ) -> RepairPlan:
         """Plan who gets which caption or image from whom; nothing is changed.
 
-        - ``correspondence`` (n,) float: that of ``fit`` for its data, else :meth:`score_pairs`'s by default, with the
-          threshold of :meth:`unseen_threshold`
+        - ``correspondence`` (n,) float: by default that of ``fit`` for its data, else :meth:`score_pairs`'s, with
+          :meth:`own_threshold`; what is given goes with the threshold of ``fit``
         - ``look`` callable: who does the searches by cosine; see :func:`cleanpairs.repair.planning.plan_repairs`
         - ``**changes``: of the settings, by the names of :class:`cleanpairs.repair.settings.RepairSettings`
 
@@ -406,12 +406,21 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
             return self.correspondence_
         return self.score_embedded(found.pairs, found.images, found.texts)
 
+    def own_threshold(self, pairs: Any) -> UnseenThreshold | None:
+        """The threshold of :meth:`score_pairs` for pairs that the model has not seen, and the share of mismatched ones;
+        None where that of ``fit`` holds: for its pairs, where one was asked for, and where none is found.
+        """
+        return self.threshold_of(*self._scored(pairs))
+
     def threshold_of(self, found: Embedded, scores: np.ndarray) -> UnseenThreshold | None:
-        """As :meth:`unseen_threshold`, by some of the pairs of :meth:`embed`; None for those of ``fit``."""
+        """As :meth:`own_threshold`, of pairs of :meth:`embed`, by those of some images."""
         pairs = found.pairs
         if self._is_of_fit(found):
             return None
-        rows = np.concatenate([np.arange(run.start, run.stop) for run in some_runs(len(pairs))])
+        chosen = np.zeros(len(found.images), bool)
+        for run in some_runs(len(chosen)):
+            chosen[run.start : run.stop] = True
+        rows = np.flatnonzero(chosen[pairs.image_index])
         y = np.array(scores, np.float64)
         y[list(found.quarantined)] = np.nan
         return self.unseen_threshold(
@@ -428,8 +437,9 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
     ) -> Explainer:
         """What explains any of n pairs by the trusted ones among them; see :class:`cleanpairs.explain.Explainer`.
 
-        ``correspondence`` (n,) and ``threshold``: ``fit``'s where the pairs are those of ``fit``, else
-        :meth:`score_pairs`'s and :meth:`unseen_threshold`'s.
+        ``correspondence`` (n,) and ``threshold``: by default ``fit``'s where the pairs are those of ``fit``, else
+        :meth:`score_pairs`'s and :meth:`own_threshold`; a correspondence that is given goes with the threshold of
+        ``fit``.
         """
         from cleanpairs.explain import Explainer
 
@@ -445,11 +455,11 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
 
             return Explainer(usable, of_some, known, self.threshold_ if cut is None else cut)
         found = self.embed(pairs)
-        if correspondence is None:
-            correspondence = self.score_embedded(found.pairs, found.images, found.texts)
-        y = np.array(correspondence, np.float64)
+        given = correspondence is not None
+        y = np.array(correspondence if given else self.score_embedded(found.pairs, found.images, found.texts), float)
         y[list(found.quarantined)] = np.nan
-        cut = self._threshold(found, y) if cut is None else cut
+        if cut is None:
+            cut = self.threshold_ if given else self._threshold(found, y)
         images, texts, index = found.images.vectors, found.texts.vectors, found.pairs.image_index
         usable = replace(found.pairs, reasons=found.quarantined)
         return Explainer(usable, lambda rows: (images[index[rows]], texts[rows]), y, cut)

@@ -213,10 +213,10 @@ class _Run:
         """One epoch, from step ``first`` on; ``before`` of all ``epochs`` are done."""
         began = time.perf_counter()
         view, procedure, s = self.view, self.procedure, self.settings
-        view.captions = procedure.captions
         if partial is None:
             procedure.start_epoch(view)
             self.same_labels()
+        view.captions = procedure.captions
         steps = [(k, batch) for k in range(procedure.networks) for batch in procedure.batches(view, k)]
         pairs = sum(len(rows) for _, batch in steps for rows in batch)
         counts = self.steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,7 +102,12 @@ def test_the_audit_of_the_run_is_the_one_shown(command: Command, run: Run, tmp_p
     assert (tmp_path / "report.html").read_text(encoding="utf-8").count('<article tabindex="0" data-pair') == 9
 
 
-@pytest.mark.parametrize("content", ["{", '{"a": {"a": 1}}', '{"at_threshold": 1, "ladder": []}', "[1]"])
+AUDIT = "drawn labelled mismatched noise_rate auroc ap calibration log_loss ece_before ece_after ece_chance even_odds"
+CUT = {"threshold": None, "flagged": None, "precision": None, "recall": None}
+NO_NUMBERS = json.dumps(dict.fromkeys(AUDIT.split()) | {"at_threshold": CUT, "ladder": []})
+
+
+@pytest.mark.parametrize("content", ["{", '{"a": {"a": 1}}', NO_NUMBERS, '{"at_threshold": 1, "ladder": []}', "[1]"])
 def test_damaged_files_of_the_audit_are_named(command: Command, run: Run, content: str) -> None:
     (run.path / "audit").mkdir()
     (run.path / "audit" / "result.json").write_text(content, encoding="utf-8")

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import Auto, Pairs, load_pairs
+from cleanpairs import Auto, InfoNCE, Pairs, load_pairs
 from cleanpairs.cli import main
-from cleanpairs.commands.score import score_stream
+from cleanpairs.commands.ray_data import ScorePairs
+from cleanpairs.commands.score import _by_row_group, score_stream
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.estimators.unseen import BLOCK, BLOCKS, some_runs, unseen_threshold
 from cleanpairs.ops.matching import unit_rows
@@ -77,11 +78,15 @@ def test_pairs_of_the_fit_too_few_pairs_and_foreign_ones_have_the_threshold_of_t
     foreign = Pairs.from_arrays(captions, features=features[np.random.default_rng(0).permutation(300)])
     assert model.threshold_of(model.embed(foreign), model.score_pairs(foreign)) is None  # no better than random pairs
     np.testing.assert_allclose(model.decision_function(few), model.threshold_ - model.score_pairs(few), rtol=1e-6)
+    assert model.own_threshold(own.select(np.arange(20, 300))) is None  # under another name they are known as well
+    y = np.where(np.arange(60) < 12, 0.1, 0.9)
+    assert model.explainer(few, correspondence=y).threshold == model.threshold_
+    assert model.rematch(few, correspondence=y).threshold == model.threshold_
 
 
 def test_a_threshold_that_was_asked_for_holds_for_all_pairs(model: Auto, tmp_path: Path) -> None:
     pairs = pairs_of(300, 6)
-    asked = Auto.from_pretrained(model.save_pretrained(tmp_path / "model")).set_params(threshold=0.2)
+    asked = Auto.from_pretrained(model.save_pretrained(tmp_path / "model")).set_params(threshold=np.float32(0.2))
     asked.threshold_ = 0.2
     assert asked.threshold_of(asked.embed(pairs), asked.score_pairs(pairs)) is None
     assert asked.rematch(pairs).threshold == 0.2
@@ -108,6 +113,9 @@ def test_runs_are_spread_over_all_rows() -> None:
     runs = some_runs(1_000_000)
     assert len(runs) == BLOCKS and {len(run) for run in runs} == {BLOCK}
     assert runs[0].start == 0 and runs[-1].stop == 1_000_000
+    assert _by_row_group(runs, [1_000_000]) == [runs]
+    assert [len(part) for part in _by_row_group(runs, [500_000, 500_000])] == [8, 8]
+    assert len(_by_row_group(runs, [1000] * 1000)) == BLOCKS
 
 
 def test_a_stream_has_the_threshold_of_the_whole(
@@ -131,3 +139,31 @@ def test_a_stream_has_the_threshold_of_the_whole(
     main()
     said = capsys.readouterr()
     assert "threshold: by random pairs of this data" in said.out and "mismatched: 0." in said.out and not said.err
+    scored = ScorePairs(tmp_path / "run", threshold=found.threshold)(table)
+    assert sum(scored["is_mismatch"].to_pylist()) == found.flagged
+
+
+@pytest.mark.parametrize("size", [200, 6000])
+def test_rows_with_lists_and_many_rows_have_the_same_threshold_in_memory_and_in_a_stream(
+    model: Auto, tmp_path: Path, size: int
+) -> None:
+    captions, features = rows(size, 8)
+    wrong = np.r_[np.roll(np.arange(size // 4), 1), np.arange(size // 4, size)]
+    lists = [[captions[k], f"{captions[k]} too"] for k in wrong]
+    table = pa.table({"caption": lists, "image_features": list(features)})
+    pq.write_table(table, tmp_path / "data.parquet", row_group_size=2500)
+    unseen = model.own_threshold(tmp_path / "data.parquet")
+    saved = model.save_pretrained(tmp_path / "model")
+    found = score_stream(saved, tmp_path / "data.parquet", tmp_path / "scores.parquet")
+    assert unseen is not None and found.threshold == pytest.approx(unseen.threshold, rel=1e-3)
+
+
+def test_a_model_that_compares_words_with_regions_is_scored_in_a_stream(tmp_path: Path) -> None:
+    captions, features = rows(120, 0)
+    small = {"dim": 8, "dim_word": 8, "dim_sim": 4, "epochs": 1, "batch_size": 16, "require_evidence": False}
+    local = InfoNCE(backbone="sgr", text_encoder="words", **small)
+    local.fit(Pairs.from_arrays(captions, features=features))
+    captions, features = rows(100, 9)
+    pq.write_table(pa.table({"caption": captions, "image_features": list(features)}), tmp_path / "data.parquet")
+    found = score_stream(local.save_pretrained(tmp_path / "model"), tmp_path / "data.parquet", tmp_path / "s.parquet")
+    assert found.pairs == 100 and found.noise_rate is None and found.threshold == local.threshold_
