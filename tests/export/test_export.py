@@ -474,12 +474,15 @@ def test_many_donors_images_are_fetched_batch_by_batch(tmp_path: Path, monkeypat
     plan = plan_of(
         pairs, ["rematch_image"] * 2000, [(i * 7 + 1) % 2000 if (i * 7 + 1) % 2000 != i else 0 for i in range(2000)]
     )
+    monkeypatch.setattr("cleanpairs.export.partitions.ROWS", 300)
     whole, fetched = StoredRows.table, []
-    monkeypatch.setattr(StoredRows, "table", lambda *given: fetched.append(1) or whole(*given))
+    monkeypatch.setattr(
+        StoredRows, "table", lambda self, names, rows: fetched.append(len(rows)) or whole(self, names, rows)
+    )
     export_pairs(pairs, plan, tmp_path / "out.parquet")
     images = pq.read_table(tmp_path / "out.parquet")["image"].to_pylist()
     assert images == [png(d) for d in plan.table["donor_pair_id"].to_pylist()]
-    assert 0 < len(fetched) < 20
+    assert sum(fetched) == 2000 and max(fetched) == 300 and len(fetched) == 7
 
 
 @pytest.mark.parametrize("kind", ["columns", "texts"])

@@ -407,6 +407,14 @@ def test_whatever_the_plan_every_pair_is_accounted_for(
 
 def test_a_file_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the answer does not depend on how small."""
-    path = corpus(tmp_path / "a.parquet", 9)
+    path, seen, read = corpus(tmp_path / "a.parquet", 9), [], pq.ParquetFile.iter_batches
+
+    def noted(self: Any, **options: Any) -> Any:
+        for batch in read(self, **options):
+            seen.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
     monkeypatch.setattr(verification_tables, "_ROWS", 2)
     assert verify_path(path).ok
+    assert seen and max(seen) == 2
