@@ -57,9 +57,12 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         mask = own
     if mask is not None:
         trained_on = pairs.source.fingerprint == model.fingerprint_ and (run.path / "scores.parquet").exists()
-        y = run.scores().correspondence if trained_on or noised else model.score_pairs(pairs)
-        unseen = None if trained_on or noised or threshold is not None else model.own_threshold(pairs)
-        limit = threshold if threshold is not None else model.threshold_ if unseen is None else unseen.threshold
+        if trained_on or noised:
+            y, unseen = run.scores().correspondence, None
+        else:
+            found, y = model.scored(pairs)
+            unseen = model.threshold_of(found, y)
+        limit = model.applied_threshold(unseen) if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
     figures = {k: None if v is None else round(v, 6) for k, v in plain(figures).items()}
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
@@ -78,5 +79,5 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
             f"{result.quarantined:,} quarantined -> {out}"
         )
         if result.noise_rate is not None:
-            rate = f"{result.noise_rate}" if result.noise_rate.value == result.noise_rate.value else "undetermined"
+            rate = "undetermined" if math.isnan(result.noise_rate.value) else result.noise_rate
             echo(f"threshold: by random pairs of this data, which the model has not seen; share mismatched: {rate}")

@@ -209,7 +209,7 @@ class _Planning:
         unseen = None
         if self.settings.threshold is None:
             unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
-        settings = self.settings.resolved(model.threshold_ if unseen is None else unseen.threshold)
+        settings = self.settings.resolved(model.applied_threshold(unseen))
         parts = self.parts
         told = json.dumps([cleanpairs.__version__, source.fingerprint, run, asdict(settings)], sort_keys=True)
         job = hashlib.sha256(told.encode()).hexdigest()

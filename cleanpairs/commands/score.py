@@ -35,7 +35,7 @@ from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.languages import MOST_NEW, SAMPLE, unknown_share
 from cleanpairs.estimators.persistence import load_estimator
-from cleanpairs.estimators.unseen import BLOCK, UnseenThreshold, some_runs
+from cleanpairs.estimators.unseen import BLOCK, UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.scoring import Embeddings
 
 ROWS = 4096  # of a batch
@@ -174,13 +174,15 @@ def score_stream(
         else:
             unseen = threshold_of_rows(fitted, scorer, source, str(data))
             sent = str(Path(model).absolute()) if driver.remote else fitted
-            work = ScoreWork(sent, source, str(data), _chosen(fitted, unseen))
+            work = ScoreWork(sent, source, str(data), fitted.applied_threshold(unseen))
             partitions = plan_partitions(_reader(source).row_groups(source), source.n_rows, target=PARTITION)
             if len(partitions) <= 1 and not driver.remote:  # nothing to go on from, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
                 counts, done = _Counts(**work.open(None)(whole, Path(staged))), None
             else:
-                about = f"{_chosen(fitted, unseen):.3g}"  # other threads give the last digits of scores otherwise
+                about = (
+                    f"{fitted.applied_threshold(unseen):.3g}"  # other threads give the last digits of scores otherwise
+                )
                 job = json.dumps([cleanpairs.__version__, source.fingerprint, _digest(Path(model)), ROWS, about])
                 done = run_partitions(
                     work, partitions, parts, job=job, engine=driver, overwrite=overwrite, progress=progress
@@ -189,15 +191,19 @@ def score_stream(
     if done is not None:  # now that their whole is in place
         remove_job(parts)
     rate = None if unseen is None else unseen.noise_rate
-    return ScoreResult(counts.pairs, counts.flagged, counts.quarantined, _chosen(fitted, unseen), unknown, rate)
+    return ScoreResult(
+        counts.pairs, counts.flagged, counts.quarantined, fitted.applied_threshold(unseen), unknown, rate
+    )
 
 
 def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data: str) -> UnseenThreshold | None:
     """The threshold of rows that the model was not fitted on, by some of them; see
     :meth:`cleanpairs.estimators.PairScorer.own_threshold`. None for a model that compares words with regions.
     """
-    network = getattr(model, "model_", None)
-    if source.fingerprint == model.fingerprint_ or network is None or network.local or model.threshold is not None:
+    if not model.takes_own_threshold(source.fingerprint):
+        return None
+    bank = model.bank_
+    if bank.model is not None and bank.model.local:
         return None
     parts: list[tuple[np.ndarray, ...]] = []
     for runs in _by_row_group(some_runs(source.n_rows), _reader(source).row_groups(source)):
@@ -212,7 +218,8 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
     if not parts:
         return None
     images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return model.unseen_threshold(Embeddings(images), Embeddings(texts), image_group, text_group, scores)
+    sides = Embeddings(images), Embeddings(texts)
+    return unseen_threshold(bank, *sides, image_group, text_group, scores, model.random_state)
 
 
 def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:
@@ -221,10 +228,6 @@ def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:
     for run, group in zip(runs, np.searchsorted(np.cumsum(groups), [r.start for r in runs], "right"), strict=True):
         found.setdefault(int(group), []).append(run)
     return list(found.values())
-
-
-def _chosen(model: PairScorer, unseen: UnseenThreshold | None) -> float:
-    return float(model.threshold_) if unseen is None else unseen.threshold
 
 
 def _first_captions(source: Source) -> list[str]:
@@ -250,12 +253,11 @@ def _roles(source: Source) -> set[str]:
 
 def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[_Counts, UnseenThreshold | None]:
     found = model.embed(pairs)
-    scores = model.score_embedded(found.pairs, found.images, found.texts)
-    scores[list(found.quarantined)] = np.nan
+    scores = model.scores_of(found)
     unseen = model.threshold_of(found, scores)
     counts = _Counts()
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
-        sink.write(counts.table(found.pairs.keys, scores, found.quarantined, _chosen(model, unseen)))
+        sink.write(counts.table(found.pairs.keys, scores, found.quarantined, model.applied_threshold(unseen)))
     return counts, unseen
 
 

@@ -72,8 +72,8 @@ class Estimator:
         (:meth:`score_pairs`) is the same.
         """
         self._fitted()
-        found, scores = self._scored(pairs)
-        return np.asarray(self._threshold(found, scores) - scores, np.float32)
+        found, scores = self.scored(pairs)
+        return np.asarray(self.applied_threshold(self.threshold_of(found, scores)) - scores, np.float32)
 
     def predict(self: Any, pairs: Any) -> np.ndarray:
         """(n,) bool: which pairs are mismatched, by :meth:`decision_function`; those that are quarantined are."""

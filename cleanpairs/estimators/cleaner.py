@@ -24,7 +24,6 @@ from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_encoders
-from cleanpairs.estimators.unseen import UnseenThreshold, unseen_threshold
 from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
@@ -309,13 +308,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         rows = np.arange(len(pairs))
         return self.bank_.edges(images, texts, pairs.image_group, pairs.text_group, pairs.image_index, rows)
 
-    def unseen_threshold(
-        self, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray, scores: np.ndarray
-    ) -> UnseenThreshold | None:
-        """See :meth:`PairScorer.unseen_threshold`."""
-        if self.threshold is not None:  # it was asked for
-            return None
-        return unseen_threshold(self.bank_, images, texts, image_group, text_group, scores, self.random_state)
+    def takes_own_threshold(self, fingerprint: str) -> bool:
+        """See :meth:`PairScorer.takes_own_threshold`: where none was asked for."""
+        return self.threshold is None and fingerprint != self.fingerprint_
 
     def row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer.row_scorer`: image vectors stream, with captions or their vectors."""

@@ -31,7 +31,7 @@ from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, sav
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
-from cleanpairs.estimators.unseen import UnseenThreshold, some_runs
+from cleanpairs.estimators.unseen import UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.features import ImageMatrix
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
 from cleanpairs.repair.gather import Gathered
@@ -169,13 +169,9 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         """Correspondence (n,) float32 of n pairs, of :meth:`embed`; quarantined ones too."""
         raise NotImplementedError
 
-    def unseen_threshold(
-        self, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray, scores: np.ndarray
-    ) -> UnseenThreshold | None:
-        """The threshold of ``scores`` (n,) of n pairs that are not those of ``fit``, by random pairs among them; None
-        where that of ``fit`` holds, or none is found. See :func:`cleanpairs.estimators.unseen.unseen_threshold`.
-        """
-        return None
+    def takes_own_threshold(self, fingerprint: str) -> bool:
+        """Whether data of this fingerprint, if they are not those of ``fit``, have a threshold of their own."""
+        return False
 
     def row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """What scores rows of which this is known (roles of columns) in a stream; None: they are loaded whole."""
@@ -324,17 +320,22 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         Warns where the model knows less than half of the captions' words: its scores say nothing there. Raises as
         :meth:`embed`.
         """
-        return self._scored(pairs)[1]
+        return self.scored(pairs)[1]
 
-    def _scored(self, pairs: Any) -> tuple[Embedded, np.ndarray]:
+    def scored(self, pairs: Any) -> tuple[Embedded, np.ndarray]:
+        """:meth:`embed` and :meth:`score_pairs` at once."""
         found = self.embed(pairs)
         unknown = unknown_share(getattr(self, "tokenizer_", None), found.pairs.captions)
         if unknown is not None and unknown > MOST_NEW:
             what = f"the model does not know {unknown:.0%} of the words: it was fitted on other captions"
             warnings.warn(what, stacklevel=3)
+        return found, self.scores_of(found)
+
+    def scores_of(self, found: Embedded) -> np.ndarray:
+        """Correspondence (n,) float32 of pairs of :meth:`embed`, NaN where one is quarantined."""
         scores = self.score_embedded(found.pairs, found.images, found.texts)
         scores[list(found.quarantined)] = np.nan
-        return found, scores
+        return scores
 
     def threshold_for(
         self, *, max_wrong: float | None = None, keep: float | None = None, correspondence: np.ndarray | None = None
@@ -376,7 +377,7 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         found, threshold = self.embed(pairs), self.threshold_
         if correspondence is None:
             correspondence = self._correspondence_of(found)
-            threshold = self._threshold(found, correspondence)
+            threshold = self.applied_threshold(self.threshold_of(found, correspondence))
         chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
         given = Gathered.of(usable, correspondence, found.images.vectors, found.texts.vectors, chosen)
@@ -404,33 +405,31 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         """(n,) float32: that of ``fit`` for its data, else by the scorer."""
         if self._is_of_fit(found) and len(found.pairs) == len(self.correspondence_):
             return self.correspondence_
-        return self.score_embedded(found.pairs, found.images, found.texts)
+        return self.scores_of(found)
 
     def own_threshold(self, pairs: Any) -> UnseenThreshold | None:
         """The threshold of :meth:`score_pairs` for pairs that the model has not seen, and the share of mismatched ones;
         None where that of ``fit`` holds: for its pairs, where one was asked for, and where none is found.
         """
-        return self.threshold_of(*self._scored(pairs))
+        return self.threshold_of(*self.scored(pairs))
 
     def threshold_of(self, found: Embedded, scores: np.ndarray) -> UnseenThreshold | None:
-        """As :meth:`own_threshold`, of pairs of :meth:`embed`, by those of some images."""
+        """As :meth:`own_threshold`, of pairs of :meth:`scored`, by those of some images."""
         pairs = found.pairs
-        if self._is_of_fit(found):
+        if not self.takes_own_threshold(pairs.source.fingerprint):
             return None
         chosen = np.zeros(len(found.images), bool)
         for run in some_runs(len(chosen)):
             chosen[run.start : run.stop] = True
         rows = np.flatnonzero(chosen[pairs.image_index])
-        y = np.array(scores, np.float64)
-        y[list(found.quarantined)] = np.nan
-        return self.unseen_threshold(
-            found.images.take(pairs.image_index[rows]), found.texts.take(rows), pairs.pair_image_group[rows],
-            pairs.text_group[rows], y[rows],
+        return unseen_threshold(
+            self.bank_, found.images.take(pairs.image_index[rows]), found.texts.take(rows),
+            pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state,
         )  # fmt: skip
 
-    def _threshold(self, found: Embedded, scores: np.ndarray) -> float:
-        unseen = self.threshold_of(found, scores)
-        return self.threshold_ if unseen is None else unseen.threshold
+    def applied_threshold(self, unseen: UnseenThreshold | None) -> float:
+        """The threshold that was found for pairs; that of ``fit`` where there is none."""
+        return float(self.threshold_) if unseen is None else unseen.threshold
 
     def explainer(
         self, pairs: Any, *, correspondence: np.ndarray | None = None, threshold: float | None = None
@@ -455,11 +454,10 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
 
             return Explainer(usable, of_some, known, self.threshold_ if cut is None else cut)
         found = self.embed(pairs)
-        given = correspondence is not None
-        y = np.array(correspondence if given else self.score_embedded(found.pairs, found.images, found.texts), float)
+        y = self.scores_of(found) if correspondence is None else np.array(correspondence, np.float64)
         y[list(found.quarantined)] = np.nan
         if cut is None:
-            cut = self.threshold_ if given else self._threshold(found, y)
+            cut = self.applied_threshold(self.threshold_of(found, y) if correspondence is None else None)
         images, texts, index = found.images.vectors, found.texts.vectors, found.pairs.image_index
         usable = replace(found.pairs, reasons=found.quarantined)
         return Explainer(usable, lambda rows: (images[index[rows]], texts[rows]), y, cut)

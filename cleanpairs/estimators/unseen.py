@@ -5,8 +5,8 @@ the training flags most of them. Random pairs of the same images and captions ar
 observed ones: their scores are the null of :mod:`cleanpairs.correspondence.calibration`, and the threshold is where a
 pair is as likely mismatched as not. It goes by the pairs together: of one pair alone it cannot be told.
 
-Pairs of the training among them would be no more like the random ones than the threshold of the training is like the
-others: where more than one in a hundred is in the model's bank, there is none.
+Data that hold pairs of the training have none, as these score higher than unseen pairs, and the random ones are unseen:
+where more than one pair in a hundred is in the model's bank.
 """
 
 from __future__ import annotations

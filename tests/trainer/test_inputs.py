@@ -13,16 +13,7 @@ from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.objectives.infonce import InfoNCELoss
-from cleanpairs.trainer import (
-    SingleNetwork,
-    Trained,
-    Trainer,
-    TrainingData,
-    TrainingSettings,
-    TrainingStage,
-    context,
-    loop,
-)
+from cleanpairs.trainer import SingleNetwork, Trained, Trainer, TrainingData, TrainingSettings, TrainingStage, context
 from cleanpairs.trainer.compiled import Compiled
 from cleanpairs.trainer.inputs import Prefetch, on_device
 
@@ -70,7 +61,7 @@ def test_images_that_stay_on_the_device_are_those_of_the_batches(
     stored: Any, micro: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = train(micro_batch=micro, stored=stored)
-    monkeypatch.setattr(loop, "on_device", lambda images, device: torch.from_numpy(images))
+    monkeypatch.setattr("cleanpairs.trainer.loop.on_device", lambda images, device: torch.from_numpy(images))
     assert_same(train(micro_batch=micro, stored=stored), plain)
 
 
