@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/truth.py DATA_DIR --corpora photos-1,titles-2000,clipart --noise 0.4 --seeds 1
 
-DATA_DIR holds ``{photos,fashion}_train.parquet``, ``webcaptions.parquet`` and ``clipart_precomp``; photos-1 are
-the photographs with the first of their captions, titles-N the first N titles. Captions are exchanged at random, or
-``--kind`` says how. Every finished row goes to OUT, and a second call goes on where the first stopped.
+DATA_DIR holds ``{photos,fashion,stamps,emoji}_train.parquet``, ``webcaptions.parquet`` and ``clipart_precomp``, as far
+as they are asked for; photos-1 are the photographs with the first of their captions, titles-N the first N titles.
+Captions are exchanged at random, or ``--kind`` says how. Every finished row goes to OUT, and a second call goes on
+where the first stopped.
 
 The targets: above every probability at most 1.5 times the share of mismatched pairs that the scores say, and .005;
 expected calibration error at most .03, of fewer than 1,000 pairs .05; max_wrong kept within 1.5 times; the interval of
@@ -36,6 +37,8 @@ CORPORA: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "titles": ("fashion_train.parquet", {"text_column": "text"}, {"image_size": 96}),
     "clipart": ("clipart_precomp", {"split": "train"}, {}),
     "web": ("webcaptions.parquet", {}, {"image_size": 224}),
+    "stamps": ("stamps_train.parquet", {}, {}),
+    "emoji": ("emoji_train.parquet", {}, {}),
 }
 ABOVE = (0.5, 0.9, 0.95, 0.99)
 WRONG = (0.05, 0.02, 0.01)

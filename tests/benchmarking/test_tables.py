@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,18 +57,35 @@ def fashion(folder: Path) -> None:
         (folder / "images" / f"{k}.jpg").write_bytes(jpeg(8, 20))
 
 
-@pytest.mark.parametrize("source", ["token", "kaggle", "fashion"])
+def stamps(folder: Path) -> None:
+    folder.mkdir()
+    for k in CAPTIONS:
+        Image.new("RGBA", (20, 10), (0, 0, 0, 0)).save(folder / f"{k}.png")
+        (folder / f"{k}.txt").write_text(f"A shirt, {k}\nde.utf8=Ein Hemd\n", encoding="utf-8")
+
+
+def emoji(folder: Path) -> None:
+    (folder / "img/google/64").mkdir(parents=True)
+    for k in CAPTIONS:
+        Image.new("RGBA", (16, 8), (0, 0, 0, 0)).save(folder / "img/google/64" / f"{k}.png")
+    items = [{"image": f"{k}.png", "name": f"A SHIRT, {k.upper()}"} for k in CAPTIONS]
+    (folder / "emoji.json").write_text(json.dumps(items), encoding="utf-8")
+
+
+@pytest.mark.parametrize("source", ["token", "kaggle", "fashion", "stamps", "emoji"])
 def test_a_corpus_has_the_rows_of_its_keys_in_their_order(
     source: str, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    corpora, name = script("corpora"), "fashion" if source == "fashion" else "photos"
+    corpora, name = script("corpora"), "photos" if source in ("token", "kaggle") else source
     down, out, keys = tmp_path / "down", tmp_path / "out", tmp_path / "keys"
     keys.mkdir()
-    if source == "fashion":
-        fashion(down)
-    else:
+    if name == "photos":
         flickr8k(down, source == "kaggle")
-    texts = {k: [f"A shirt, {k}"] for k in CAPTIONS} if source == "fashion" else CAPTIONS
+    else:
+        {"fashion": fashion, "stamps": stamps, "emoji": emoji}[source](down)
+    texts = CAPTIONS if name == "photos" else {k: [f"A shirt, {k}"] for k in CAPTIONS}
+    if source == "emoji":
+        texts = {k: [f"a shirt, {k}"] for k in CAPTIONS}
     wanted = {"train": ["c3", "a1"], "val": ["d4"], "test": ["b2"]}
     digests = {split: corpora.digest_of([{"captions": texts[k]} for k in ks]) for split, ks in wanted.items()}
     for split, ks in wanted.items():
@@ -80,17 +98,23 @@ def test_a_corpus_has_the_rows_of_its_keys_in_their_order(
     assert ["NOT" in line for line in told] == [False, False, True]  # the captions' digest is looked at
     pairs = load_pairs(str(out / f"{name}_train.parquet"))
     assert pairs.captions == [text for k in wanted["train"] for text in texts[k]]
-    few = load_pairs(str(out / ("titles2000_train.parquet" if source == "fashion" else "photos1_train.parquet")))
-    assert few.captions == [texts[k][0] for k in wanted["train"]]
+    few = {"photos": "photos1", "fashion": "titles2000"}.get(name, name)
+    assert load_pairs(str(out / f"{few}_train.parquet")).captions == [texts[k][0] for k in wanted["train"]]
     stored = pq.read_table(out / f"{name}_train.parquet")["image"].to_pylist()[0]["bytes"]
-    assert Image.open(io.BytesIO(stored)).size == ((16, 8) if source == "fashion" else (224, 224))
-    (down / ("images" if source == "fashion" else "Images") / "d4.jpg").unlink()
+    image = Image.open(io.BytesIO(stored))
+    assert image.size == ((16, 8) if source in ("fashion", "emoji") else (224, 224))
+    if source in ("stamps", "emoji"):
+        assert image.getpixel((3, 3)) == (255, 255, 255)  # what is transparent lies on white
+    next(down.rglob("d4.*g")).unlink()
     with pytest.raises(SystemExit, match=r"no row of val|1 keys are not in.*d4"):
         corpora.main()
 
 
 def test_the_keys_that_ship_are_of_disjoint_splits() -> None:
-    for name, sizes in (("photos", (1600, 200, 200)), ("fashion", (20000, 1000, 2000))):
+    sizes_of = {
+        "photos": (1600, 200, 200), "fashion": (20000, 1000, 2000), "stamps": (629, 78, 78), "emoji": (1529, 191, 191)
+    }  # fmt: skip
+    for name, sizes in sizes_of.items():
         keys = [
             (BENCHMARKS / "keys" / f"{name}_{split}.txt").read_text().split()[1:] for split in ("train", "val", "test")
         ]
