@@ -10,10 +10,11 @@ so that fitting h to the null alone gives both. g is a beta calibration (Kull et
 
     g(q) = 1 / (1 + exp(-(a - b log q + c log(1 - q)))),    b, c > 0
 
-three parameters, by maximum likelihood with a weak prior: two powers hold in the tails, where a histogram has nothing
-left to count. Its log odds end at 7 either way, but for a small slope that keeps the order. g goes to 1 at q = 0: the
-lowest scores are taken to be mismatched pairs', as Storey's estimate takes them (JRSS B 2002), so pi is an upper
-estimate where some right pairs look like any mismatched one.
+three parameters, by maximum likelihood with a prior: two powers hold in the tails, where a histogram has nothing left
+to count. Without the prior of b a few null pairs let g fall from q = 0 on, where it is flat, and pi comes out too low,
+the more so the higher it is. The log odds end at 7 either way, but for a small slope that keeps the order. g goes to 1
+at q = 0: the lowest scores are taken to be mismatched pairs', as Storey's estimate takes them (JRSS B 2002), so pi is
+an upper estimate where some right pairs look like any mismatched one.
 
 Quantiles do not say where the gap between right and mismatched pairs is. Of a score whose scale means something, like
 a similarity, the score at q may take the place of log(1 - q) (``by_score``).
@@ -37,8 +38,9 @@ import numpy as np
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
 START = np.array([0.0, 1.0, 1.0])
-RIDGE = np.array([0.02, 0.3, 0.3])  # of a, log b and log c
-SCORE_RIDGE = np.array([0.02, 0.3, 0.05])
+# Means and precisions of normal priors of a, log b and log c; without and with the score in the place of log(1 - q).
+PRIOR = np.log([1.0, 5.0, 0.3]), np.array([0.02, 3.0, 1.0])
+SCORE_PRIOR = np.zeros(3), np.array([0.02, 0.3, 0.05])
 BOUNDS = ((-60.0, 60.0), (-3.0, 4.5), (-3.0, 4.5))
 SUREST, ORDER = 7.0, 0.5  # of the log odds, and what they fall by from q = 0 to 1 anyway
 EDGE = 1e-4  # quantiles nearer to 0 and 1 are alike
@@ -201,13 +203,14 @@ def calibrate(
     known: np.ndarray | None = None,
     by_score: bool = False,
     draws: int = DRAWS,
+    spread: float = 1.0,
     seed: int = 0,
 ) -> Calibration | None:
     """Fit g to N observed scores and m of the null, the higher the better matched; None of fewer than 30 of either.
 
     ``known`` (m,) in (0, 1): of the null pairs, the quantile of another figure in its null distribution, which is known
     exactly; ``by_score``: whether the scores themselves count, in deviations of the null's, and not log(1 - q);
-    ``draws``: of the bootstrap; 0: no intervals.
+    ``draws``: of the bootstrap; 0: no intervals; ``spread``: how much further from the estimate they are put.
     """
     if min(len(observed), len(null)) < LEAST:
         return None
@@ -221,6 +224,8 @@ def calibrate(
         rows, seen = rng.integers(0, len(null), len(null)), rng.integers(0, len(observed), len(observed))
         drawn = None if known is None else known[rows]
         found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta, scores)
+    found[:, 0] = theta[0] + spread * (found[:, 0] - theta[0])
+    found[:, 1:] = theta[1:] * (found[:, 1:] / theta[1:]) ** spread
     return Calibration(theta, found, scores)
 
 
@@ -238,16 +243,18 @@ def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray, scores: np.ndarra
     from scipy.special import expit
 
     count = np.bincount(np.minimum((q * BINS).astype(int), BINS - 1), weights=weight, minlength=BINS)
-    total, grid, ridge = float(count.sum()), _features(_MIDDLE, scores), RIDGE if scores is None else SCORE_RIDGE
+    total, grid = float(count.sum()), _features(_MIDDLE, scores)
+    mean_of, precision = PRIOR if scores is None else SCORE_PRIOR
 
     def loss(p: np.ndarray) -> tuple[float, np.ndarray]:
         theta = np.array([p[0], *np.exp(p[1:])])
         z = grid @ theta
         g = expit(z)
         mean = max(float(g.mean()), 1e-12)
-        value = count @ np.logaddexp(0, -z) + total * np.log(mean) + 0.5 * ridge @ p**2
-        slope = (total * g * (1 - g) / (mean * BINS) - count * (1 - g)) @ grid * np.array([1.0, *theta[1:]]) + ridge * p
-        return float(value), slope
+        off = p - mean_of
+        value = count @ np.logaddexp(0, -z) + total * np.log(mean) + 0.5 * precision @ off**2
+        slope = (total * g * (1 - g) / (mean * BINS) - count * (1 - g)) @ grid * np.array([1.0, *theta[1:]])
+        return float(value), slope + precision * off
 
     first = np.array([start[0], *np.log(start[1:])])
     starts = [first] if start is not START else [np.array([a, b, b]) for a in (0.0, -3.0, 2.0) for b in (0.0, 2.0)]

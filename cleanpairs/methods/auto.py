@@ -13,7 +13,8 @@ r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities 
    :mod:`cleanpairs.correspondence.calibration` makes w of it, and the noise rate with its interval. Later epochs have
    learned wrong pairs by heart, and are not asked.
 5. The planted pairs get their own captions back. These were never trained together: they are ranked among themselves,
-   and as a random share of the pairs they have the others' distribution of w.
+   which tells less than the others' order does and more than the evidence alone. As a random share of the pairs they
+   would have the distribution of w of the one or of the other; they get the mean of both.
 6. Sparse partial transport between the images and the captions of the pairs with w < 1/2 gives each such image the
    caption that suits it best of those left over (L2RM's idea, in the whole corpus and not in a batch); these repaired
    pairs train with the weight ``repaired``.
@@ -57,6 +58,9 @@ CANDIDATES = 32
 # similarity.
 WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
+SPREAD = (
+    1.3  # of the intervals: planted pairs learned in one training have more luck in common than the bootstrap knows
+)
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
@@ -219,7 +223,7 @@ class _Weighing(TrainingStrategy):
         null[self.planted] = True
         observed, planted = order[:n][~null], order[self.planted]
         known = positions(self.observed[self.planted], self.null) if len(self.null) else None
-        found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.seed)
+        found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, spread=SPREAD, seed=self.seed)
         if found is None:
             return self.as_given if last and self.similarity else self.mixed(order[:n])
         at = positions(order[:n], observed)
@@ -228,8 +232,10 @@ class _Weighing(TrainingStrategy):
             w = 1 - np.mean([found.mismatched(at, theta) for theta in found.draws], axis=0)
         if last:
             self.calibration = found
-            own = order[n:]  # of a random share of the pairs, whose w are distributed like the others'
-            w[self.planted] = np.quantile(w[~null], positions(own, own))
+            at = positions(order[n:], order[n:])  # among themselves
+            w[self.planted] = np.quantile(w[~null], at)
+            if len(self.null):
+                w[self.planted] = (w[self.planted] + np.quantile(self.as_given, at)) / 2
         return w
 
     def mixed(self, order: np.ndarray) -> np.ndarray:

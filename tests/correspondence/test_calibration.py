@@ -9,11 +9,13 @@ from scipy.stats import norm
 from cleanpairs.correspondence.calibration import Calibration, calibrate, noise_rate, positions
 
 
-def scores(n: int, m: int, rate: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Observed (n,), null (m,) and the truth (n,): right pairs score higher, and spread more."""
+def scores(
+    n: int, m: int, rate: float, seed: int, right: tuple[float, float] = (3, 1.3)
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Observed (n,), null (m,) and the truth (n,): ``right`` pairs score higher, by default they spread more."""
     rng = np.random.default_rng(seed)
     wrong = rng.random(n) < rate
-    return np.where(wrong, rng.normal(0, 1, n), rng.normal(3, 1.3, n)), rng.normal(0, 1, m), wrong
+    return np.where(wrong, rng.normal(0, 1, n), rng.normal(*right, n)), rng.normal(0, 1, m), wrong
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
@@ -27,6 +29,26 @@ def test_of_pairs_with_a_probability_that_share_is_mismatched(rate: float) -> No
         assert abs(wrong[some].mean() - p[some].mean()) < 0.08, (low, high)
     estimate = found.noise_rate(len(observed))
     assert estimate.low <= wrong.mean() <= estimate.high and estimate.high - estimate.low < 0.1
+
+
+def test_of_a_few_null_pairs_the_rate_does_not_come_out_low_where_most_are_mismatched() -> None:
+    """160 of them let g fall where it is flat: .08 off, nearly always low, were its slope not expected."""
+    off = []
+    for seed in range(12):
+        observed, null, wrong = scores(1600, 160, 0.8, seed, right=(2, 0.7))
+        found = calibrate(observed, null, draws=0)
+        assert found is not None
+        off.append(found.rate - wrong.mean())
+    assert np.sqrt(np.mean(np.square(off))) < 0.065 and np.mean(off) > -0.045
+
+
+def test_draws_can_be_spread_about_the_estimate() -> None:
+    observed, null, _ = scores(1500, 150, 0.3, seed=0)
+    near, far = (calibrate(observed, null, draws=40, spread=spread) for spread in (1.0, 2.0))
+    assert near is not None and far is not None
+    np.testing.assert_array_equal(near.theta, far.theta)
+    widths = [e.high - e.low for e in (near.noise_rate(1500), far.noise_rate(1500))]
+    assert widths[1] > 1.4 * widths[0]
 
 
 def test_intervals_hold_the_truth() -> None:
