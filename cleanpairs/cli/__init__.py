@@ -181,9 +181,6 @@ def _run(debug: bool, color: bool | None, written: Any) -> None:
             takes = of is not None and any("RUN" in p.make_metavar(of) for p in of.command.params)
             said = "No such option '--run': give the directory alone" if takes and name == "run" else None
             error = click.NoSuchOption(error.option_name, said, near, of)
-        elif isinstance(error, click.UsageError) and error.ctx is not None and "extra argument" in error.message:
-            named = ": a run is named by --run" * any("--run" in p.opts for p in error.ctx.command.params)
-            error = click.UsageError(error.message + named, error.ctx)
         context = getattr(error, "ctx", None)
         command = "cleanpairs" if context is None else context.command_path
         _complain(error, debug, "usage", error.format_message(), color, f"Try '{command} --help' for help.")

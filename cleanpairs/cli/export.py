@@ -9,6 +9,7 @@ import click
 
 from cleanpairs.cli.options import (
     REPAIR_NAMES,
+    RUN,
     chosen_threshold,
     engine_options,
     existing_run,
@@ -25,7 +26,8 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 
 
 @click.command(cls=PathsCommand, short_help="Write the cleaned and repaired dataset, with its ledger.")
-@click.option("--run", metavar="DIR", help="Run directory.  [default: runs/latest]")
+@RUN
+@click.option("--run", "run_option", metavar="DIR", hidden=True)  # as it was spelt before RUN was an argument
 @click.option("--plan", metavar="FILE", help="Carry out this plan of `cleanpairs rematch`; it needs no run.")
 @click.option(
     "--repaired",
@@ -63,7 +65,8 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 @json_option
 @click.pass_context
 def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json: bool, **options: Any) -> None:
-    """Keep the pairs at or above the threshold, repair the rest by rematching, drop what cannot be repaired.
+    """Keep the pairs of RUN (or runs/latest) at or above the threshold, repair the rest by rematching, drop what cannot
+    be repaired.
 
     With --plan, Parquet is written in bounded memory, and by several processes with --workers. If these are
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
@@ -77,18 +80,22 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         raise click.UsageError("--public is of --push-to-hub OWNER/NAME, which is not given")
     if repo is not None:
         written["card"] = card_to_push(out, repo, options)
+    run_path = options["run"] or options["run_option"]
+    if options["run"] and options["run_option"]:
+        raise click.UsageError("--run names a run as RUN does: give one of them")
     if options["plan"] is not None:
-        decided = [
-            n
-            for n in ("run", "threshold", "max_wrong", "keep", *REPAIR_NAMES)
-            if ctx.get_parameter_source(n) is COMMANDLINE
+        decided = ["RUN"] if run_path else []
+        decided += [
+            "--" + name.replace("_", "-")
+            for name in ("threshold", "max_wrong", "keep", *REPAIR_NAMES)
+            if ctx.get_parameter_source(name) is COMMANDLINE
         ]
         if decided:
-            names = ", ".join("--" + name.replace("_", "-") for name in decided)
+            names = ", ".join(decided)
             raise click.UsageError(f"{names}: --plan has decided that already; make another plan by cleanpairs rematch")
         summary = export_plan(options["plan"], out, trusted=options["trusted"], **written)
     else:
-        run = existing_run(options["run"], options["trusted"])
+        run = existing_run(run_path, options["trusted"])
         asked = chosen_threshold(options["threshold"])
         from cleanpairs.commands.rematch import chosen_cut
 

@@ -94,7 +94,7 @@ def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
     from cleanpairs.core.errors import RefusedError
     from cleanpairs.estimators.cut import cut_at
 
-    command = f"cleanpairs export --run {shlex.quote(str(run.path))} --repaired out.parquet"
+    command = f"cleanpairs export {shlex.quote(str(run.path))} --repaired out.parquet"
     found = [("Write what is kept and repaired", command)]
     y = y[y == y]
     for most in (0.05, 0.02, 0.01) if len(y) else ():

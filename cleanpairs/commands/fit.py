@@ -87,7 +87,7 @@ class FitResult:
         top = max([*self.histogram, 1])
         for k, count in enumerate(self.histogram):
             lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
-        run = "" if is_latest(self.run) else f"--run {shlex.quote(self.run)} "
+        run = "" if is_latest(self.run) else f"{shlex.quote(self.run)} "
         lines += ["", f"{'run':<16}{self.run}", f"{'next':<16}cleanpairs export {run}--repaired out.parquet"]
         return "\n".join(lines)
 

@@ -119,6 +119,19 @@ def test_what_a_format_cannot_hold_is_refused_before_the_planning(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_run_of_an_export_is_an_argument_and_was_an_option(command: Callable[..., Any], tmp_path: Path) -> None:
+    outs = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    for out, named in zip(outs, (["run"], ["--run", "run"]), strict=True):
+        code, _, err = command("export", *named, "--repaired", out)
+        assert code == 0, err
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    for more, says in ((["--run", "run"], "one of them"), (["--plan", "p.parquet"], "RUN: --plan has decided that")):
+        code, _, err = command("export", "run", *more, "--repaired", tmp_path / "c.parquet")
+        assert code == 2 and says in err
+    code, _, err = command("export", "nowhere", "--repaired", tmp_path / "c.parquet")
+    assert code == 3 and "nowhere" in err
+
+
 def test_other_data_than_the_runs(command: Callable[..., Any], tmp_path: Path) -> None:
     other = write(tmp_path / "other.parquet", seed=5)
     plan_file = tmp_path / "plan.parquet"

@@ -345,7 +345,6 @@ def test_only_what_is_near_is_suggested(in_process: Any, argv: list[str], sugges
     for command in ("report", "rematch", "explain"):
         _, _, err = in_process(command, "--run", "runs/x")
         assert "give the directory alone" in err and "Did you mean" not in err
-    assert "(runs/x): a run is named by --run" in in_process("export", "runs/x", "--repaired", "out.parquet")[2]
 
 
 def test_options_come_from_the_environment(in_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
