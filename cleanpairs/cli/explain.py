@@ -17,46 +17,49 @@ if TYPE_CHECKING:
     from cleanpairs.explain import Explainer, Explanation, Neighbours
 
 NAMED = click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1)
+NUMBER = click.option("--number", "by_number", is_flag=True, help="PAIR is a number, also where keys are numbers.")
 
 
 @click.command(short_help="Say why pairs are doubted: words and neighbours.")
 @NAMED
+@NUMBER
 @click.option("--n", "--limit", "count", default=5, type=click.IntRange(1), help="Worst pairs, without PAIR.")
 @click.option("--neighbours", default=3, type=click.IntRange(1, 50), help="Similar pairs on either side.")
 @trust_option
 @json_option
-def explain(named: tuple[str, ...], count: int, neighbours: int, trusted: bool, as_json: bool) -> None:
-    """Say why pairs of RUN are doubted. PAIR is a key, or the number of a pair; without one, the worst are explained.
+def explain(named: tuple[str, ...], by_number: bool, count: int, neighbours: int, trusted: bool, as_json: bool) -> None:
+    """Say why pairs of RUN are doubted. PAIR is a key, else the number of a pair; without one, the worst are explained.
 
     For each: the captions of trusted pairs with similar images, and the words of its own that hardly any of them has;
     the words that they agree on, and it lacks; trusted pairs with similar captions. RUN is runs/latest by default.
     """
-    explainer, ids = _opened(named, trusted)
+    explainer, ids = _opened(named, by_number, trusted)
     _print(explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours), as_json)
 
 
 @click.command(short_help="List the pairs whose images and captions are similar.")
 @NAMED
+@NUMBER
 @click.option("--n", "--limit", "count", default=10, type=click.IntRange(1, 50), help="On either side.")
 @trust_option
 @json_option
-def neighbours(named: tuple[str, ...], count: int, trusted: bool, as_json: bool) -> None:
+def neighbours(named: tuple[str, ...], by_number: bool, count: int, trusted: bool, as_json: bool) -> None:
     """List the pairs of RUN with the most similar images, and captions, whether trusted or not.
 
-    PAIR is a key, or the number of a pair. RUN is runs/latest by default. The whole corpus is embedded.
+    PAIR is a key, else the number of a pair. RUN is runs/latest by default. The whole corpus is embedded.
     """
-    explainer, ids = _opened(named, trusted)
+    explainer, ids = _opened(named, by_number, trusted)
     if not ids:
         raise click.UsageError("PAIR is missing: the key, or the number, of a pair")
     _print(explainer.neighbours(ids, count), as_json)
 
 
-def _opened(named: tuple[str, ...], trusted: bool) -> tuple[Explainer, list[int]]:
+def _opened(named: tuple[str, ...], by_number: bool, trusted: bool) -> tuple[Explainer, list[int]]:
     """The explainer of RUN, which is the first name where that is a run, and the pairs that are named."""
     is_run = bool(named) and (Path(named[0]) / "run.json").is_file()
     opened = existing_run(named[0] if is_run else None, trusted)
     pairs = opened.load_input()
-    return opened.estimator().explainer(pairs), [_pair(pairs, name) for name in named[is_run:]]
+    return opened.estimator().explainer(pairs), [_pair(pairs, name, by_number) for name in named[is_run:]]
 
 
 def _print(found: Sequence[Explanation | Neighbours], as_json: bool) -> None:
@@ -68,17 +71,22 @@ def _print(found: Sequence[Explanation | Neighbours], as_json: bool) -> None:
             echo(line)
 
 
-def _pair(pairs: Any, name: str) -> int:
-    """The pair with this key, else with this number."""
+def _pair(pairs: Any, name: str, by_number: bool) -> int:
+    """The pair with this key, unless it is to be a number, else with this number."""
     from cleanpairs.core.errors import ConfigError
 
-    if same := [i for i, key in enumerate(pairs.keys) if key == name]:
+    same = [] if by_number else [i for i, key in enumerate(pairs.keys) if key == name]
+    if same:
         if len(same) > 1:
             others = ", ".join(map(str, same[1:6])) + (", ..." if len(same) > 6 else "")
             many = f"{len(same):,} pairs have the key {name!r}"
-            echo(f"{many}: taken is pair {same[0]}; the others, by their number: {others}", err=True)
+            echo(f"{many}: taken is pair {same[0]}; the others, with --number: {others}", err=True)
+        elif name.isdecimal() and int(name) != same[0] and int(name) < len(pairs):
+            echo(f"{name} is the key of pair {same[0]}, which is taken; --number takes pair {name}", err=True)
         return same[0]
     if not name.isdecimal():
+        if by_number:
+            raise ConfigError(f"{name!r} is no number of a pair (and no run)")
         raise ConfigError(f"no pair has the key {name!r}, nor is it a run: give a key, or the number of a pair")
     return int(name)
 
@@ -87,7 +95,7 @@ def _lines(e: Explanation | Neighbours) -> Iterator[str]:
     y = e.correspondence
     doubted = "quarantined" if y != y else f"correspondence {y:.3f}"
     why = getattr(e, "why", None)
-    yield f"pair {e.pair_id}, {safe(e.key)}: {doubted}{', flagged' if getattr(e, 'flagged', False) else ''}"
+    yield f"pair {e.pair_id}, key {safe(e.key)}: {doubted}{', flagged' if getattr(e, 'flagged', False) else ''}"
     yield f"  caption    {safe(e.caption)}"
     if why is not None:
         yield f"  why        {safe(why)}"
@@ -95,7 +103,7 @@ def _lines(e: Explanation | Neighbours) -> Iterator[str]:
         yield f"  {name}{' of trusted pairs' if why is not None else ''}:"
         for n in near:
             doubt = "" if n.trusted else f", not trusted: {n.correspondence:.3f}"
-            yield f"    {n.similarity:.2f}  {safe(n.caption)}  (pair {n.pair_id}, {safe(n.key)}{doubt})"
+            yield f"    {n.similarity:.2f}  {safe(n.caption)}  (pair {n.pair_id}, key {safe(n.key)}{doubt})"
     yield ""
 
 
@@ -130,7 +138,7 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted
         echo(f"{issue}: {'none' if not mine else ''}".rstrip())
         for row in mine:
             place = f"  {row['rank']:3d}  {row['score']:.3f}  pair {row['pair_id']}"
-            echo(f"{place}, {safe(row['key'])}: {safe(row['caption'])}")
+            echo(f"{place}, key {safe(row['key'])}: {safe(row['caption'])}")
             echo(f"              {safe(row['why'])}")
     if out is not None:
         echo(f"-> {out}")

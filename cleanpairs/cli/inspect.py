@@ -111,7 +111,7 @@ def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
         yield ""
         yield "filters      what `fit --drop NAME,...` sets aside; those with * always are"
     for f in found.filters or ():
-        example = "" if f.key is None else f"  (pair {f.pair_id}, {safe(f.key)[:30]})"
+        example = "" if f.key is None else f"  (pair {f.pair_id}, key {safe(f.key)[:30]})"
         many = ", more than half: what the corpus is like, not set aside" if f.too_many else ""
         yield f"  {f.filter + ('*' if f.always else ''):<18}{f.pairs:>9,}  {f.reason}{many}{example}"
     yield ""
@@ -135,7 +135,7 @@ def _score(name: str, score: dict[str, Any], width: int) -> Iterator[str]:
 
 def _reasons(reasons: list[Reason]) -> Iterator[str]:
     for reason in reasons[:REASONS]:
-        yield f"  {reason.pairs:>7,} x  {safe(reason.reason)}  (pair {reason.pair_id}, {safe(reason.key)[:30]})"
+        yield f"  {reason.pairs:>7,} x  {safe(reason.reason)}  (pair {reason.pair_id}, key {safe(reason.key)[:30]})"
     if len(reasons) > REASONS:
         yield f"  ... and {len(reasons) - REASONS:,} more kinds"
 

@@ -333,7 +333,7 @@ def _said_of(issues: pa.Table) -> dict[str, Any]:
     worst = None
     if first is not None:
         why = f": {visible(first['why'], 120)}" if first["why"] else ""
-        worst = f"{visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
+        worst = f"pair {first['pair_id']}, key {visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
     return {"worst": worst, "issues": of}
 
 

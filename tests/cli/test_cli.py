@@ -193,7 +193,7 @@ def test_end_to_end(command: Command, data: Path) -> None:
         first = next(csv.DictReader(file))
     worst = int(np.argmin(y))
     assert (first["issue"], int(first["pair_id"]), first["why"]) == ("mismatched", worst, why[worst])
-    assert fit["worst"].startswith(f"k{worst}, correspondence ") and fit["issues"]["mismatched"] == N
+    assert fit["worst"].startswith(f"pair {worst}, key k{worst}, correspondence ") and fit["issues"]["mismatched"] == N
 
     done = command("evaluate", "run", data, "--json")
     assert command("evaluate", "run", "--json").out == done.out  # of the run's own data
@@ -273,7 +273,7 @@ def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, da
     counts = {f["filter"]: f["pairs"] for f in counted if f["pairs"]}
     assert counts == {"caption_length": 1, "mojibake": 1, "language": 1}
     shown = command("inspect", data, "--filters").out
-    assert "  blank*                    0  the image shows one colour\n" in shown and "(pair 102, k102)" in shown
+    assert "  blank*                    0  the image shows one colour\n" in shown and "(pair 102, key k102)" in shown
     assert "typo" in command("fit", data, "--drop", "typo").err
     assert command("fit", data, "--out", "run", *SMALL, "--set", "epochs=1", "--drop", "all").code == 0
     assert command("export", "--run", "run", "--repaired", "out.parquet", "--trust-stored-paths").code == 0

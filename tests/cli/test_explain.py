@@ -58,7 +58,7 @@ def test_the_worst_are_explained_by_words_and_neighbours(command: Command, run: 
     assert all(len(e["similar_images"]) == len(e["similar_captions"]) == 3 for e in found)
     assert all(n["pair_id"] >= 16 for e in found for n in (*e["similar_images"], *e["similar_captions"]))
     code, out, err = command("explain", run, "k003", "50", "--neighbours", 2, "--trust-stored-paths")
-    assert code == 0 and out.startswith("pair 3, k003: correspondence 0.01") and "pair 50, k050" in out
+    assert code == 0 and out.startswith("pair 3, key k003: correspondence 0.01") and "pair 50, key k050" in out
     assert out.count("similar images of trusted pairs:") == 2
     code, _, err = command("explain", run, "nobody", "--trust-stored-paths")
     assert code == 2 and "no pair has the key 'nobody'" in err
@@ -71,8 +71,25 @@ def test_a_key_of_several_pairs_is_told_with_the_numbers_of_the_others(
     pairs = load_pairs(json.loads((run / "run.json").read_text())["input"]["data"])
     monkeypatch.setattr(Run, "load_input", lambda self: replace(pairs, keys=["same", "k001"] * (N // 2)))
     code, out, err = command("explain", run, "same", "--limit", 1, "--trust-stored-paths")
-    assert code == 0 and out.startswith("pair 0, same")
-    assert "48 pairs have the key 'same': taken is pair 0; the others, by their number: 2, 4, 6, 8, 10, ..." in err
+    assert code == 0 and out.startswith("pair 0, key same")
+    assert "48 pairs have the key 'same': taken is pair 0; the others, with --number: 2, 4, 6, 8, 10, ..." in err
+
+
+def test_keys_that_are_numbers_do_not_hide_the_numbers_of_pairs(
+    command: Command, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = load_pairs(json.loads((run / "run.json").read_text())["input"]["data"])
+    monkeypatch.setattr(Run, "load_input", lambda self: replace(pairs, keys=[str(N + 10 - i) for i in range(N)]))
+    code, out, err = command("explain", run, "40", "--trust-stored-paths")
+    assert code == 0 and out.startswith("pair 66, key 40:")
+    assert "40 is the key of pair 66, which is taken; --number takes pair 40" in err
+    for name in ("explain", "neighbours"):
+        code, out, err = command(name, run, "40", "--number", "--trust-stored-paths")
+        assert code == 0 and out.startswith("pair 40, key 66:") and not err
+    assert command("explain", run, "5", "--trust-stored-paths")[1].startswith("pair 5, key 101:")  # nobody's key
+    code, _, err = command("explain", run, "k", "--number", "--trust-stored-paths")
+    assert code == 2 and "'k' is no number of a pair" in err
+    assert "pair 0, key 106:" in command("worst", run, "--n", 1, "--trust-stored-paths")[1]
 
 
 def test_neighbours_of_the_whole_corpus_are_marked_where_they_are_not_trusted(command: Command, run: Path) -> None:
@@ -85,14 +102,14 @@ def test_neighbours_of_the_whole_corpus_are_marked_where_they_are_not_trusted(co
         assert all(n["trusted"] == (n["pair_id"] >= 16) for n in near)
         assert [n["similarity"] for n in near] == sorted([n["similarity"] for n in near], reverse=True)
     code, out, _ = command("neighbours", run, "3", "--trust-stored-paths")
-    assert code == 0 and out.startswith("pair 3, k003") and "similar captions:\n" in out and "why" not in out
+    assert code == 0 and out.startswith("pair 3, key k003") and "similar captions:\n" in out and "why" not in out
     assert command("neighbours", run, "--trust-stored-paths")[0] == 2
 
 
 def test_the_run_is_the_latest_where_none_is_named(command: Command, run: Path) -> None:
     Path("runs").mkdir()
     Path("runs/latest").symlink_to(run)
-    assert command("explain", "k003", "--trust-stored-paths")[1].startswith("pair 3, k003")
+    assert command("explain", "k003", "--trust-stored-paths")[1].startswith("pair 3, key k003")
     assert command("worst", "--n", 1, "--trust-stored-paths")[1].startswith("mismatched:\n    1  0.010  pair 0")
     code, _, err = command("explain", "runs/typo", "k003", "--trust-stored-paths")
     assert code == 2 and "'runs/typo', nor is it a run" in err
@@ -101,7 +118,7 @@ def test_the_run_is_the_latest_where_none_is_named(command: Command, run: Path) 
 def test_the_list_goes_to_a_spreadsheet(command: Command, run: Path) -> None:
     code, out, err = command("worst", run, "--n", 90, "--out", "issues.csv", "--trust-stored-paths")
     assert code == 0, err
-    assert out.startswith("mismatched:\n    1  0.010  pair 0, k000") and "\x1b" not in out
+    assert out.startswith("mismatched:\n    1  0.010  pair 0, key k000") and "\x1b" not in out
     with Path("issues.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     worst = [row for row in rows if row["issue"] == "mismatched"]

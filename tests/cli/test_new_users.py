@@ -174,7 +174,7 @@ def test_a_csv_without_a_header(command: Command, folder: Path) -> None:
 def test_reasons_are_whole(command: Command, folder: Path) -> None:
     name = "a" * 110
     (folder / "in.csv").write_text(f"image,caption\n0.jpg,a\n{name}.jpg,b\n")
-    assert f"{name}.jpg' is missing  (pair 1, 1)\n" in command(folder / "in.csv")[1]
+    assert f"{name}.jpg' is missing  (pair 1, key 1)\n" in command(folder / "in.csv")[1]
 
 
 def test_a_backbone_is_refused_where_vectors_take_its_place(in_process: Command, folder: Path) -> None:
