@@ -89,7 +89,8 @@ class Decoded:
 class Inspection:
     """What an input is.
 
-    ``files``, ``bytes``: those that are read as the table (image files beside it are not counted).
+    ``files``, ``bytes``: those that are read as the table (image files beside it are not counted, nor copies in the
+    cache directory).
     ``distinct_images``: by their bytes, or vectors; ``distinct_captions``: by their text after normalisation;
     ``duplicate_pairs``: those that repeat another pair in both. ``vectors``, ``text_vectors``: shape and type, or None.
     ``precomputed_scores``: name -> number known and the quantiles :data:`QUANTILES`. ``corrupted``: pairs that are
@@ -135,8 +136,8 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     both = np.stack([pairs.pair_image_group, pairs.text_group], axis=1)
     return Inspection(
         reader=source.kind,
-        files=[location(p) for p in source.paths],
-        bytes=sum(map(bytes_of, source.paths)),
+        files=[location(p) for p in source.files],
+        bytes=sum(map(bytes_of, source.files)),
         image_root=source.image_root,
         options=dict(source.options),
         fingerprint=source.fingerprint,

@@ -23,7 +23,7 @@ from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.source import Source, cache_folder
+from cleanpairs.data.source import TABLES, Source, cache_folder
 from cleanpairs.data.table_reader import ReadRequest
 
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
@@ -78,7 +78,7 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
     from cleanpairs.data.writing import write_tables
 
     digest = sha256("|".join([source.fingerprint, *names]).encode()).hexdigest()
-    path = cache_folder("tables") / f"{digest[:32]}.parquet"
+    path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
     known = next(iter(iter_tables(source, 1))).schema.names
     if missing := [name for name in names if name not in known]:
         raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(known)})")

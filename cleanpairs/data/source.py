@@ -21,6 +21,8 @@ from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.core.regular import open_regular, read_json, reading
 from cleanpairs.data.atomic import write_whole
 
+TABLES = "tables"  # folder of the cache directory: what was made of an input, or of an object
+
 
 @dataclass(frozen=True)
 class Source:
@@ -46,6 +48,12 @@ class Source:
     def inputs(self) -> tuple[str, ...]:
         """The files that are never written: ``paths``, and those that they are a copy of."""
         return self.paths + (() if self.original is None else self.original.inputs)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The user's own files, without the tables in the cache directory; these where there are no others."""
+        tables = cache_dir().absolute() / TABLES
+        return tuple(path for path in self.inputs if Path(path).absolute().parent != tables) or self.paths
 
 
 def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) -> str:

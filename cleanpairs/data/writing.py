@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core.regular import sha256_of, writing
 from cleanpairs.data.atomic import ScratchDirectory, staged_file
-from cleanpairs.data.source import cache_folder
+from cleanpairs.data.source import TABLES, cache_folder
 from cleanpairs.ops.columns import as_schema, is_list
 
 GROUP_BYTES = 64 * 2**20
@@ -221,7 +221,7 @@ def write_tables(path: Path, tables: Iterable[pa.Table]) -> ParquetSink | None:
 
 def cached_tables(tables: Iterable[pa.Table]) -> Path | None:
     """Tables of one schema as a Parquet file in the cache directory, named by its content; None of none."""
-    folder = cache_folder("tables")
+    folder = cache_folder(TABLES)
     with ScratchDirectory("dataset", folder) as scratch:
         sink = write_tables(scratch / "rows.parquet", tables)
         if sink is None:

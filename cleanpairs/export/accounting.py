@@ -24,7 +24,7 @@ def refuse_changed_input(source: Source) -> None:
     """Raise :class:`DataError` if the input is not as it was read."""
     if fingerprint_of(source) != source.fingerprint:
         raise DataError(
-            f"the input {', '.join(source.paths)} has changed since it was read: read it, score it and plan again"
+            f"the input {', '.join(source.files)} has changed since it was read: read it, score it and plan again"
         )
     if source.original is not None:
         refuse_changed_input(source.original)

@@ -13,9 +13,11 @@ from click.testing import CliRunner
 
 from cleanpairs.benchmarking import Bench, run_bench
 from cleanpairs.cli import cli
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.noise import apply_noise, corrupt, inject_noise
+from cleanpairs.export.accounting import refuse_changed_input
 from cleanpairs.methods.clip_score import ClipScore
 from cleanpairs.methods.infonce import InfoNCE
 
@@ -192,6 +194,31 @@ def test_loose_arrays(tmp_path: Path) -> None:
         np.testing.assert_array_equal(pairs.text_vectors, text)
     assert lines.captions == [f"caption {i}" for i in range(N)] and lines.text_vectors is None
     assert rows.keys == table()["uid"].to_pylist() and set(rows.captions) == {"a b"}
+
+
+def test_what_is_made_of_captions_is_no_file_of_the_data(tmp_path: Path) -> None:
+    """The table in the cache directory that a .txt becomes; the .txt is one: kept, and its changes are noticed."""
+    arrays(tmp_path)
+    image, captions = tmp_path / "image.npy", tmp_path / "captions.txt"
+    captions.write_text("".join(f"caption {i}\n" for i in range(N)), encoding="utf-8")
+    pq.write_table(pa.table({"uid": table()["uid"], "a": ["a b"] * N, "b": ["c"] * N}), tmp_path / "rows.parquet")
+    lines = load_pairs(image, captions=captions)
+    for pairs, files in (
+        (lines, ["image.npy", "captions.txt"]),
+        (load_pairs(image, text_vectors=tmp_path / "text.npy"), ["image.npy", "text.npy"]),
+        (load_pairs(image, captions=tmp_path / "rows.parquet", text_column="a,b"), ["image.npy", "rows.parquet"]),
+    ):
+        found = inspect_pairs(pairs)
+        assert found.files == [str(tmp_path / name) for name in files]
+        assert found.bytes == sum((tmp_path / name).stat().st_size for name in files)
+    made = load_pairs(table())
+    assert inspect_pairs(made).files == list(made.source.paths)  # there is no other
+    with pytest.raises(OutputExistsError, match="is the input"):
+        corrupt(image, 0.5, captions=captions, out=captions, overwrite=True)
+    refuse_changed_input(lines.source)
+    captions.write_text("other\n" * N, encoding="utf-8")
+    with pytest.raises(DataError, match=r"captions\.txt has changed since it was read"):
+        refuse_changed_input(lines.source)
 
 
 def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.columns import find_columns, is_score
 from cleanpairs.data.formats.records import IMAGES, begins_with, csv_header, iter_csv, iter_json, undecodable
 from cleanpairs.data.formats.stored import Listing, ListingReader, find_root
-from cleanpairs.data.source import Source, cache_folder, fingerprint_of
+from cleanpairs.data.source import TABLES, Source, cache_folder, fingerprint_of
 from cleanpairs.data.table_reader import ReadRequest
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -48,7 +48,7 @@ def _listed(folder: Path, encoding: str | None) -> Path:
             raise undecodable(path, path, encoding, error) from error
         lines.append(json.dumps({"key": image.stem, "file_name": image.name, "caption": text}) + "\n")
     whole = "".join(lines)
-    file = cache_folder("tables") / f"{sha256(whole.encode()).hexdigest()[:32]}.jsonl"
+    file = cache_folder(TABLES) / f"{sha256(whole.encode()).hexdigest()[:32]}.jsonl"
     if not file.exists():
         write_whole(file, whole)
     return file

@@ -18,7 +18,7 @@ from cleanpairs.data.formats.clip_retrieval import ClipRetrievalReader, by_numbe
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.parquet_io import count_rows
 from cleanpairs.data.precomp import lines_of
-from cleanpairs.data.source import Source
+from cleanpairs.data.source import Source, fingerprint_of
 from cleanpairs.data.table_reader import ReadRequest
 from cleanpairs.data.writing import cached_table
 
@@ -47,7 +47,11 @@ class VectorFilesReader(ClipRetrievalReader):
             raise DataError(f"row i of each belongs together, and their numbers of rows differ: {found}")
         counts = ",".join(str(len(part)) for part in (*sides, notes))
         schema, paths = self._schema(sides[0], sides[1], notes), [*sides[0], *sides[1], *notes]
-        return self.described(data, paths, schema, n, replace(request, columns=columns), {"files": counts})
+        source = self.described(data, paths, schema, n, replace(request, columns=columns), {"files": counts})
+        if captions is None or not captions.endswith(".txt"):
+            return source
+        original = Source(self.kind, (str(Path(captions).absolute()),), {}, "", n, None, False)
+        return replace(source, original=replace(original, fingerprint=fingerprint_of(original)))
 
     def _files(self, source: Source) -> tuple[list[str], list[str], list[str]]:
         """The files with vectors of images, with vectors of captions, and with rows."""
