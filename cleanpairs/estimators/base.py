@@ -18,7 +18,8 @@ from cleanpairs.data.dataset_objects import as_dataset
 
 class Estimator:
     """Parameters by the names of the constructor, which only stores; n pairs go in as :func:`cleanpairs.load_pairs`
-    takes them. In a ``GridSearchCV`` they are Pairs, a DataFrame or a list of dicts, which scikit-learn can divide.
+    takes them. In a ``GridSearchCV`` they are Pairs, a DataFrame, a Table or a list of dicts, which scikit-learn can
+    divide; of a path, a Dataset or a dict, what ``load_pairs`` makes of it.
     """
 
     @classmethod

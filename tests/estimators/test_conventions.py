@@ -11,7 +11,7 @@ import pytest
 from sklearn import config_context
 from sklearn.base import BaseEstimator, clone, is_classifier, is_outlier_detector, is_regressor
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import estimator_checks, get_tags
 from sklearn.utils.validation import check_is_fitted
@@ -72,6 +72,9 @@ def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
     again = GridSearchCV(model(random_state=0), {"dim": [8, 16]}, cv=2).fit(pairs)
     np.testing.assert_allclose(again.cv_results_["mean_test_score"], found.cv_results_["mean_test_score"], atol=1e-6)
     assert pairs[3].keys == [pairs.keys[3]] and pairs[-2:].keys == pairs.keys[-2:]
+    expected = [found.cv_results_[f"split{k}_test_score"][0] for k in (0, 1)]
+    for data in (frame.to_dict("records"), load_pairs(datasets.Dataset.from_pandas(frame))):
+        np.testing.assert_allclose(cross_val_score(model(random_state=0, dim=8), data, cv=2), expected, atol=1e-6)
 
 
 def test_what_is_not_fitted_or_has_no_truth_says_so(frame: pd.DataFrame) -> None:
