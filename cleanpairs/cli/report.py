@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shlex
 from dataclasses import fields
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -49,6 +49,7 @@ def report(run: str | None, out: str, truth: str | None, as_json: bool, **option
     scores, calibration = chosen.scores(), chosen.calibration()
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name
+    sample = _sample(chosen, scores, plan.threshold, options["audit_size"])
     path = write_report(
         out,
         title=f"{chosen.info['method']} on {name}",
@@ -64,7 +65,7 @@ def report(run: str | None, out: str, truth: str | None, as_json: bool, **option
         next_steps=_next_steps(chosen, scores.correspondence, calibration),
         why=scores.why.to_pylist(),
         slice_by=[name.strip() for name in (options["slice_by"] or "").split(",") if name.strip()],
-        audit=_sample(chosen, scores, plan.threshold, options["audit_size"]),
+        audit=sample,
         audit_result=_audit_result(chosen),
         count=options["count"],
         overwrite=options["overwrite"],
@@ -73,6 +74,15 @@ def report(run: str | None, out: str, truth: str | None, as_json: bool, **option
         print_json({"report": path})
     else:
         echo(f"written: {path}")
+        labels = chosen.path / "audit" / "labels.csv"
+        if options["audit_size"] is None and labels.exists() and sample is not None:
+            done = int(sample.labelled.sum())
+            unread = bool(done) and not labels.with_name("result.json").exists()
+            more = f"; not judged yet: cleanpairs audit {quote(str(chosen.path))} --labels {quote(str(labels))}"
+            echo(
+                f"in it to label: the {len(sample):,} pairs of {labels.parent}, {done:,} of them labelled "
+                f"(--audit N draws others, 0 none){more if unread else ''}"
+            )
 
 
 def _settings(run: Any) -> dict[str, Any]:
@@ -94,7 +104,7 @@ def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
     from cleanpairs.core.errors import RefusedError
     from cleanpairs.estimators.cut import cut_at
 
-    command = f"cleanpairs export {shlex.quote(str(run.path))} --repaired out.parquet"
+    command = f"cleanpairs export {quote(str(run.path))} --repaired out.parquet"
     found = [("Write what is kept and repaired", command)]
     y = y[y == y]
     for most in (0.05, 0.02, 0.01) if len(y) else ():
@@ -103,7 +113,7 @@ def _next_steps(run: Any, y: Any, calibration: Any) -> list[tuple[str, str]]:
             found.append(
                 (f"… of which at most {most:.0%} are mismatched: keeps {cut.kept:,}", f"{command} --max-wrong {most:g}")
             )
-    return [*found, ("Label some, for figures that rest on labels", f"cleanpairs audit {shlex.quote(str(run.path))}")]
+    return [*found, ("Label some, for figures that rest on labels", f"cleanpairs audit {quote(str(run.path))}")]
 
 
 def _sample(run: Any, scores: Any, threshold: float, size: int | None) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cleanpairs.audit import draw_sample
-from cleanpairs.audit.sample import stratum_of
+from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.core.errors import ConfigError, DataError
 
 
@@ -84,3 +84,12 @@ def test_refusals() -> None:
             draw_sample(empty, 1, threshold=0.5)
     with pytest.raises(DataError, match=r"must be in \[0, 1\], found 0.5 to 1.5"):
         draw_sample([0.5, 1.5], 1, threshold=0.5)
+
+
+def test_the_name_of_a_stratum_is_read_back_as_its_edges() -> None:
+    s = AuditSample(*(np.zeros(0) for _ in range(2)), np.array([0, 0.05, 1 / 3, 1]), *(np.zeros(0) for _ in range(3)))
+    assert [s.stratum_name(h) for h in range(3)] == ["0 to 0.05", "0.05 to 0.333333333", "0.333333333 to 1"]
+    near = np.nextafter(np.float32(0.3), np.float32(1), dtype=np.float32)  # scores are of float32: told apart
+    s = AuditSample(s.pair_id, s.stratum, np.array([0, np.float32(0.3), near, 1]), s.weight, s.weight, s.matched)
+    low, high = map(np.float32, s.stratum_name(1).split(" to "))
+    assert (low, high) == (np.float32(0.3), near)

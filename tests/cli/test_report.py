@@ -89,8 +89,12 @@ def test_the_audit_of_the_run_is_the_one_shown(command: Command, run: Run, tmp_p
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+    code, out, _ = command("report", run.path)
+    assert code == 0 and f"in it to label: the 20 pairs of {run.path}/audit, 19 of them labelled (--audit N" in out
+    assert f"not judged yet: cleanpairs audit {run.path} --labels {labels}\n" in out
     assert command("audit", run.path, "--labels", labels)[0] == 0
-    assert command("report", run.path)[0] == 0
+    code, out, _ = command("report", run.path, "--overwrite")
+    assert code == 0 and "19 of them labelled (--audit N draws others, 0 none)\n" in out and "not judged" not in out
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "19 of 20 drawn pairs were labelled" in page and "0.3 (this run)" in page
     assert page.count('<article tabindex="0" data-pair') == 20
@@ -98,7 +102,7 @@ def test_the_audit_of_the_run_is_the_one_shown(command: Command, run: Run, tmp_p
     assert command("report", run.path, "--audit", 0, "--overwrite")[0] == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Label a sample" not in page and "What the labels say" in page
-    assert command("report", run.path, "--audit", 9, "--overwrite")[0] == 0
+    assert command("report", run.path, "--audit", 9, "--overwrite")[1] == "written: report.html\n"
     assert (tmp_path / "report.html").read_text(encoding="utf-8").count('<article tabindex="0" data-pair') == 9
 
 
