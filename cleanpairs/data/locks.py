@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,7 +23,7 @@ from cleanpairs.core.regular import writing
 
 LOCK_SUFFIX = ".cleanpairs-lock"
 _BUSY = {errno.EAGAIN, errno.EACCES}
-_held: dict[Path, int] = {}  # by this process -> how often: a command and what it calls
+_held: dict[Path, tuple[int, object]] = {}  # by this process -> the thread, and which of its calls
 
 
 def lock_of(output: str | os.PathLike[str]) -> Path:
@@ -33,10 +34,10 @@ def lock_of(output: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def hold(outputs: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
-    """Nobody else writes these outputs meanwhile; a process may hold one several times.
+    """Nobody else writes these outputs meanwhile; a thread may hold one again, as a command and what it calls do.
 
-    Raises OutputExistsError: another process holds one; the message says which, on which machine, and since when;
-    OutputError: the folder of an output cannot be made or written.
+    Raises OutputExistsError: another process holds one; the message says which, on which machine, and since when; or
+    another thread of this one does; OutputError: the folder of an output cannot be made or written.
     """
     with ExitStack() as stack:
         for lock, output in sorted({lock_of(output): output for output in outputs}.items()):
@@ -46,26 +47,26 @@ def hold(outputs: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
 
 @contextmanager
 def _one(lock: Path, output: str) -> Iterator[None]:
-    if lock in _held:
-        _held[lock] += 1
-        try:
-            yield
-        finally:
-            _held[lock] -= 1
+    mine = threading.get_ident(), object()
+    holder = _held.setdefault(lock, mine)
+    if holder[0] != mine[0]:
+        raise OutputExistsError(_busy(output, "another thread of this process"))
+    if holder is not mine:
+        yield
         return
-    made = [folder for folder in lock.parents if not folder.exists()]
+    made: list[Path] = []
     fd: int | None = None
     try:
         with writing(output):
+            made = [folder for folder in lock.parents if not folder.exists()]
             fd = _take(lock, output)
-        _held[lock] = 1
         yield
     finally:
-        _held.pop(lock, None)
         if fd is not None:
             with suppress(OSError):
                 os.unlink(lock)  # while it is held: whoever opened it before finds that it is gone, and begins anew
             os.close(fd)
+        del _held[lock]
         for folder in made:  # by us, and nothing came into it
             with suppress(OSError):
                 folder.rmdir()
@@ -91,9 +92,7 @@ def _take(lock: Path, output: str) -> int:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno in _BUSY:
-                    raise OutputExistsError(
-                        f"{output} is being written by {_holder(fd)}: wait until it is done, or name another output"
-                    ) from error
+                    raise OutputExistsError(_busy(output, _holder(fd))) from error
                 return fd  # a file system without locks
             try:
                 held = os.path.samestat(os.fstat(fd), os.lstat(lock))
@@ -111,6 +110,10 @@ def _take(lock: Path, output: str) -> int:
             os.close(fd)
             raise
         os.close(fd)  # it was removed by the one that held it before: once more
+
+
+def _busy(output: str, who: str) -> str:
+    return f"{output} is being written by {who}: wait until it is done, or name another output"
 
 
 def _sign(fd: int) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,6 +157,30 @@ def test_two_processes_do_not_do_the_same_job(tmp_path: Path) -> None:
         with pytest.raises(OutputExistsError, match=f"job is being written by process {other.pid}"):
             run_partitions(Squares(), PARTITIONS, tmp_path / "job", job="a", engine=LOCAL)
         other.communicate("\n")
+
+
+def test_two_threads_do_not_do_the_same_job(tmp_path: Path) -> None:
+    """Of a notebook or a server, say: both would write the same parts and the same lines."""
+    refused: list[Exception] = []
+
+    def second() -> None:
+        try:
+            run_partitions(Squares(), PARTITIONS, tmp_path / "job", job="a", engine=LOCAL)
+        except OutputExistsError as error:
+            refused.append(error)
+
+    def meanwhile(done: int, total: int) -> None:
+        other = threading.Thread(target=second)
+        other.start()
+        other.join()
+
+    first = Squares()
+    run_partitions(first, PARTITIONS, tmp_path / "job", job="a", engine=LOCAL, progress=meanwhile)
+    assert first.done == [0, 1, 2, 3, 4] and len(refused) == 6
+    assert f"{tmp_path / 'job'} is being written by another thread of this process: wait" in str(refused[0])
+    assert len((tmp_path / "job" / MANIFEST).read_text().splitlines()) == 6
+    second()
+    assert len(refused) == 6 and text(tmp_path / "job") == WHOLE  # let go of at the end
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
