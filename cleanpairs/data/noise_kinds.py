@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +35,7 @@ TRIES = 20  # captions looked at for one that has words enough to give
 
 @dataclass(frozen=True)
 class NoiseKind:
-    """How pairs are mismatched, as :meth:`parse` makes it; see the module.
+    """How pairs are mismatched; see the module.
 
     - ``name`` {"uniform", "within", "shift", "collapse", "partial"}
     - ``column``: of the input, for ``within``: pairs of the same value trade captions
@@ -46,30 +47,43 @@ class NoiseKind:
     column: str | None = None
     amount: float | None = None
 
+    def __post_init__(self) -> None:
+        """The usual amount where none is given.
+
+        Raises ConfigError: there is no such kind, or what goes with it is missing, too much, or out of range.
+        """
+        name, amount = self.name, self.amount
+        if name not in KINDS:
+            raise ConfigError(f"the kind of noise is one of {', '.join(KINDS)}, found {name!r}")
+        if name == "within" and not self.column:
+            raise ConfigError("noise of the kind 'within' needs a column, as in within:COLUMN")
+        if name != "within" and self.column is not None:
+            raise ConfigError(f"noise of the kind {name!r} has no column, found {self.column!r}")
+        if amount is None:
+            object.__setattr__(self, "amount", KINDS[name])
+            return
+        if KINDS[name] is None:
+            raise ConfigError(f"noise of the kind {name!r} has no amount, found {amount!r}")
+        usable = isinstance(amount, Real) and not isinstance(amount, bool)
+        if name == "partial" and not (usable and 0 < amount <= 1):
+            raise ConfigError(f"the share of words that are replaced is above 0 and at most 1, found {amount!r}")
+        if name != "partial" and not (usable and amount >= 1 and float(amount).is_integer()):
+            what = "images to shift by" if name == "shift" else "captions to collapse to"
+            raise ConfigError(f"the number of {what} is whole and at least 1, found {amount!r}")
+
     @classmethod
     def parse(cls, text: str) -> NoiseKind:
         """``uniform``, ``within:COLUMN``, ``shift[:K]``, ``collapse[:N]`` or ``partial[:SHARE]``.
 
-        Raises ConfigError: there is no such kind, or what follows it is missing, too much, or out of range.
+        Raises ConfigError, as the constructor does, and for an amount that is no number.
         """
         name, _, more = text.strip().partition(":")
-        if name not in KINDS:
-            raise ConfigError(f"the kind of noise is one of {', '.join(KINDS)}, found {name!r}")
-        if name == "within":
-            if not more:
-                raise ConfigError("noise of the kind 'within' needs a column, as in within:COLUMN")
-            return cls(name, column=more)
-        if name == "uniform" and more:
-            raise ConfigError(f"noise of the kind 'uniform' has no amount, found {more!r}")
+        if not more or name == "within":
+            return cls(name, more or None)
         try:
-            amount = float(more) if more else KINDS[name]
+            amount = float(more)
         except ValueError as error:
             raise ConfigError(f"{text!r} is no kind of noise: {more!r} is not a number") from error
-        if amount is not None and name == "partial" and not 0 < amount <= 1:
-            raise ConfigError(f"the share of words that are replaced is above 0 and at most 1, found {amount:g}")
-        if amount is not None and name != "partial" and not (amount >= 1 and amount.is_integer()):
-            what = "images to shift by" if name == "shift" else "captions to collapse to"
-            raise ConfigError(f"the number of {what} is whole and at least 1, found {amount:g}")
         return cls(name, amount=amount)
 
     def __str__(self) -> str:
