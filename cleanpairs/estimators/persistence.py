@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # it stands above: a method is found by its registered name
     from cleanpairs.estimators.scorer import PairScorer
 
 FORMAT = 1
-_GONE = ("search", "by_mass")  # settings of before, of trainings alone
+_GONE = {"l2rm": ("search", "by_mass"), "pc2": ("search",)}  # settings of before, of trainings alone
 _SIDES = ("images", "texts")  # of the bank
 _STATE = ("threshold_", "noise_rate_", "separated_", "image_encoder_", "image_size_", "tau_", "fingerprint_")
 
@@ -125,7 +125,8 @@ class Saved:
 
     def parameters(self, method: type) -> dict[str, Any]:
         """The constructor's. A GPU that it was trained on need not be here. DataError: it has other settings now."""
-        kept = {k: v for k, v in self.config["parameters"].items() if k not in _GONE}
+        gone = _GONE.get(self.config["method"], ())
+        kept = {k: v for k, v in self.config["parameters"].items() if k not in gone}
         found = {k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()}
         if unknown := sorted(found.keys() - inspect.signature(method).parameters.keys()):
             raise DataError(
