@@ -35,6 +35,7 @@ Where networks have been trained, the trusted neighbours can be asked in the joi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -197,13 +198,16 @@ class _Mean:
         return np.asarray((total - left) / np.maximum(mass - left_mass, LEAST)[:, None], dtype=np.float32)
 
 
+def _penalty(gram: np.ndarray) -> Any:
+    """Of both regressions below: the mean spread of the rows, out of their products (d, d), in their precision."""
+    return np.trace(gram) / max(len(gram), 1) + gram.dtype.type(1e-6)
+
+
 def ridge(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The linear map (d, e) float32 of rows (n, d) to rows (n, e), each with its ``weight`` (n,), as short as the mean
-    spread of the rows asks for.
-    """
+    """The linear map (d, e) float32 of rows (n, d) to rows (n, e), each with its ``weight`` (n,)."""
     weighted = (a * weight[:, None].astype(np.float32)).T
     gram = weighted @ a
-    gram += np.eye(len(gram), dtype=np.float32) * (np.trace(gram) / len(gram) + np.float32(1e-6))
+    gram += np.eye(len(gram), dtype=np.float32) * _penalty(gram)
     return np.asarray(np.linalg.solve(gram, weighted @ b), np.float32)
 
 
@@ -222,12 +226,11 @@ class _Ridge:
 
     @classmethod
     def fit(cls, x: np.ndarray, t: np.ndarray, weight: np.ndarray) -> _Ridge:
-        """Of ``t`` (N, e) on ``x`` (N, d), as short as the mean spread of ``x`` asks for."""
+        """Of ``t`` (N, e) on ``x`` (N, d)."""
         x = np.concatenate([x, np.ones((len(x), 1), np.float32)], axis=1)
         weighted = (x * weight[:, None]).T
         gram = (weighted @ x).astype(np.float64)
-        spread = np.trace(gram[:-1, :-1]) / max(len(gram) - 1, 1) + 1e-6
-        gram[np.diag_indices(len(gram))] += np.append(np.full(len(gram) - 1, spread), 1e-6)
+        gram[np.diag_indices(len(gram))] += np.append(np.full(len(gram) - 1, _penalty(gram[:-1, :-1])), 1e-6)
         solved = x @ np.linalg.inv(gram).astype(np.float32)
         return cls(x, t, weight, solved, t - solved @ (weighted @ t), 1 - np.einsum("ij,ij->i", solved, x) * weight)
 
