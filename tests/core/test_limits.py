@@ -145,6 +145,7 @@ def test_the_command_line_caps_memory_and_refuses_a_cap_that_is_none() -> None:
     "error",
     [
         MemoryError("Unable to allocate 8 GiB"),
+        MemoryError(),
         pa.lib.ArrowMemoryError("malloc of size 9 failed"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to"),
     ],
@@ -162,15 +163,16 @@ def test_a_lack_of_memory_is_code_6(
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(sys, "argv", ["cleanpairs", "methods"])
     monkeypatch.setattr(cli, "main", fails)
-    monkeypatch.setenv("CLEANPAIRS_MEMORY", "3GB")
-    try:
-        with pytest.raises(SystemExit) as stop:
-            main()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert stop.value.code == 6
-    assert "Error [limit]" in (said := capsys.readouterr().err)
-    assert "--memory-cap (CLEANPAIRS_MEMORY), which is 3GB" in said
+    for cap, remedy in (("3GB", "--memory-cap (CLEANPAIRS_MEMORY), which is 3GB"), (None, "give the machine more")):
+        monkeypatch.setenv("CLEANPAIRS_MEMORY", cap) if cap else monkeypatch.delenv("CLEANPAIRS_MEMORY")
+        try:
+            with pytest.raises(SystemExit) as stop:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert stop.value.code == 6
+        assert "Error [limit]" in (said := capsys.readouterr().err)
+        assert remedy in said and f"({str(error) or 'it was refused'})" in said
 
 
 def test_a_lack_of_memory_while_reading_is_no_fault_of_the_data() -> None:

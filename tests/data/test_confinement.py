@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,8 @@ URLS = [
     "FILE:///etc/passwd", "s3://bucket/x.png",
 ]  # fmt: skip
 
+CIRCLES = ["circle", "circle/good.png", "there", "there/../back/good.png"]
+
 
 def encoded() -> bytes:
     out = io.BytesIO()
@@ -31,7 +34,7 @@ def encoded() -> bytes:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with one image, a link that stays and one that leaves, and an image outside."""
+    """A root with one image, a link that stays and one that leaves, links in circles, and an image outside."""
     (tmp_path / "outside.png").write_bytes(encoded())
     root = tmp_path / "root"
     root.mkdir()
@@ -40,6 +43,8 @@ def root(tmp_path: Path) -> Path:
     (root / "leaving.png").symlink_to("../outside.png")
     (root / "up").symlink_to("..")
     (root / "circle").symlink_to("circle")
+    (root / "there").symlink_to("back")
+    (root / "back").symlink_to("there")
     return root
 
 
@@ -57,13 +62,20 @@ def test_paths_that_leave_the_root_are_refused(path: str, root: Path) -> None:
         resolve_path(path, root)
 
 
+@pytest.mark.parametrize("path", CIRCLES)
+def test_links_in_a_circle_are_no_image(path: str, root: Path) -> None:
+    """Python up to 3.12 says so by a RuntimeError, later ones give the path back."""
+    with suppress(DataError):
+        assert not resolve_path(path, root).exists()
+
+
 def test_no_row_reaches_the_network_or_another_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def connects(*_: object) -> None:
         raise AssertionError("a connection was tried")
 
     monkeypatch.setattr(socket.socket, "connect", connects)
     monkeypatch.setattr(socket, "getaddrinfo", connects)
-    hostile = [*URLS, "../outside.png", "leaving.png", "up/outside.png", "/etc/passwd", "missing.png", "circle"]
+    hostile = [*URLS, "../outside.png", "leaving.png", "up/outside.png", "/etc/passwd", "missing.png", *CIRCLES]
     table = pa.table({"image": ["good.png", "within.png", *hostile], "caption": ["a caption"] * (len(hostile) + 2)})
     pq.write_table(table, root.parent / "d.parquet")
     pairs = load_pairs(root.parent / "d.parquet", image_root=str(root))
