@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -109,7 +110,7 @@ def _draw(run: Any, options: dict[str, Any]) -> None:
     echo(
         f"label: open {forms.page} in a browser and save its CSV, or fill the column `matched` of {forms.csv} (1 or 0)"
     )
-    echo(f"then:  cleanpairs audit {run.path} --labels {forms.csv}")
+    echo(f"then:  cleanpairs audit {quote(str(run.path))} --labels {quote(str(forms.csv))}")
 
 
 def _judge(run: Any, options: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,13 @@ def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def existing_run(run: str | None, trusted: bool = False) -> Any:
-    """The run directory named, or ``runs/latest``; DataError when there is none."""
-    from cleanpairs.commands.run import Run
+    """The run directory named, or ``runs/latest``, which is told; DataError when there is none."""
+    from cleanpairs.commands.run import LATEST, Run
 
-    return Run.open(run, trusted=trusted)
+    opened = Run.open(run, trusted=trusted)
+    if run is None:
+        echo(f"{LATEST} is {relpath(opened.path)}", err=True)
+    return opened
 
 
 def run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any
 
 import click
@@ -96,4 +97,4 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
             echo(f"search: {min(notes, key=lambda note: (note.recall, -note.queries))}")
         where = " (made in a stream, vectors and candidates in files; --spill never: in memory)"
         echo(f"{summary}\n\nplan: {out}{where if planned.streamed else ''}")
-        echo(f"next: cleanpairs export --plan {out} --repaired FILE")
+        echo(f"next: cleanpairs export --plan {quote(str(out))} --repaired FILE")

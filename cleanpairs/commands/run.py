@@ -236,7 +236,12 @@ class Run:
         """The run at ``path``, or ``runs/latest``; ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
         chosen = LATEST if path is None else Path(path)
         if not (chosen / "run.json").exists():
-            hint = "it holds no run.json" if path else "run `cleanpairs fit DATA` first, or name a run directory"
+            hint = "run `cleanpairs fit DATA` first, or name a run directory"
+            if path:
+                there = "it holds no run.json" if chosen.is_dir() else "it is a file"
+                hint = there if chosen.exists() else "there is nothing of that name"
+                if others := [str(run) for run in sorted(LATEST.parent.glob("*")) if (run / "run.json").is_file()]:
+                    hint += f"; runs here: {', '.join(others[-4:])}"
             kept = cls(chosen)._aside
             if kept.exists():
                 hint += f"; a fit that was to replace it was killed: the run that it was is {kept}, move it back"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from cleanpairs.core.registry import READERS
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.folder import annotation_files
+from cleanpairs.data.formats.records import IMAGES
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import TABLES, Source, cache_folder
@@ -54,8 +56,19 @@ def sniff(data: str) -> str:
         raise DataError(f"{data} is neither a regular file nor a directory")
     raise DataError(
         f"{data} is a directory without any known input: no *.parquet, no *.tar, no state.json of `datasets`, no .csv, "
-        f".tsv or .jsonl, no img_emb/ of clip-retrieval, no {{split}}_ims.npy with {{split}}_caps.txt"
+        f".tsv or .jsonl, no N.jpg with N.txt, no img_emb/ of clip-retrieval, no {{split}}_ims.npy with "
+        f"{{split}}_caps.txt{_nearly(Path(data))}"
     )
+
+
+def _nearly(folder: Path) -> str:
+    """What is missing of an input, by the files that are there."""
+    endings = {p.suffix.lower() for p in folder.iterdir() if p.is_file()}
+    if ".npy" in endings:
+        return f"; arrays of vectors are named themselves: '{folder}/*.npy' (docs/clip_vectors.md)"
+    if found := sorted(endings & set(IMAGES)):
+        return f"; its *{found[0]} have no captions: name them in a captions.csv (file_name,caption)"
+    return ""
 
 
 def open_source(data: str | Path, *, text_column: str | None = None, **options: Any) -> Source:
@@ -112,7 +125,7 @@ def _texts(column: pa.Array, where: str) -> pa.Array:
 def _opened(data: str | Path, **options: Any) -> Source:
     given = DataOptions(**options)
     reader, encoding, captions, text_vectors = given.reader, given.encoding, given.captions, given.text_vectors
-    if given.limit is not None and given.limit < 0:
+    if given.limit is not None and not (isinstance(given.limit, Integral) and given.limit >= 0):
         raise ConfigError(f"limit is a number of rows, 0 or more; found {given.limit}")
     columns = {"image": given.image_column, "text": given.text_column, "key": given.key_column}
     columns["text_features"] = None if text_vectors is None else _fetched(str(text_vectors), given.allow_urls)

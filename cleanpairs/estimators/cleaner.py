@@ -187,7 +187,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self.quarantined_ = self._quarantine(pairs, matrix)
         pairs = self._grouped(pairs)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
-        self._refuse_mostly_bad(len(pairs), len(usable))
+        self._refuse_mostly_bad(pairs, len(usable))
         self.image_encoder_, self.image_size_ = matrix.encoder, matrix.image_size
         self.tokenizer_ = self._tokenizer(pairs, usable)
         data = TrainingData(

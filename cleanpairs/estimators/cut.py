@@ -43,7 +43,10 @@ def cut_at(
     if (max_wrong is None) == (keep is None):
         raise ConfigError("give max_wrong or keep, and not both: the share of wrong pairs, or the share that is kept")
     if not len(y):
-        raise ConfigError("there are no scores to choose a threshold by: give the correspondence of the data of fit")
+        raise ConfigError(
+            "there are no scores to choose a threshold by: a loaded model has none; give `correspondence`, as in the "
+            "run's scores.parquet"
+        )
     best = -np.sort(-y)
     if keep is not None:
         check_number("export", "keep", keep, above=0, most=1)

@@ -253,7 +253,8 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         """After the images are read, whose cache knows the exact groups."""
         return group_near_duplicates(pairs) if self.near_duplicates else pairs
 
-    def _refuse_mostly_bad(self, n: int, usable: int) -> None:
+    def _refuse_mostly_bad(self, pairs: Pairs, usable: int) -> None:
+        n = len(pairs)
         if n == 0:
             raise DataError("the input holds no pair")
         most = limit("bad_share") if self.max_bad_share is None else self.max_bad_share
@@ -263,11 +264,11 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
             pair, reason = next(iter(bad.items()))
             raise DataError(
                 f"{len(bad)} of {n} pairs are unusable, more than {most:.0%} (max_bad_share, --max-bad-share); "
-                f"the first is pair {pair}: {reason}"
+                f"the first is pair {pair}: {reason}{_where(pairs, reason)}"
             )
         if not usable:
             pair, reason = next(iter(self.quarantined_.items()))
-            raise DataError(f"all of {n} pairs are unusable; the first is pair {pair}: {reason}")
+            raise DataError(f"all of {n} pairs are unusable; the first is pair {pair}: {reason}{_where(pairs, reason)}")
 
     def _set_threshold(self, y: np.ndarray) -> None:
         density_minimum = find_density_minimum(y)
@@ -537,3 +538,11 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
                 f"{path} holds a {type(model).__name__}, not a {cls.__name__}; PairScorer.from_pretrained loads any"
             )
         return model
+
+
+def _where(pairs: Pairs, reason: str) -> str:
+    """Where an image was looked for that is missing; nothing of another reason."""
+    if not (reason.startswith("the image file") and "is missing" in reason):
+        return ""
+    root = pairs.source.image_root or next((str(Path(path).parent) for path in pairs.source.files), "")
+    return f"; looked for in {root}: name the folder of the images with --image-root (image_root)"

@@ -134,9 +134,9 @@ class Explainer:
         return i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i])
 
     def _checked(self, pair_ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        odd = [i for i in pair_ids if not 0 <= i < len(self.pairs)]
+        odd = [i for i in pair_ids if not (isinstance(i, int | np.integer) and 0 <= i < len(self.pairs))]
         if odd:
-            raise ConfigError(f"there are the pairs 0 to {len(self.pairs) - 1}, and no pair {odd[0]}")
+            raise ConfigError(f"there are the pairs 0 to {len(self.pairs) - 1}, and no pair {odd[0]!r}")
         return np.asarray(pair_ids, np.int64)
 
     def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = SHOWN) -> list[Explanation]:

@@ -153,7 +153,7 @@ class ClipScore(PairScorer):
         )
         images, texts, self.quarantined_ = self._encode(model, pairs, on_encode, on_encode_texts)
         usable = np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
-        self._refuse_mostly_bad(len(pairs), len(usable))
+        self._refuse_mostly_bad(pairs, len(usable))
         if len(usable) < 2:
             raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
         if self.require_evidence and self.score_column is None:

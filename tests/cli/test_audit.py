@@ -55,6 +55,8 @@ def test_draw_label_judge(command: Command, run: Run) -> None:
     code, _, err = command("audit", run.path, "--labels", labels)
     assert code == 3 and "labelled yet" in err
     assert not (run.path / "audit" / "result.json").exists()
+    out = command("audit", run.path, "--out", "my forms")[1]
+    assert out.splitlines()[2].endswith("--labels 'my forms/labels.csv'")
     fill(labels)
     code, out, _ = command("audit", run.path, "--labels", labels)
     assert code == 0 and "0.2*" in out and "probabilities.parquet" in out

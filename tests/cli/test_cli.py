@@ -116,7 +116,7 @@ def test_an_unknown_command_suggests_the_nearest(command: Command) -> None:
         (["fit", "data.parquet", "--recipe", "no.yaml"], 2, ["no.yaml"]),
         (["fit", "data.parquet", "--epochs", "many"], 2, ["--epochs", "many"]),
         (["fit", "data.parquet", "--nonsense"], 2, ["--nonsense"]),
-        (["fit", "--resume", "--out", "never"], 3, ["never", "run.json"]),
+        (["fit", "--resume", "--out", "never"], 3, ["never", "nothing of that name"]),
         (["fit", "--resume"], 3, ["runs/latest", "cleanpairs fit"]),
         (["score", "data.parquet", "--out", "s.parquet"], 3, ["runs/latest", "cleanpairs fit"]),
         (["score", "a", "b", "c", "--out", "s.parquet"], 2, ["give RUN, DATA"]),
@@ -309,7 +309,9 @@ def test_default_run_directory_and_latest(command: Command, data: Path) -> None:
     assert str(run) in done.out and "correspondence" in done.out
     assert not re.sub(r"fit.*, \d+ s so far\n", "", done.err)  # no terminal, no bar
     assert command("evaluate", data, "--json").code == 0  # runs/latest
-    assert command("export", "--repaired", "out.parquet").code == 0
+    done = command("export", "--repaired", "out.parquet")
+    assert done.code == 0 and done.err == f"runs/latest is {run}\n"  # not the one that somebody has in mind, perhaps
+    assert command("export", run, "--repaired", "out.parquet", "--overwrite").err == ""
 
 
 def test_corrupt_then_fit_knows_nothing_of_the_truth(command: Command) -> None:

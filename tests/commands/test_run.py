@@ -198,10 +198,15 @@ def test_only_a_run_is_overwritten(tmp_path: Path) -> None:
 def test_open_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"runs/latest.*cleanpairs fit"):
         Run.open(None)
-    with pytest.raises(DataError, match=r"x is no run directory.*run\.json"):
-        Run.open("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for name, says in (("x", "there is nothing of that name"), ("folder", "holds no run.json"), ("file", "is a file")):
+        with pytest.raises(DataError, match=f"{name} is no run directory: .*{says}$"):
+            Run.open(name)
     run = Run.create(tmp_path / "runs" / "a")
     run.write_info({"status": "running"})
+    with pytest.raises(DataError, match="of that name; runs here: runs/a, runs/latest"):
+        Run.open("x")
     opened = Run.open(None)
     assert opened.path == (tmp_path / "runs" / "a").resolve() and opened.info == {"status": "running"}
     with pytest.raises(DataError, match=r"did not finish.*--resume"):

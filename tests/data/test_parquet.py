@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs, table_reader
 from cleanpairs.data.parquet_io import iter_batches
 
@@ -210,6 +210,8 @@ def test_several_files_are_one_input_in_order(tmp_path: Path) -> None:
     pairs = load_pairs(tmp_path)
     assert pairs.captions == ["1.0", "2.0", "2.1"] and pairs.images.read([2, 0]) == [png(1), png(0)]
     assert load_pairs(str(tmp_path / "part-[12].parquet")).captions == pairs.captions
+    with pytest.raises(ConfigError, match=r"limit is a number of rows, 0 or more; found 1\.5"):
+        load_pairs(tmp_path, limit=1.5)  # type: ignore[arg-type]
     assert load_pairs(tmp_path, limit=2).captions == ["1.0", "2.0"]
 
 

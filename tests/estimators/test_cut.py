@@ -52,6 +52,8 @@ def test_a_share_is_kept_by_any_score(scored: tuple[np.ndarray, np.ndarray, Cali
     assert cut == Cut(cut.threshold, 40, 50, None, None) and "undetermined" in str(cut)
     known = cut_at(y, calibration, "auto", max_wrong=None, keep=0.5)
     assert known.kept == 3000 and known.share is not None
+    with pytest.raises(ConfigError, match="a loaded model has none; give `correspondence`"):
+        cut_at(np.empty(0), None, "crcl", max_wrong=None, keep=0.5)
     assert cut_at(np.full(9, 0.7), None, "crcl", max_wrong=None, keep=0.5).kept == 9  # equal ones are all kept
 
 

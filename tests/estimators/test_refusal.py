@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import Pairs
+from cleanpairs import Pairs, load_pairs
 from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.registry import METHODS
 
@@ -130,6 +132,15 @@ def test_the_share_of_bad_rows_is_a_parameter_and_a_variable(monkeypatch: pytest
         pairs.reasons[row] = "set aside by the test"
     with pytest.raises(DataError, match="all of 40 pairs are unusable"):
         method("crcl", max_bad_share=1.0).fit(pairs)
+
+
+def test_where_images_were_looked_for_that_are_missing(tmp_path: Path) -> None:
+    table = pa.table({"image": ["pics/0.jpg"], "caption": ["a dog"]})
+    pq.write_table(table, tmp_path / "paths.parquet")
+    for given, root, most in ((None, tmp_path, 0.2), ("/", "/", 1.0)):
+        pairs = load_pairs(tmp_path / "paths.parquet", image_root=given)
+        with pytest.raises(DataError, match=rf"'pics/0\.jpg' is missing; looked for in {root}: .*--image-root"):
+            method("crcl", max_bad_share=most).fit(pairs)
 
 
 def test_the_command_line_refuses_with_code_7_and_leaves_nothing_to_export(

@@ -99,6 +99,8 @@ def test_neighbours_are_trusted_others_of_the_same_kind() -> None:
     assert model.why([3, 5]) == [e.why for e in model.explain([3, 5])]
     with pytest.raises(ConfigError, match="no pair 400"):
         model.explain([N])
+    with pytest.raises(ConfigError, match="no pair 'k3'"):
+        model.explain(["k3"])  # type: ignore[list-item]
 
 
 def test_a_sample_of_the_trusted_pairs_is_embedded_and_searched_once_and_then_what_is_asked() -> None:
