@@ -15,7 +15,9 @@ from cleanpairs.core.plain import plain
 @click.command(short_help="Retrieval recall, and detection where the truth is known.")
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
 @click.option("--truth", metavar="FILE", help="True mismatches: .npy (booleans, or a permutation) or Parquet.")
-@click.option("--threshold", type=float, metavar="P", help="For precision and recall.  [default: the run's]")
+@click.option(
+    "--threshold", type=click.FloatRange(0, 1), metavar="P", help="For precision and recall.  [default: the run's]"
+)
 @column_options
 @trust_option
 @json_option

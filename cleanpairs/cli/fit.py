@@ -152,6 +152,18 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     if own:  # what is given beside the run's own settings counts, and is refused if it makes another training of it
         given["out"] = None
         recipe = Recipe.resolve(f"{out}/recipe.yaml", overrides=options["overrides"], options=given)
+        _refuse_elsewhere(str(out), str(recipe.data.train))
         return recipe, out, not options["trusted"]
     recipe = Recipe.resolve(options["recipe"], overrides=options["overrides"], options=given)
     return recipe, out if recipe.output.out is None else None, False
+
+
+def _refuse_elsewhere(run: str, train: str) -> None:
+    """ConfigError where a run's data is not here, and was where the run was begun: the recipe's paths are relative."""
+    from cleanpairs.commands.run import Run
+    from cleanpairs.core.errors import ConfigError
+
+    known = str((Run(Path(run)).info.get("input") or {}).get("data"))
+    if known.endswith(f"/{train}") and Path(known).exists() and not Path(train).exists():
+        folder = shlex.quote(known.removesuffix(f"/{train}"))
+        raise ConfigError(f"{run} was begun on {train} in another folder, by which its paths go: cd {folder}")

@@ -178,7 +178,7 @@ def refuse_unless(ours: Kept, path: Path, whose: str) -> None:
 
 
 def refuse_foreign(folder: Path, ours: re.Pattern[str]) -> None:
-    """Raise :class:`OutputExistsError` if a directory that is to be replaced holds what cleanpairs did not write there.
+    """Raise :class:`OutputExistsError` if a directory that is to be replaced holds what such an output does not.
 
     ``ours`` fits the names of files, relative to the folder, that such an output consists of.
     """
@@ -186,8 +186,8 @@ def refuse_foreign(folder: Path, ours: re.Pattern[str]) -> None:
     if foreign := [name for name in inside if not (ours.fullmatch(name) or _STAGING.search(name))]:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise OutputExistsError(
-            f"{folder} holds {foreign[0]!r}{more}, which cleanpairs did not write there: it is not replaced; move that "
-            "away, or name another directory"
+            f"{folder} holds {foreign[0]!r}{more}, which is no part of what would be written: it is not replaced; "
+            "move that away, or name another directory"
         )
 
 

@@ -84,7 +84,7 @@ def make_parents(path: Path) -> None:
 
 
 def _take(lock: Path, output: str) -> int:
-    make_parents(lock)
+    make_parents(lock.parent / Path(output).name)
     while True:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:

@@ -29,6 +29,7 @@ from cleanpairs.data.source import TABLES, Source, cache_folder
 from cleanpairs.data.table_reader import ReadRequest
 
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
+_FILES = (".parquet", ".arrow", ".tar", ".csv", ".tsv", ".json", ".jsonl", ".npy")  # no names of datasets
 
 
 def fitting(data: str) -> Iterator[str]:
@@ -47,7 +48,11 @@ def sniff(data: str) -> str:
     except OSError as error:  # a name too long, a folder closed to us
         raise DataError(f"{data[:300]} cannot be read: {error.strerror or error}") from error
     if not there:
-        hub = f"; a dataset on the Hugging Face hub is named hf://{data}" if _HUB_LIKE.fullmatch(data) else ""
+        hub = (
+            f"; a dataset on the Hugging Face hub is named hf://{data}"
+            if _HUB_LIKE.fullmatch(data) and not data.endswith(_FILES)
+            else ""
+        )
         raise DataError(f"no such input: {data}{hub}")
     names = [p.name for p in annotation_files(Path(data))]
     if len(names) > 1:

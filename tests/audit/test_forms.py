@@ -113,7 +113,7 @@ def test_labels_are_not_overwritten(tmp_path: Path, pairs: Pairs, drawn: AuditSa
         write_forms(folder, drawn, pairs)
     write_forms(folder, drawn, pairs, overwrite=True)
     (folder / "thesis.tex").write_text("years", encoding="utf-8")
-    with pytest.raises(OutputExistsError, match=r"'thesis\.tex', which cleanpairs did not write"):
+    with pytest.raises(OutputExistsError, match=r"'thesis\.tex', which is no part of what would be written"):
         write_forms(folder, drawn, pairs, overwrite=True)
     assert (folder / "thesis.tex").read_text(encoding="utf-8") == "years"
 

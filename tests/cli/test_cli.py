@@ -122,6 +122,7 @@ def test_an_unknown_command_suggests_the_nearest(command: Command) -> None:
         (["score", "a", "b", "c", "--out", "s.parquet"], 2, ["give RUN, DATA"]),
         (["score", "data.parquet"], 2, ["--out"]),
         (["evaluate"], 3, ["runs/latest"]),
+        (["evaluate", "--threshold", "2"], 2, ["0<=x<=1"]),
         (["score", "--out", "s.parquet"], 2, ["give the DATA"]),
         (["evaluate", "norun", "data.parquet"], 3, ["norun"]),
         (["export", "--repaired", "o.parquet"], 3, ["runs/latest"]),
@@ -411,6 +412,23 @@ def test_resume_with_data_goes_on_with_the_latest_run(
     assert command("fit", data, "--quiet", *SMALL).code == 0
     assert command("fit", data, "--quiet", "--resume", *SMALL).code == 0
     assert len([p for p in Path("runs").iterdir() if not p.is_symlink()]) == 1
+
+
+def test_resume_in_another_folder_says_where_the_run_was_begun(
+    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command("fit", data.name, "--quiet", "--out", "run", *SMALL, "--set", "epochs=1").code == 0
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    done = command("fit", "--resume", "--out", "../run")
+    assert done.code == 2 and f"was begun on {data.name} in another folder" in done.err
+    monkeypatch.chdir(done.err.rpartition("cd ")[2].strip())
+    assert command("fit", "--quiet", "--resume", "--out", "run").code == 0
+    Path("moved").mkdir()
+    Path("run").rename("moved/run")
+    data.rename(f"moved/{data.name}")
+    monkeypatch.chdir("moved")  # run and data together
+    assert command("fit", "--quiet", "--resume", "--out", "run").code == 0
 
 
 @pytest.mark.parametrize(

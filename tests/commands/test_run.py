@@ -180,7 +180,7 @@ def test_only_a_run_is_overwritten(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "a")
     run.write_info({"x": 1})
     (run.path / "mine").write_text("mine")
-    with pytest.raises(OutputExistsError, match="'mine', which cleanpairs did not write"):
+    with pytest.raises(OutputExistsError, match="'mine', which is no part of what would be written"):
         Run.create(tmp_path / "a", overwrite=True)
     (run.path / "mine").unlink()
     Run.create(tmp_path / "a", overwrite=True)

@@ -170,6 +170,8 @@ def test_damaged_arrow_never_ends_the_process(tmp_path: Path) -> None:
 def test_the_hub_is_asked_only_when_the_name_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such input: owner/name.*hf://owner/name"):
         load_pairs("owner/name")
+    with pytest.raises(DataError, match=r"no such input: demo/noisy\.parquet$"):
+        load_pairs("demo/noisy.parquet")
     with pytest.raises(DataError, match="write hf://owner/name"):
         load_pairs("hf://name")
     code = "from cleanpairs import load_pairs; load_pairs('hf://owner/no-such-dataset')"

@@ -92,7 +92,7 @@ def test_one_of_many_gets_it(tmp_path: Path) -> None:
 
 def test_no_directory_is_made_in_the_root(tmp_path: Path) -> None:
     for write in (hold, lambda paths: staged_file(paths[0])):
-        said = "there is no directory /nonexist-cleanpairs; make it first"
+        said = r"out\.parquet cannot be written: there is no directory /nonexist-cleanpairs; make it first"
         with pytest.raises(OutputError, match=said), write(["/nonexist-cleanpairs/a/out.parquet"]):
             pass
     assert not Path("/nonexist-cleanpairs").exists()

@@ -110,7 +110,7 @@ def test_a_directory_of_somebody_else_is_not_replaced(
     with pytest.raises(OutputExistsError, match=r"no photos\.manifest\.json beside it"):
         export_pairs(pairs, plan, out, format=name, overwrite=True)
     (out / "holiday.jpg").write_bytes(b"theirs")
-    with pytest.raises(OutputExistsError, match=r"'holiday\.jpg', which cleanpairs did not write there"):
+    with pytest.raises(OutputExistsError, match=r"'holiday\.jpg', which is no part of what would be written"):
         export_pairs(pairs, plan, out, format=name, overwrite=True)
     assert sorted(p.name for p in out.iterdir()) == ["00000.tar", "holiday.jpg"]
     for file in out.iterdir():
