@@ -430,10 +430,10 @@ def check_decisions(table: pa.Table, pairs: int, from_quarantine: np.ndarray) ->
     repaired = acted(table, REMATCHED)
     wrong = np.flatnonzero(repaired & ((donor < 0) | (donor >= pairs) | (donor == ids)))
     if len(wrong):
-        raise DataError(
-            f"pair {ids[wrong[0]]} of the repair plan is {action[int(wrong[0])].as_py()} but its donor_pair_id is no "
-            "other pair"
-        )
+        i = int(wrong[0])
+        named = "it names no donor_pair_id" if donor[i] < 0 else f"its donor_pair_id {donor[i]} is no other pair"
+        beyond = f", of 0 to {pairs - 1}: rows may not be taken away" if donor[i] >= pairs else ""
+        raise DataError(f"pair {ids[i]} of the repair plan is {action[i].as_py()} but {named}{beyond}")
     banned = np.flatnonzero(repaired & from_quarantine)
     if len(banned):
         raise DataError(

@@ -122,7 +122,12 @@ def test_a_caption_of_somebodys_own_is_refused_by_name(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (('0,"k0","rematch_text"', '0,"k0","burn"'), "unknown action 'burn'"),
-        (('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,99'), "donor_pair_id is no other pair"),
+        (
+            ('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,99'),
+            r"donor_pair_id 99 is no other pair, of 0 to \d+: rows may",
+        ),
+        (('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,0'), "donor_pair_id 0 is no other pair$"),
+        (('7,"k7","keep"', '7,"k7","rematch_text"'), "pair 7 .* is rematch_text but it names no donor_pair_id"),
         (('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,cat'), "cannot be read as a plan in CSV"),
         (("pair_id", "id"), "needs the columns"),
         (('7,"k7"', '9,"k7"'), "in order of pair_id"),
