@@ -46,7 +46,11 @@ _KINDS = ("within", "shift", "collapse", "partial")
 @click.option("--seed", type=int, default=0)
 @click.option("--noise-file", metavar="NPY", help="A permutation over captions, in place of --noise.")
 @click.option(
-    "--out", type=Writes(), required=True, metavar="PATH", help="Parquet file, or a directory in the research layout."
+    "--out",
+    type=Writes(endings=(".parquet",)),
+    required=True,
+    metavar="PATH",
+    help="Parquet file, or a directory in the research layout.",
 )
 @column_options
 @click.option("--overwrite", is_flag=True, help="Replace --out.")

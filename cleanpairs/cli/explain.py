@@ -110,7 +110,7 @@ def _lines(e: Explanation | Neighbours) -> Iterator[str]:
 @click.command(cls=PathsCommand, short_help="List the worst pairs, by what is wrong with them.")
 @RUN
 @click.option("--n", "--limit", "count", default=20, type=click.IntRange(1), help="Of each issue.")
-@click.option("--out", type=Writes(), metavar="FILE", help="Write them as CSV, for a spreadsheet.")
+@click.option("--out", type=Writes(endings=(".csv",)), metavar="FILE", help="Write them as CSV, for a spreadsheet.")
 @click.option("--overwrite", is_flag=True, help="Replace --out.")
 @trust_option
 @json_option

@@ -23,6 +23,7 @@ PATHS = ("FILE", "DIR", "DATA", "PATH", "NPY", "MODEL", "RUN", "OUT")  # in the 
 MODELS = ("encoder", "text_encoder")  # a name, or a directory
 
 Params = Mapping[str, Any]
+ENDINGS = frozenset(".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split())
 
 
 class Writes(click.Path):
@@ -30,7 +31,7 @@ class Writes(click.Path):
 
     ``beside``: endings of the files that are written beside it; ``otherwise``: the output that is written where the
     option is not given, by the command's parameters; None: nothing is; ``in_run``: files of a run that it may be,
-    though the run is read.
+    though the run is read; ``endings``: of what is written, so that a name does not say that it is something else.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class Writes(click.Path):
         beside: tuple[str, ...] = (),
         otherwise: Callable[[Params], Path | None] = lambda params: None,
         in_run: tuple[str, ...] = (),
+        endings: tuple[str, ...] = (),
     ) -> None:
         super().__init__(readable=False)
-        self.beside, self.otherwise, self.in_run = beside, otherwise, in_run
+        self.beside, self.otherwise, self.in_run, self.endings = beside, otherwise, in_run, endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As click does; an empty name is a usage error."""
@@ -72,9 +74,21 @@ class PathsCommand(click.Command):
         with ExitStack() as held:
             if outputs:
                 refuse_inputs([*outputs, *beside], inputs)
+                refuse_endings(ctx)
                 if rank_by_environment() == 0:  # of several processes that train together one writes
                     held.enter_context(hold(outputs))
             return super().invoke(ctx)
+
+
+def refuse_endings(ctx: click.Context) -> None:
+    """BadParameter for an output whose name ends as another format's than what would be written."""
+    for param in ctx.command.params:
+        value = ctx.params.get(param.name or "")
+        if isinstance(param.type, Writes) and param.type.endings and value is not None:
+            ending = Path(value).suffix.lower()
+            if ending in ENDINGS and ending not in param.type.endings:
+                wanted = " or *".join(param.type.endings)
+                raise click.BadParameter(f"{value} is not what would be written: name it *{wanted}", ctx, param)
 
 
 def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list[Input]]:

@@ -28,7 +28,7 @@ from cleanpairs.cli.terminal import echo
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
 @click.option(
     "--out",
-    type=Writes(beside=(".json", ".parts"), in_run=("plan.parquet",)),
+    type=Writes(beside=(".json", ".parts"), in_run=("plan.parquet",), endings=(".parquet", ".csv")),
     required=True,
     metavar="FILE",
     help="The plan to write: Parquet, or CSV where it ends in .csv.",

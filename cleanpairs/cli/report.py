@@ -19,7 +19,7 @@ from cleanpairs.cli.terminal import echo
 
 @click.command(cls=PathsCommand, short_help="Write one HTML page about a run.")
 @RUN
-@click.option("--out", type=Writes(), default="report.html", metavar="FILE")
+@click.option("--out", type=Writes(endings=(".html",)), default="report.html", metavar="FILE")
 @click.option("--slice-by", metavar="COLUMN,...", help="Columns of the input; a table of outcomes for each.")
 @click.option("--pairs", "count", default=24, type=click.IntRange(1, 200), help="Cards a gallery.")
 @click.option(

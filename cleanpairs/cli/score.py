@@ -25,7 +25,11 @@ WORTH_A_WARNING = 0.2  # share of the words
 @click.command(cls=PathsCommand, short_help="Score any pairs with a fitted model.")
 @click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
 @click.option(
-    "--out", type=Writes(beside=(".parts",)), required=True, metavar="FILE", help="The scores table to write (Parquet)."
+    "--out",
+    type=Writes(beside=(".parts",), endings=(".parquet",)),
+    required=True,
+    metavar="FILE",
+    help="The scores table to write (Parquet).",
 )
 @column_options
 @engine_options

@@ -232,3 +232,21 @@ def test_an_output_without_a_name_is_a_usage_error(in_process: Command) -> None:
 def test_guard_of_the_library() -> None:
     with pytest.raises(OutputExistsError, match="is the input"):
         refuse_inputs([__file__], [__file__])
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("score RUN data.parquet --out scores.csv", "*.parquet"),
+        ("corrupt data.parquet --noise 0.3 --out noise.npy", "*.parquet"),
+        ("rematch RUN --out plan.json", "*.parquet or *.csv"),
+        ("worst RUN --out worst.xlsx", "*.csv"),
+        ("report RUN --out report.md", "*.html"),
+    ],
+)
+def test_the_name_of_an_output_does_not_say_that_it_is_another_format(
+    line: str, named: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = command(*line.split())
+    assert code == 2 and f"name it {named}" in err and not list(tmp_path.iterdir())
