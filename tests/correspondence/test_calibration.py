@@ -32,23 +32,25 @@ def test_of_pairs_with_a_probability_that_share_is_mismatched(rate: float) -> No
 
 
 def test_of_a_few_null_pairs_the_rate_does_not_come_out_low_where_most_are_mismatched() -> None:
-    """160 of them let g fall where it is flat: .08 off, nearly always low, were its slope not expected."""
+    """160 planted pairs let g fall where it is flat: .08 off, nearly always low, were its slope not expected."""
     off = []
     for seed in range(12):
         observed, null, wrong = scores(1600, 160, 0.8, seed, right=(2, 0.7))
-        found = calibrate(observed, null, draws=0)
+        found = calibrate(observed, null, planted=True, draws=0)
         assert found is not None
         off.append(found.rate - wrong.mean())
     assert np.sqrt(np.mean(np.square(off))) < 0.065 and np.mean(off) > -0.045
 
 
-def test_draws_can_be_spread_about_the_estimate() -> None:
+def test_intervals_by_planted_pairs_are_wider() -> None:
     observed, null, _ = scores(1500, 150, 0.3, seed=0)
-    near, far = (calibrate(observed, null, draws=40, spread=spread) for spread in (1.0, 2.0))
-    assert near is not None and far is not None
-    np.testing.assert_array_equal(near.theta, far.theta)
-    widths = [e.high - e.low for e in (near.noise_rate(1500), far.noise_rate(1500))]
-    assert widths[1] > 1.4 * widths[0]
+    widths = []
+    for planted in (False, True):
+        found = calibrate(observed, null, planted=planted, draws=40)
+        assert found is not None
+        q = np.linspace(0.3, 0.7, 20)
+        widths.append(np.std([found.mismatched(q, theta) for theta in found.draws], axis=0).mean())
+    assert widths[1] > 1.1 * widths[0]
 
 
 def test_intervals_hold_the_truth() -> None:
