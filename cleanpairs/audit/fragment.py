@@ -17,7 +17,7 @@ from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
-from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.pairs import ImageSource, Pairs
 
 CAPTION_LENGTH = 2_000  # characters: a spreadsheet's cell holds 32,767, a person's patience less
 READ_AT_ONCE = 32
@@ -36,7 +36,7 @@ class SheetFragment:
 def sheet_fragment(
     sample: AuditSample,
     pairs: Pairs,
-    thumbnails: Sequence[bytes | None] | None = None,
+    jpegs: Sequence[bytes | None] | None = None,
     *,
     size: int = 240,
     whole: bool = False,
@@ -44,12 +44,12 @@ def sheet_fragment(
     """Cards with a picture, a caption and three buttons each, in the sample's order, without scores; labels that there
     are, are pressed already.
 
-    ``thumbnails``: n JPEG or None; made here, of at most ``size`` pixels on the longest side, when not given;
+    ``jpegs``: n thumbnails or None; made here, of at most ``size`` pixels on the longest side, when not given;
     ``whole``: the page holds nothing else: keys act without a card in focus.
     Raises DataError: the sample names pairs beyond those given.
     """
     check_fits(sample, pairs)
-    small = list(audit_thumbnails(sample, pairs, size)) if thumbnails is None else thumbnails
+    small = list(thumbnails(pairs.images, pairs.image_index[sample.pair_id], size)) if jpegs is None else jpegs
     rows: list[dict[str, Any]] = [
         {
             "pair_id": i,
@@ -57,7 +57,7 @@ def sheet_fragment(
             "caption": visible(pairs.captions[i], CAPTION_LENGTH),
             "stratum": sample.stratum_name(h),
             "matched": shown_label(label),
-            "image": None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii"),
+            "image": data_address(jpeg),
         }
         for i, h, label, jpeg in zip(
             sample.pair_id.tolist(), sample.stratum.tolist(), sample.matched.tolist(), small, strict=True
@@ -113,12 +113,16 @@ def shown_label(label: float) -> str | None:
     return None if np.isnan(label) else str(int(label))
 
 
-def audit_thumbnails(sample: AuditSample, pairs: Pairs, size: int) -> Iterator[bytes | None]:
-    """:func:`thumbnail` of each pair's picture."""
-    images = pairs.image_index[sample.pair_id]
-    for start in range(0, len(images), READ_AT_ONCE):
-        for data in pairs.images.read(images[start : start + READ_AT_ONCE].tolist()):
+def thumbnails(images: ImageSource, rows: np.ndarray, size: int) -> Iterator[bytes | None]:
+    """:func:`thumbnail` of each of the images ``rows`` (k,); None where there is none."""
+    for start in range(0, len(rows), READ_AT_ONCE):
+        for data in images.read(rows[start : start + READ_AT_ONCE].tolist()):
             yield None if data is None else thumbnail(data, size)
+
+
+def data_address(jpeg: bytes | None) -> str | None:
+    """A picture as an address that holds it."""
+    return None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
 
 
 def thumbnail(data: bytes, size: int) -> bytes | None:

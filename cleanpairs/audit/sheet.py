@@ -11,11 +11,11 @@ import pyarrow as pa
 from cleanpairs.audit.fragment import (
     CAPTION_LENGTH,
     asset,
-    audit_thumbnails,
     check_fits,
     page,
     sheet_fragment,
     shown_label,
+    thumbnails,
 )
 from cleanpairs.audit.labels import KEY_LENGTH
 from cleanpairs.audit.sample import AuditSample
@@ -57,7 +57,7 @@ def write_forms(
     check_fits(sample, pairs)
     with staged_directory(folder, overwrite=overwrite, ours=AUDIT_FILES) as staged:
         (staged / IMAGES).mkdir()
-        small = list(audit_thumbnails(sample, pairs, THUMBNAIL))
+        small = list(thumbnails(pairs.images, pairs.image_index[sample.pair_id], THUMBNAIL))
         pictures: list[str | None] = []
         for i, jpeg in zip(sample.pair_id.tolist(), small, strict=True):
             pictures.append(None if jpeg is None else f"{IMAGES}/{i}.jpg")

@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.data.display import visible
-from cleanpairs.data.pairs import Pairs
 from cleanpairs.explain import caption_words, named_words
-from cleanpairs.report.gallery import Gallery, card_of, load_shown
-from cleanpairs.report.outcome import Outcome
-from cleanpairs.report.pictures import Pictures
+from cleanpairs.report.gallery import Cards
 
 LEAST, MOST = 30, 8  # flagged pairs; groups
 SAMPLE, COMPARED = 20_000, 2000  # flagged pairs that are divided, of more; those that silhouettes are of
@@ -27,11 +24,12 @@ SHARE = 0.1  # of a group's pairs that have a word of its name
 LOOK = "≈"  # before a word about the look
 
 
-def clusters(pairs: Pairs, outcome: Outcome, pictures: Pictures, why: Sequence[str | None]) -> list[Gallery]:
+def clusters(shown: Cards, why: Sequence[str | None]) -> list[dict[str, Any]]:
     """The groups, largest first, with the pairs next to the middle of each; none of fewer than 30 flagged pairs.
 
     ``why`` (N,): the pairs' sentences. The same pairs are divided the same way.
     """
+    pairs, outcome = shown.pairs, shown.outcome
     ids = np.flatnonzero(outcome.correspondence < outcome.threshold)
     flagged = len(ids)
     if flagged < LEAST:
@@ -50,16 +48,14 @@ def clusters(pairs: Pairs, outcome: Outcome, pictures: Pictures, why: Sequence[s
         return []
     of, apart, has, names = divided
     found = []
+    note = "next to the middle of the group" + (f", of a sample of {SAMPLE:,}" if flagged > SAMPLE else "")
     for c in np.argsort(-np.bincount(of), kind="stable").tolist():
         rows = np.flatnonzero(of == c)
-        shown = ids[rows[np.argsort(apart[rows], kind="stable")[:SHOWN]]]
-        load_shown(pictures, outcome, shown)
-        note = "next to the middle of the group" + (f", of a sample of {SAMPLE:,}" if flagged > SAMPLE else "")
         share, of_all = (np.asarray(some.mean(axis=0)).ravel() for some in (has[rows], has))
-        title = visible(_name(share, of_all, names, telling))
         total = round(len(rows) * flagged / len(ids))
-        cards = [card_of(pairs, outcome, i, pictures) for i in shown.tolist()]
-        found.append(Gallery("neutral", f"{total:,} pairs: {title}", note, total, cards))
+        title = f"{total:,} pairs: {visible(_name(share, of_all, names, telling))}"
+        middle = rows[np.argsort(apart[rows], kind="stable")[:SHOWN]]
+        found.append(shown.gallery(title, note, total, ids[middle]))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib as mpl
@@ -14,7 +14,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from sklearn.metrics import precision_recall_curve
 
-from cleanpairs.report.plots import COLOURS, plot_scores, plot_training, series
+from cleanpairs.report.plots import COLOURS
 
 _STYLE: Any = {
     "axes.edgecolor": "#9aa0a8",
@@ -31,18 +31,6 @@ _STYLE: Any = {
 }
 
 
-def histogram_figure(correspondence: np.ndarray, threshold: float, truth: np.ndarray | None) -> str:
-    """:func:`cleanpairs.report.plots.plot_scores`."""
-    return _drawn(lambda ax: plot_scores(correspondence, threshold, truth=truth, ax=ax))
-
-
-def learning_figure(metrics: Sequence[Mapping[str, Any]]) -> str | None:
-    """:func:`cleanpairs.report.plots.plot_training`; None without validation: a loss alone says nothing."""
-    if not np.isfinite(series(metrics, "val_rsum")).any():
-        return None
-    return _drawn(lambda ax: plot_training(metrics, ax=ax))
-
-
 def comparison_figure(given: np.ndarray, correspondence: np.ndarray, name: str, threshold: float) -> str:
     """Where pairs lie by two scores, (n,) finite each: a grid of counts, darker = more, by powers of ten."""
 
@@ -57,7 +45,7 @@ def comparison_figure(given: np.ndarray, correspondence: np.ndarray, name: str, 
         ax.set_xlabel(name.replace("$", r"\$"))
         ax.set_ylabel("correspondence")
 
-    return _drawn(draw)
+    return drawn(draw)
 
 
 def _range(values: np.ndarray) -> tuple[float, float]:
@@ -65,10 +53,8 @@ def _range(values: np.ndarray) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def precision_recall_figure(correspondence: np.ndarray, threshold: float, truth: np.ndarray) -> str | None:
-    """Precision by recall of the flagged pairs over all thresholds; None where only one kind of pair occurs."""
-    if not truth.any() or truth.all():
-        return None
+def precision_recall_figure(correspondence: np.ndarray, threshold: float, truth: np.ndarray) -> str:
+    """Precision by recall of the flagged pairs over all thresholds."""
     precision, recall, _ = precision_recall_curve(truth, -correspondence)
     keep = np.unique(np.linspace(0, len(recall) - 1, 400).astype(int))  # a curve of a million points looks the same
     flagged = correspondence < threshold
@@ -85,10 +71,10 @@ def precision_recall_figure(correspondence: np.ndarray, threshold: float, truth:
         ax.set_ylabel("precision of the flags")
         ax.legend(loc="lower center", ncols=3, bbox_to_anchor=(0.5, 1.0), handlelength=1.4)
 
-    return _drawn(draw)
+    return drawn(draw)
 
 
-def _drawn(draw: Callable[[Axes], object]) -> str:
+def drawn(draw: Callable[[Axes], object]) -> str:
     """A figure as a data address; outside pyplot's global state, so that a notebook's own figures stay as they are."""
     buffer = io.BytesIO()
     with mpl.rc_context(_STYLE):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.data.display import visible
 from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
+from cleanpairs.scoring.evaluate import detection
 
 # Kind of outcome -> the actions of a plan (or of scores alone: "flagged") that it sums up.
 KINDS: dict[str, tuple[str, ...]] = {
@@ -21,15 +24,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "flagged": ("flagged",),
     "quarantined": ("quarantine",),
 }
+MAX_REASONS = 12  # rows of their table; the rest is summed up
 _KIND_OF = {action: kind for kind, actions in KINDS.items() for action in actions}
-
-
-class ScoresLike(Protocol):
-    """Anything with ``correspondence`` (N,) float in [0, 1], NaN where quarantined."""
-
-    @property
-    def correspondence(self) -> np.ndarray:
-        """(N,) float, in pair_id order."""
 
 
 @dataclass(frozen=True)
@@ -59,28 +55,42 @@ class Outcome:
         """(N,) bool: not quarantined."""
         return np.isfinite(self.correspondence)
 
-    def counts(self) -> dict[str, int]:
-        """Pairs by kind, in the order of :data:`KINDS`; they add up to N."""
-        found = Counter(self.kind.tolist())
-        return {kind: found[kind] for kind in KINDS if found[kind] or (kind != "flagged" and not found["flagged"])}
-
-    def wrong(self) -> dict[str, int] | None:
-        """Of each kind, the pairs that are known to be wrong; None where the truth is not known."""
-        if self.truth is None:
-            return None
-        found = Counter(self.kind[self.truth].tolist())
-        return {kind: found[kind] for kind in self.counts()}
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a kind, in the order of :data:`KINDS`: how many pairs ``n``, which add up to N; how many are known to
+        be wrong, None where the truth is not known; and its place in the bar (thousandths of the width).
+        """
+        found, start = Counter(self.kind.tolist()), 0.0
+        wrong = None if self.truth is None else Counter(self.kind[self.truth].tolist())
+        rows = []
+        for kind in KINDS:
+            if found[kind] or (kind != "flagged" and not found["flagged"]):
+                width = 1000 * found[kind] / max(1, len(self))
+                bar = {"start": round(start, 2), "width": round(width, 2)}
+                rows.append({"kind": kind, "n": found[kind], "wrong": None if wrong is None else wrong[kind], **bar})
+                start += width
+        return rows
 
     def reasons(self) -> list[tuple[str, str, int]]:
-        """(kind, reason, pairs) of the pairs that are gone, most frequent first."""
+        """(Kind, reason, pairs) of the pairs that are gone, most frequent first; behind the first ones the rest is
+        summed up.
+        """
         gone = np.isin(self.kind, ["dropped", "quarantined"])
-        found = Counter((self.kind[i], self.reason[i] or "not given") for i in np.flatnonzero(gone))
-        return [(kind, reason, n) for (kind, reason), n in found.most_common()]
+        found = Counter((self.kind[i], self.reason[i] or "not given") for i in np.flatnonzero(gone)).most_common()
+        told = [(kind, visible(reason, 160), n) for (kind, reason), n in found[:MAX_REASONS]]
+        rest = sum(n for _, n in found[MAX_REASONS:])
+        return told + ([("", f"{len(found) - MAX_REASONS} other reasons", rest)] if rest else [])
+
+    def detection(self) -> list[tuple[str, str]]:
+        """How well wrong pairs are found, where the truth is known and has both kinds of pairs."""
+        if self.truth is None:
+            return []
+        found = detection(self.correspondence, self.truth, self.threshold)
+        names = ("AUROC", "average precision", "precision", "recall", "F1")
+        values = zip(names, found.to_dict().values(), strict=True)
+        return [] if math.isnan(found.auroc) else [(name, f"{value:.3f}") for name, value in values]
 
 
-def outcome_of(
-    scores: pa.Table | ScoresLike, threshold: float, plan: RepairPlan | None, truth: np.ndarray | None
-) -> Outcome:
+def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np.ndarray | None) -> Outcome:
     """Bring scores, plan and truth together.
 
     Raises DataError: they are not about the same pairs.
@@ -108,7 +118,7 @@ def outcome_of(
     return Outcome(correspondence, float(threshold), kind, action, reasons, donor, captions, repair_score, truth)
 
 
-def _scores(scores: pa.Table | ScoresLike) -> tuple[np.ndarray, list[str | None]]:
+def _scores(scores: Any) -> tuple[np.ndarray, list[str | None]]:
     if not isinstance(scores, pa.Table):
         correspondence = np.asarray(scores.correspondence, dtype=np.float64)
         if correspondence.ndim != 1:

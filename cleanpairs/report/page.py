@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from cleanpairs.audit import AuditSample, SheetFragment, sheet_fragment
 from cleanpairs.audit.fragment import page
@@ -21,15 +20,14 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.report.clusters import clusters
-from cleanpairs.report.figures import histogram_figure, learning_figure, precision_recall_figure
-from cleanpairs.report.gallery import galleries
+from cleanpairs.report.figures import drawn, precision_recall_figure
+from cleanpairs.report.gallery import Cards, galleries
 from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
-from cleanpairs.report.outcome import Outcome, ScoresLike, outcome_of
-from cleanpairs.report.pictures import Pictures
+from cleanpairs.report.outcome import Outcome, outcome_of
+from cleanpairs.report.plots import plot_scores, plot_training, series
 from cleanpairs.report.precomputed import compare_scores, precomputed_scores
 from cleanpairs.report.slices import caption_lengths, slice_tables
 from cleanpairs.report.story import flattened, story
-from cleanpairs.report.summary import count_rows, detection_tiles, number, reason_rows, share
 from cleanpairs.report.verdict import verdict
 
 MAX_BYTES = 10_000_000  # of a page; galleries are halved until it fits
@@ -71,7 +69,7 @@ def write_report(
     out: str | Path,
     *,
     title: str,
-    scores: pa.Table | ScoresLike,
+    scores: Any,
     threshold: float,
     pairs: Pairs | None = None,
     plan: RepairPlan | None = None,
@@ -101,15 +99,11 @@ def write_report(
         raise DataError(f"the scores are about {len(outcome)} pairs, and the data holds {len(pairs)}")
     if pairs is None and (facts.slice_by or facts.audit is not None):
         raise DataError("slices and the audit sheet need the pairs: give pairs=")
-    pictures, why = None if pairs is None else Pictures(pairs), facts.why or [None] * len(outcome)
-    fixed = _fixed(facts, outcome, pairs, plan) | {
-        "title": visible(title),
-        "clusters": [] if pairs is None or pictures is None else clusters(pairs, outcome, pictures, why),
-    }
+    shown = None if pairs is None else Cards(pairs, outcome)
+    fixed = _fixed(facts, outcome, shown, plan) | {"title": visible(title)}
     given, count = precomputed_scores(pairs, scores), facts.count
-    text = ""
     while True:
-        text = _render(**fixed, **_samples(pairs, outcome, pictures, given, count, why))
+        text = _render(**fixed, **_samples(outcome, shown, given, count, facts.why))
         if count <= 1 or len(text.encode("utf-8")) <= MAX_BYTES:
             break
         count //= 2
@@ -119,85 +113,76 @@ def write_report(
     return out
 
 
-def _fixed(facts: ReportFacts, outcome: Outcome, pairs: Pairs | None, plan: RepairPlan | None) -> dict[str, Any]:
+def _fixed(facts: ReportFacts, outcome: Outcome, shown: Cards | None, plan: RepairPlan | None) -> dict[str, Any]:
     """What does not depend on how many pairs are shown."""
-    info, settings = facts.info or {}, facts.settings or {}
-    return {
+    info, settings, pairs = facts.info or {}, facts.settings or {}, None if shown is None else shown.pairs
+    found: dict[str, Any] = {"clusters": [], "quarantined": [], "slices": [], "sheet": None}
+    if shown is not None and pairs is not None:
+        lengths = caption_lengths(pairs, outcome)
+        found = {
+            "clusters": clusters(shown, facts.why or [None] * len(outcome)),
+            "quarantined": _quarantined(pairs, outcome),
+            "slices": [*slice_tables(pairs, outcome, facts.slice_by), *([lengths] if lengths is not None else [])],
+            "sheet": None if facts.audit is None else _sheet(facts.audit, pairs),
+        }
+    return found | {
         "info": _listed(info),
         "story": [(name, visible(text, 600)) for name, text in story(info, settings, outcome, plan)],
         "settings": _listed(settings),
-        "summary": [(visible(k), visible(number(v))) for k, v in (facts.summary or {}).items()],
+        "summary": [(visible(k), visible(_number(v))) for k, v in (facts.summary or {}).items()],
         "verdict": verdict(outcome, plan, pairs, info.get("result") or {}, facts.calibration),
         "next_steps": facts.next_steps,
         "total": len(outcome),
         "threshold": outcome.threshold,
-        "rows": count_rows(outcome),
-        "reasons": reason_rows(outcome),
-        "detection": detection_tiles(outcome),
+        "rows": outcome.rows(),
+        "reasons": outcome.reasons(),
+        "detection": outcome.detection(),
         "figures": _figures(outcome, facts.metrics),
-        "quarantined": _quarantined(pairs, outcome),
-        "slices": _slices(pairs, outcome, facts.slice_by),
-        "sheet": None if facts.audit is None or pairs is None else _sheet(facts.audit, pairs),
         "audited": facts.audit_result,
     }
 
 
 def _listed(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(visible(k), visible(number(v))) for k, v in flattened(values).items()]
+    return [(visible(k), visible(_number(v))) for k, v in flattened(values).items()]
 
 
 def _samples(
-    pairs: Pairs | None, outcome: Outcome, pictures: Pictures | None, given: Mapping[str, np.ndarray], count: int,
-    why: Sequence[str | None],
+    outcome: Outcome, shown: Cards | None, given: Mapping[str, np.ndarray], count: int,
+    why: Sequence[str | None] | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What shows ``count`` pairs or fewer of many."""
     few = max(1, count // 2)
-    found: dict[str, Any] = {
-        "comparisons": compare_scores(pairs, outcome, given, pictures, few),
-        "galleries": [],
-        "donors": [],
-        "duplicates": [],
-    }
-    if pairs is None or pictures is None:
-        return found
-    images, texts = (f(pairs, outcome, pictures, few) for f in (duplicate_images, duplicate_texts))
+    found: dict[str, Any] = {"comparisons": compare_scores(outcome, given, shown, few)}
+    if shown is None:
+        return found | {"galleries": [], "donors": [], "duplicates": []}
+    groups = (("The same image", duplicate_images(shown, few)), ("The same text", duplicate_texts(shown, few)))
     return found | {
-        "galleries": galleries(pairs, outcome, pictures, count, why),
-        "donors": [d for d in reused_donors(pairs, outcome, pictures, few) if d.uses > 1],
-        "duplicates": [(n, g) for n, g in (("The same image", images), ("The same text", texts)) if g.total],
-        "missing": pictures.missing,
+        "galleries": galleries(shown, count, why),
+        "donors": reused_donors(shown, few),
+        "duplicates": [(name, group) for name, group in groups if group["total"]],
+        "missing": shown.missing,
     }
 
 
 def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     """(Name, data address, what it shows) of the charts that there is something for."""
-    y = outcome.correspondence[outcome.scored]
+    y, threshold = outcome.correspondence[outcome.scored], outcome.threshold
     truth = None if outcome.truth is None else outcome.truth[outcome.scored]
-    drawn = (
-        (
-            "Correspondence",
-            histogram_figure(y, outcome.threshold, truth) if len(y) else None,
-            "How many pairs have which correspondence; those left of the dashed line, the threshold, are flagged.",
-        ),
-        (
-            "Precision and recall",
-            precision_recall_figure(y, outcome.threshold, truth) if truth is not None else None,
-            "The truth of this corpus is known; this is what flagging finds at every threshold.",
-        ),
-        (
-            "Learning",
-            learning_figure(metrics),
-            "Training loss, and the sum of the six recalls (at most 600) on the validation data.",
-        ),
-    )
-    return [(name, figure, text) for name, figure, text in drawn if figure is not None]
+    found = []
+    if len(y):
+        text = "How many pairs have which correspondence; those left of the dashed line, the threshold, are flagged."
+        found.append(("Correspondence", drawn(lambda ax: plot_scores(y, threshold, truth=truth, ax=ax)), text))
+    if truth is not None and truth.any() and not truth.all():
+        text = "The truth of this corpus is known; this is what flagging finds at every threshold."
+        found.append(("Precision and recall", precision_recall_figure(y, threshold, truth), text))
+    if np.isfinite(series(metrics, "val_rsum")).any():  # a loss alone says nothing
+        text = "Training loss, and the sum of the six recalls (at most 600) on the validation data."
+        found.append(("Learning", drawn(lambda ax: plot_training(metrics, ax=ax)), text))
+    return found
 
 
-def _quarantined(pairs: Pairs | None, outcome: Outcome) -> list[tuple[int, str, str, str]]:
+def _quarantined(pairs: Pairs, outcome: Outcome) -> list[tuple[int, str, str, str]]:
     """(Pair, key, reason, caption) of the first quarantined pairs."""
-    if pairs is None:
-        return []
-    ids = np.flatnonzero(outcome.kind == "quarantined")[:MAX_QUARANTINED].tolist()
     return [
         (
             i,
@@ -205,15 +190,8 @@ def _quarantined(pairs: Pairs | None, outcome: Outcome) -> list[tuple[int, str, 
             visible(outcome.reason[i] or pairs.reasons.get(i) or "not given", 160),
             visible(pairs.captions[i] or "(empty caption)", 90),
         )
-        for i in ids
+        for i in np.flatnonzero(outcome.kind == "quarantined")[:MAX_QUARANTINED].tolist()
     ]
-
-
-def _slices(pairs: Pairs | None, outcome: Outcome, columns: Sequence[str]) -> list[Any]:
-    if pairs is None:
-        return []
-    by_length = caption_lengths(pairs, outcome)
-    return [*slice_tables(pairs, outcome, columns), *([by_length] if by_length is not None else [])]
 
 
 def _sheet(audit: AuditSample, pairs: Pairs) -> SheetFragment:
@@ -235,7 +213,7 @@ def _render(*, sheet: SheetFragment | None, **values: Any) -> str:
         folder="cleanpairs.report",
         style=style,
         script=script,
-        filters={"share": share, "figure": _figure},
+        filters={"share": _share, "figure": _figure},
         sheet=None if sheet is None else sheet.html,
         sheet_pairs=0 if sheet is None else sheet.pairs,
         **values,
@@ -245,3 +223,19 @@ def _render(*, sheet: SheetFragment | None, **values: Any) -> str:
 def _figure(value: float | None, digits: int = 3) -> str:
     """A number with so many decimals; a dash where there is none."""
     return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "–"
+
+
+def _number(value: Any) -> Any:
+    """Numbers as people read them; other values as they are."""
+    if isinstance(value, bool | np.bool_) or value is None:
+        return {True: "yes", False: "no", None: "–"}[None if value is None else bool(value)]
+    if isinstance(value, int | np.integer):
+        return f"{int(value):,}" if abs(int(value)) >= 10_000 else str(int(value))
+    if isinstance(value, float | np.floating):
+        value = float(value)
+        return "–" if math.isnan(value) else f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,25 +14,11 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.figures import comparison_figure
-from cleanpairs.report.gallery import Gallery, card_of, load_shown
+from cleanpairs.report.gallery import Cards
 from cleanpairs.report.outcome import Outcome
-from cleanpairs.report.pictures import Pictures
 
 MOST = 4  # scores that are compared
 OWN = {"pair_id", "correspondence"}  # numbers of the scores table that are no other score
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Of one precomputed score: over ``pairs`` pairs that have both; AUROC where the truth is known."""
-
-    name: str
-    pairs: int
-    rank_correlation: float
-    auroc: float | None
-    auroc_ours: float | None
-    figure: str
-    galleries: list[Gallery]
 
 
 def precomputed_scores(pairs: Pairs | None, scores: object) -> dict[str, np.ndarray]:
@@ -49,12 +35,12 @@ def precomputed_scores(pairs: Pairs | None, scores: object) -> dict[str, np.ndar
 
 
 def compare_scores(
-    pairs: Pairs | None, outcome: Outcome, given: Mapping[str, np.ndarray], pictures: Pictures | None, count: int
-) -> list[Comparison]:
-    """One comparison a score; those that fewer than two pairs have are left out.
+    outcome: Outcome, given: Mapping[str, np.ndarray], shown: Cards | None, count: int
+) -> list[dict[str, Any]]:
+    """One comparison a score, over the pairs that have both; those that fewer than two pairs have are left out.
 
-    The pairs that disagree most are those whose ranks by the two scores are furthest apart, ``count`` each way.
-
+    AUROC where the truth is known. The pairs that disagree most are those whose ranks by the two scores are furthest
+    apart, ``count`` each way.
     Raises DataError: a score is about another number of pairs.
     """
     out = []
@@ -71,34 +57,27 @@ def compare_scores(
         truth = None if outcome.truth is None else outcome.truth[both]
         known = truth is not None and bool(truth.any()) and not bool(truth.all())
         out.append(
-            Comparison(
-                name=visible(name, 60),
-                pairs=len(both),
-                rank_correlation=float("nan") if constant else float(spearmanr(x, y).statistic),
-                auroc=float(roc_auc_score(truth, -x)) if known else None,
-                auroc_ours=float(roc_auc_score(truth, -y)) if known else None,
-                figure=comparison_figure(x, y, visible(name, 60), outcome.threshold),
-                galleries=[]
-                if pairs is None or pictures is None
-                else _apart(pairs, outcome, pictures, visible(name, 40), values, both, count),
-            )
+            {
+                "name": visible(name, 60),
+                "pairs": len(both),
+                "rank_correlation": float("nan") if constant else float(spearmanr(x, y).statistic),
+                "auroc": float(roc_auc_score(truth, -x)) if known else None,
+                "auroc_ours": float(roc_auc_score(truth, -y)) if known else None,
+                "figure": comparison_figure(x, y, visible(name, 60), outcome.threshold),
+                "galleries": [] if shown is None else _apart(shown, visible(name, 40), values, both, count),
+            }
         )
     return out
 
 
-def _apart(
-    pairs: Pairs, outcome: Outcome, pictures: Pictures, name: str, values: np.ndarray, both: np.ndarray, count: int
-) -> list[Gallery]:
+def _apart(shown: Cards, name: str, values: np.ndarray, both: np.ndarray, count: int) -> list[dict[str, Any]]:
     """High by the precomputed score and low by ours, and the other way round."""
-    gap = (rankdata(values[both]) - rankdata(outcome.correspondence[both])) / len(both)  # in (-1, 1)
-    order = np.argsort(-gap, kind="stable")
+    gap = (rankdata(values[both]) - rankdata(shown.outcome.correspondence[both])) / len(both)  # in (-1, 1)
     found = []
-    for ids, title in (
-        (both[order[:count][gap[order[:count]] > 0]], f"Higher by {name} than by cleanpairs"),
-        (both[order[::-1][:count][gap[order[::-1][:count]] < 0]], f"Lower by {name} than by cleanpairs"),
-    ):
-        load_shown(pictures, outcome, ids)
-        cards = [card_of(pairs, outcome, i, pictures, f"{name} {values[i]:.3g}") for i in ids.tolist()]
-        if cards:
-            found.append(Gallery("neutral", title, "ranks furthest apart first", len(both), cards))
+    for sign, title in ((1, f"Higher by {name} than by cleanpairs"), (-1, f"Lower by {name} than by cleanpairs")):
+        order = np.argsort(-gap, kind="stable")[::sign][:count]
+        ids = both[order[sign * gap[order] > 0]]
+        notes = [f"{name} {value:.3g}" for value in values[ids]]
+        if len(ids):
+            found.append(shown.gallery(title, "ranks furthest apart first", len(both), ids, notes=notes))
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,19 +16,12 @@ from cleanpairs.report.outcome import Outcome
 STAGES = ("as it came", "kept", "kept and repaired")
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """``sentence``; ``shares``: (name, share of mismatched pairs) as text, of :data:`STAGES`."""
-
-    sentence: str
-    shares: list[tuple[str, str]]
-
-
 def verdict(
     outcome: Outcome, plan: RepairPlan | None, pairs: Pairs | None, result: Mapping[str, Any],
     calibration: Calibration | None,
-) -> Verdict | None:  # fmt: skip
-    """What is estimated, and what is known where the truth is; None of no pairs.
+) -> dict[str, Any] | None:  # fmt: skip
+    """A sentence on what is estimated, and what is known where the truth is; and (name, share of mismatched pairs) as
+    text, of :data:`STAGES`. None of no pairs.
 
     - ``result``: run.json's: ``noise_rate`` in [0, 1] or None, ``noise_rate_interval``
     - ``calibration``: of the scores; without it the share among the kept pairs is undetermined
@@ -55,7 +47,7 @@ def verdict(
         listed = [f"{value:.1%} {name}" for name, value in zip(stages, known, strict=False) if np.isfinite(value)]
         sentence += f" The truth of this corpus is known: mismatched are {', '.join(listed)}."
     shown = [_text(e) for e in (estimates if known is None else (Estimate(v, np.nan, np.nan) for v in known))]
-    return Verdict(sentence, list(zip(stages, shown, strict=False)))
+    return {"sentence": sentence, "shares": list(zip(stages, shown, strict=False))}
 
 
 def _estimated(

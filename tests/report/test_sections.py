@@ -19,9 +19,9 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from cleanpairs.report.gallery import Cards
 from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
 from cleanpairs.report.outcome import Outcome, outcome_of
-from cleanpairs.report.pictures import Pictures
 from cleanpairs.report.precomputed import compare_scores, precomputed_scores
 from cleanpairs.report.slices import caption_lengths, slice_tables
 from cleanpairs.report.story import flattened, story
@@ -59,20 +59,20 @@ def test_slices_against_pandas(tmp_path: Path) -> None:
     y[::11] = np.nan
     truth = rng.random(len(pairs)) < 0.3
     long = frame.iloc[pairs.row].assign(y=y, truth=truth)
-    tables = {t.column: t for t in slice_tables(pairs, outcome(y, truth=truth), ["category", "width", "few", "on"])}
+    tables = {t["column"]: t for t in slice_tables(pairs, outcome(y, truth=truth), ["category", "width", "few", "on"])}
     for name in ("category", "few", "on"):
-        found = {r.value: r for r in tables[name].rows}
+        found = {r["value"]: r for r in tables[name]["rows"]}
         keys = long[name].map(lambda v: "(none)" if v is None or v != v else str(v))
         assert set(found) == set(keys)
         for value, part in long.groupby(keys.to_numpy()):
             row, known = found[str(value)], part["y"].dropna()
-            assert row.pairs == len(part)
-            assert row.flagged == pytest.approx((known < 0.5).mean())
-            assert row.mean == pytest.approx(known.mean())
-            assert row.wrong == pytest.approx(part["truth"].mean())
-    assert sum(r.pairs for r in tables["width"].rows) == len(pairs)
-    assert len(tables["width"].rows) == 6  # ranges
-    sizes = [r.pairs for r in tables["width"].rows]
+            assert row["pairs"] == len(part)
+            assert row["flagged"] == pytest.approx((known < 0.5).mean())
+            assert row["mean"] == pytest.approx(known.mean())
+            assert row["wrong"] == pytest.approx(part["truth"].mean())
+    assert sum(r["pairs"] for r in tables["width"]["rows"]) == len(pairs)
+    assert len(tables["width"]["rows"]) == 6  # ranges
+    sizes = [r["pairs"] for r in tables["width"]["rows"]]
     assert max(sizes) < 1.3 * min(sizes)
 
 
@@ -82,9 +82,9 @@ def test_many_values_are_summed_up(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "d.parquet")
     pairs = load_pairs(tmp_path / "d.parquet")
     (found,) = slice_tables(pairs, outcome(np.ones(60)), ["shop"])
-    assert [r.value for r in found.rows][-1] == "all others" and len(found.rows) == 21
-    assert sum(r.pairs for r in found.rows) == 60
-    assert found.note == "the 20 most frequent of 30 values"
+    assert [r["value"] for r in found["rows"]][-1] == "all others" and len(found["rows"]) == 21
+    assert sum(r["pairs"] for r in found["rows"]) == 60
+    assert found["note"] == "the 20 most frequent of 30 values"
     with pytest.raises(ConfigError, match=r"no such column; did you mean 'shop'\?"):
         slice_tables(pairs, outcome(np.ones(60)), ["shops"])
     with pytest.raises(ConfigError, match="one a row"):
@@ -100,8 +100,8 @@ def test_many_values_are_summed_up(tmp_path: Path) -> None:
 def test_caption_lengths(captions: list[str], unit: str) -> None:
     pairs = Pairs.from_arrays(captions, features=np.eye(3))
     table = caption_lengths(pairs, outcome([0.1, 0.9, np.nan]))
-    assert table is not None and table.column == f"{unit} in the caption"
-    assert sum(r.pairs for r in table.rows) == 3
+    assert table is not None and table["column"] == f"{unit} in the caption"
+    assert sum(r["pairs"] for r in table["rows"]) == 3
     empty = Pairs.from_arrays([], features=np.empty((0, 2)))
     assert caption_lengths(empty, outcome([])) is None
 
@@ -110,19 +110,23 @@ def test_groups_of_the_same_image_and_the_same_text() -> None:
     images: list[bytes | None] = [png(0), png(0), png(1), png(2), png(0), None, None]
     captions = ["A dog", "a  DOG", "a cat", "a dog", "", "", ""]
     pairs = Pairs.from_arrays(captions, images=images)
-    out, pictures = outcome([0.1, 0.3, 0.5, 0.7, np.nan, np.nan, np.nan]), Pictures(pairs)
-    found = duplicate_images(pairs, out, pictures, 5)
-    assert (found.total, found.pairs, len(found.largest)) == (1, 3, 1)  # rows without an image are no duplicates
-    group = found.largest[0]
-    assert (group.pairs, group.images) == (3, 3) and group.mean == pytest.approx(0.2)
-    assert group.captions == ["A dog", "a DOG", "(empty caption)"]
-    assert len(group.pictures) == 1 and (group.pictures[0] or "").startswith("data:image/jpeg")
-    texts = duplicate_texts(pairs, out, pictures, 5)
-    assert (texts.total, texts.pairs) == (1, 3)  # nor are empty captions
-    assert texts.largest[0].captions == ["A dog"] and len(texts.largest[0].pictures) == 3
-    assert duplicate_images(pairs.select([2, 3]), outcome([0.1, 0.2]), pictures, 5).total == 0
+    shown = Cards(pairs, outcome([0.1, 0.3, 0.5, 0.7, np.nan, np.nan, np.nan]))
+    found = duplicate_images(shown, 5)
+    assert (found["total"], found["pairs"], len(found["largest"])) == (
+        1,
+        3,
+        1,
+    )  # rows without an image are no duplicates
+    group = found["largest"][0]
+    assert (group["pairs"], group["images"]) == (3, 3) and group["mean"] == pytest.approx(0.2)
+    assert group["captions"] == ["A dog", "a DOG", "(empty caption)"]
+    assert len(group["pictures"]) == 1 and (group["pictures"][0] or "").startswith("data:image/jpeg")
+    texts = duplicate_texts(shown, 5)
+    assert (texts["total"], texts["pairs"]) == (1, 3)  # nor are empty captions
+    assert texts["largest"][0]["captions"] == ["A dog"] and len(texts["largest"][0]["pictures"]) == 3
+    assert duplicate_images(Cards(pairs.select([2, 3]), outcome([0.1, 0.2])), 5)["total"] == 0
     empty = Pairs.from_arrays([], images=[])
-    assert duplicate_texts(empty, outcome([]), Pictures(empty), 5).largest == []
+    assert duplicate_texts(Cards(empty, outcome([])), 5)["largest"] == []
 
 
 def test_donors_are_counted() -> None:
@@ -132,9 +136,9 @@ def test_donors_are_counted() -> None:
         kind=np.array(["repaired"] * 5 + ["kept"] * 3, dtype=object),
         donor=np.array([7, 6, 7, 7, 6, -1, -1, 0]),
     )
-    found = reused_donors(pairs, out, Pictures(pairs), 9)
-    assert [(d.pair_id, d.uses, d.caption) for d in found] == [(7, 3, "c7"), (6, 2, "c6")]
-    assert reused_donors(pairs, outcome(np.ones(8)), Pictures(pairs), 9) == []
+    found = reused_donors(Cards(pairs, out), 9)
+    assert [(d["pair_id"], d["uses"], d["caption"]) for d in found] == [(7, 3, "c7"), (6, 2, "c6")]
+    assert reused_donors(Cards(pairs, outcome(np.ones(8))), 9) == []
 
 
 def test_given_scores_are_compared() -> None:
@@ -151,18 +155,18 @@ def test_given_scores_are_compared() -> None:
     found = precomputed_scores(SimpleNamespace(precomputed_scores={"clip": given[::-1]}), scores)  # type: ignore[arg-type]
     assert list(found) == ["clip", "similarity"]
     assert precomputed_scores(None, SimpleNamespace(correspondence=y)) == {}
-    (c,) = compare_scores(pairs, out, {"similarity": given}, Pictures(pairs), 4)
+    (c,) = compare_scores(out, {"similarity": given}, Cards(pairs, out), 4)
     both = np.isfinite(y) & np.isfinite(given)
-    assert c.pairs == n - 2
-    assert c.rank_correlation == pytest.approx(spearmanr(given[both], y[both]).statistic)
-    assert c.auroc is not None and c.auroc_ours is not None and c.auroc_ours > c.auroc > 0.8
-    assert [g.cards[0].pair_id for g in c.galleries] == [0, 1]
-    assert c.galleries[0].cards[0].note == "similarity 9"
-    assert compare_scores(None, outcome([0.1]), {"s": np.array([0.5])}, None, 4) == []
-    (flat,) = compare_scores(None, outcome([0.1, 0.2]), {"s": np.array([0.5, 0.5])}, None, 4)
-    assert np.isnan(flat.rank_correlation) and flat.galleries == []
+    assert c["pairs"] == n - 2
+    assert c["rank_correlation"] == pytest.approx(spearmanr(given[both], y[both]).statistic)
+    assert c["auroc_ours"] > c["auroc"] > 0.8
+    assert [g["cards"][0]["pair_id"] for g in c["galleries"]] == [0, 1]
+    assert c["galleries"][0]["cards"][0]["note"] == "similarity 9"
+    assert compare_scores(outcome([0.1]), {"s": np.array([0.5])}, None, 4) == []
+    (flat,) = compare_scores(outcome([0.1, 0.2]), {"s": np.array([0.5, 0.5])}, None, 4)
+    assert np.isnan(flat["rank_correlation"]) and flat["galleries"] == []
     with pytest.raises(DataError, match="precomputed score 's'"):
-        compare_scores(None, out, {"s": np.zeros(3)}, None, 4)
+        compare_scores(out, {"s": np.zeros(3)}, None, 4)
 
 
 @pytest.mark.parametrize(
@@ -202,10 +206,7 @@ def test_each_picture_is_read_once() -> None:
     pairs = Pairs.from_arrays(["a", "b", "c"], images=[png(1), b"no image", None])
     read: list[int] = []
     images = SimpleNamespace(kind="bytes", read=lambda rows: read.extend(rows) or pairs.images.read(rows))
-    pictures = Pictures(replace(pairs, images=images))  # type: ignore[arg-type]
-    pictures.load([2, 0, 0])
-    pictures.load(np.array([0, 1]))
+    shown = Cards(replace(pairs, images=images), outcome([0.1] * 3))  # type: ignore[arg-type]
+    found = shown.pictures(np.array([2, 0, 0])) + shown.pictures(np.array([0, 1]))
     assert read == [0, 2, 1]
-    assert (pictures.of_pair(0) or "").startswith("data:image/jpeg") and pictures.of_pair(1) is pictures.of_pair(
-        2
-    ) is None
+    assert [(address or "")[:15] for address in found] == ["", *["data:image/jpeg"] * 3, ""]

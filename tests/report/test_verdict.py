@@ -65,10 +65,10 @@ def test_estimates_hold_the_truth() -> None:
     result = {"noise_rate": rate.value, "noise_rate_interval": [rate.low, rate.high]}
     made = plan(pairs, y, 0, None)
     said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None), made, pairs, result, found)
-    assert said is not None and "truth" not in said.sentence and len(said.shares) == 2
+    assert said is not None and "truth" not in said["sentence"] and len(said["shares"]) == 2
     kept = found.shares(y, [int((y >= 0.5).sum())])[0]
     assert kept.low <= wrong[y >= 0.5].mean() <= kept.high
-    assert dict(said.shares)["kept"] == f"{kept.value:.1%} ({kept.low:.1%} to {kept.high:.1%})"
+    assert dict(said["shares"])["kept"] == f"{kept.value:.1%} ({kept.low:.1%} to {kept.high:.1%})"
 
 
 def test_repairs_count_with_their_probability() -> None:
@@ -80,10 +80,10 @@ def test_repairs_count_with_their_probability() -> None:
     assert said is not None
     kept = int((outcome.kind == "kept").sum())
     share = (found.shares(y, [kept])[0].value * kept + 25) / (kept + 100)
-    assert dict(said.shares)["kept and repaired"] == f"{share:.1%}"
+    assert dict(said["shares"])["kept and repaired"] == f"{share:.1%}"
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
     said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None), made, pairs, {}, found)
-    assert said is not None and dict(said.shares)["kept and repaired"] == "undetermined"
+    assert said is not None and dict(said["shares"])["kept and repaired"] == "undetermined"
 
 
 def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
@@ -91,10 +91,10 @@ def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
     pairs = corpus(wrong)
     made = plan(pairs, y, 100, 0.75)
     said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, wrong), made, pairs, {}, found)
-    assert said is not None and "The truth of this corpus is known" in said.sentence
+    assert said is not None and "The truth of this corpus is known" in said["sentence"]
     kept = y >= 0.5
     expected = (wrong[kept].sum() + 100) / (kept.sum() + 100)  # none of the donors' captions is the image's own
-    assert dict(said.shares)["kept and repaired"] == f"{expected:.1%}"
+    assert dict(said["shares"])["kept and repaired"] == f"{expected:.1%}"
 
 
 @pytest.mark.parametrize("result", [{}, {"noise_rate": None}])
@@ -102,5 +102,5 @@ def test_undetermined(result: dict[str, None]) -> None:
     y, *_ = scored()
     made = plan(corpus(), y, 0, None)
     said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None), made, None, result, None)
-    assert said is not None and said.sentence.startswith("How many pairs are mismatched is undetermined")
-    assert dict(said.shares) == {"as it came": "undetermined", "kept": "undetermined"}
+    assert said is not None and said["sentence"].startswith("How many pairs are mismatched is undetermined")
+    assert dict(said["shares"]) == {"as it came": "undetermined", "kept": "undetermined"}
