@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs.encoders.base import DualEncoder, Local, State
-from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
+from cleanpairs.encoders.tokenizer import TokenTable, pack
 from cleanpairs.ops.matching import duplicate_mask
 
 
@@ -114,26 +114,12 @@ def embed_texts(
     """Embeddings of N captions, in evaluation mode; batches hold captions of like length."""
     model.eval()
     out = _Collector(model, len(tokens))
-    if tokens.vectors is not None and (tokens.lengths == 1).all():
-        for start in range(0, len(tokens), batch_size):
-            at = tokens.ids[start : start + batch_size]
-            x = as_input(_rows(tokens.vectors, at), device)
-            given = PackedTokens(x, torch.tensor([len(x)]), torch.ones(len(x), dtype=torch.int64, device=x.device))
-            out.add(np.arange(start, start + len(x)), model.encode_texts(given))
-        return out.done()
     by_length = np.argsort(-tokens.lengths, kind="stable")
     for start in range(0, len(tokens), batch_size):
         rows = by_length[start : start + batch_size]
         packed, order = pack(tokens, rows)
         out.add(rows[order], model.encode_texts(packed.to(torch.device(device))))
     return out.done()
-
-
-def _rows(array: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """``array[at]``, without a copy where the rows are consecutive."""
-    if len(at) and at[-1] - at[0] == len(at) - 1 and (np.diff(at) == 1).all():
-        return array[at[0] : at[-1] + 1]
-    return np.asarray(array[at])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import torch
 
 from cleanpairs.core.errors import DataError
 
@@ -72,41 +71,24 @@ def _recall(m: int, owner: np.ndarray, own: np.ndarray, blocks: Iterable[np.ndar
     """Of consecutive ``blocks`` (b, N) of the rows (images) of the similarity matrix, by each text's ``own`` (N,)
     float32.
 
-    Counted is what is *not* below the right answer: ties and what is no number count against us. One look at a block
-    serves both directions: along its rows (image to text), and down its columns (text to image).
+    Counted is what is *not* below the right answer: ties and what is no number count against us.
     """
-    n = len(owner)
-    texts_of = np.argsort(owner, kind="stable")  # texts of image 0, of image 1, ...
-    start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=m))])
-    own_limit = own - np.float32(ROUNDING)
-    rank_i = np.full(m, MISS, dtype=np.int64)
-    images_below = np.zeros(n, dtype=np.int64)  # images that are less similar to a text than its own
-    s = 0
+    rank_i, rank_t, s = np.full(m, MISS), np.zeros(len(owner), np.int64), 0
     for S in blocks:
-        if S.shape[1:] != (n,):
-            raise DataError(f"similarities are (images, {n}), found {S.shape}")
-        counts = np.diff(start[s : s + len(S) + 1])
-        texts = texts_of[start[s] : start[s + len(S)]]  # those whose image is here
-        rows = np.repeat(np.arange(len(S)), counts)
-        best = np.full(len(S), -np.inf, dtype=np.float32)
+        if S.shape[1:] != owner.shape:
+            raise DataError(f"similarities are (images, {len(owner)}), found {S.shape}")
+        right = owner == np.arange(s, s + len(S))[:, None]  # (b, N)
+        best = np.where(right, S, -np.inf).max(axis=1)  # NaN stays
         with np.errstate(invalid="ignore"):
-            np.maximum.at(best, rows, own[texts])  # NaN stays
-        limit = best - np.float32(ROUNDING)
-        below_own = np.bincount(rows, weights=S[rows, texts] < limit[rows], minlength=len(S)).astype(np.int64)
-        below = np.array([np.count_nonzero(row) for row in np.less(S, limit[:, None])], dtype=np.int64)
-        rank = (n - below) - (counts - below_own)  # of the wrong ones, those not below
-        rank_i[s : s + len(S)] = np.where(np.isfinite(best), rank, MISS)
-        less = np.less(S, own_limit[None, :])
-        less[rows, texts] = False  # the right one is not among the wrong
-        for k in range(0, len(S), 255):  # as many ones as a byte holds
-            images_below += np.add.reduce(less[k : k + 255].view(np.uint8), axis=0, dtype=np.uint8)
+            above = ~(np.less(S, (best - np.float32(ROUNDING))[:, None]) | right)
+            rank_t += (~(np.less(S, own - np.float32(ROUNDING)) | right)).sum(axis=0)
+        rank_i[s : s + len(S)] = np.where(np.isfinite(best), above.sum(axis=1), MISS)
         s += len(S)
-    rank_t = np.where(np.isfinite(own), m - 1 - images_below, MISS)
-    rank_i = rank_i[np.diff(start) > 0]
+    rank_t[~np.isfinite(own)] = MISS
+    rank_i = rank_i[np.bincount(owner, minlength=m) > 0]
     return Recall(*(100.0 * float((rank < k).mean()) for rank in (rank_i, rank_t) for k in KS))
 
 
-@torch.inference_mode()
 def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
     """R@1, 5, 10 of M images and N captions, by counting the less similar ones; one product, no sort, bounded memory.
 
@@ -117,10 +99,9 @@ def recall(z_image: np.ndarray, z_text: np.ndarray, image_index: np.ndarray, *, 
     Raises DataError: without any pair, or if ``image_index`` names no row of ``z_image``.
     """
     owner = _owner(image_index, len(z_image))
-    zi, zt = torch.from_numpy(np.ascontiguousarray(z_image)), torch.from_numpy(np.ascontiguousarray(z_text))
-    parts = zip(zt.split(1024), torch.from_numpy(owner).split(1024), strict=True)
-    own = torch.cat([(t * zi[o]).sum(1) for t, o in parts])
-    return _recall(len(zi), owner, own.numpy(), ((z @ zt.T).numpy() for z in zi.split(block)))
+    own = np.einsum("ij,ij->i", z_text, z_image[owner])
+    blocks = (z_image[s : s + block] @ z_text.T for s in range(0, len(z_image), block))
+    return _recall(len(z_image), owner, own, blocks)
 
 
 def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int = 128) -> Recall:
@@ -159,7 +140,7 @@ def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: flo
     precision = hit / max(int(flagged.sum()), 1)
     found = hit / max(int(truth.sum()), 1)
     f1 = 2 * precision * found / max(precision + found, 1e-12)
-    mixed = bool(truth.any()) and not bool(truth.all())
-    auroc = float(roc_auc_score(truth, -y)) if mixed else float("nan")
-    ap = float(average_precision_score(truth, -y)) if mixed else float("nan")
+    auroc = ap = float("nan")
+    if truth.any() and not truth.all():
+        auroc, ap = float(roc_auc_score(truth, -y)), float(average_precision_score(truth, -y))
     return Detection(auroc, ap, precision, found, f1)

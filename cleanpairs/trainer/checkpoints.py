@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,9 +20,10 @@ from cleanpairs.core.regular import check_regular
 from cleanpairs.data.arrays import write_tensors
 from cleanpairs.data.atomic import staged_file
 
+GROUPS = ("model", "optimizer", "best", "labels", "partial")  # fields that are tables by name
 
-@dataclass(frozen=True)
-class Position:
+
+class Position(NamedTuple):
     """Where to go on: ``step`` batches of ``epoch`` of ``stage`` are done (stage and epoch from 1)."""
 
     stage: int
@@ -31,12 +32,12 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Restored:
-    """A checkpoint that was read."""
+class TrainingState:
+    """What a training goes on from; ``optimizer``: of :func:`moments`."""
 
     position: Position
     model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]  # "<network>.<parameter number>.<name>"
+    optimizer: dict[str, Tensor]
     labels: dict[str, Any]
     best: dict[str, Tensor] | None
     best_rsum: float | None
@@ -51,14 +52,24 @@ class Restored:
             if int(owner) == network:
                 state.setdefault(int(number), {})[key] = value
         weights = [p for group in optimizer.param_groups for p in group["params"]]
-        for at, moments in state.items():
-            if at >= len(weights) or any(m.dim() and m.shape != weights[at].shape for m in moments.values()):
+        for at, found in state.items():
+            if at >= len(weights) or any(m.dim() and m.shape != weights[at].shape for m in found.values()):
                 raise DataError(
                     "the checkpoint is of a network with other weights, as of another version of cleanpairs; "
                     "start again with --overwrite"
                 )
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def moments(optimizers: Sequence[Any]) -> dict[str, Tensor]:
+    """What optimisers know of each weight: ``<network>.<parameter number>.<name>``."""
+    return {
+        f"{network}.{number}.{name}": torch.as_tensor(value)
+        for network, optimizer in enumerate(optimizers)
+        for number, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    }
 
 
 class Checkpoint:
@@ -71,45 +82,28 @@ class Checkpoint:
         self.path = Path(directory) / "last.safetensors"
         self.fingerprint = fingerprint
 
-    def save(
-        self,
-        *,
-        position: Position,
-        model: dict[str, Tensor],
-        optimizers: Sequence[Any],
-        labels: dict[str, Any],
-        best: dict[str, Tensor] | None,
-        best_rsum: float | None,
-        history: list[dict[str, Any]],
-        partial: dict[str, Any] | None,
-    ) -> None:
+    def save(self, state: TrainingState) -> None:
         """Replace the file, atomically."""
-        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in model.items()}
-        for network, optimizer in enumerate(optimizers):
-            for number, state in optimizer.state_dict()["state"].items():
-                tensors.update({f"optimizer.{network}.{number}.{k}": torch.as_tensor(v) for k, v in state.items()})
-        if best is not None:
-            tensors.update({f"best.{k}": v for k, v in best.items()})
+        tensors: dict[str, Tensor] = {}
         plain: dict[str, Any] = {}
-        for prefix, group in (("labels", labels), ("partial", partial or {})):
-            for key, value in group.items():
-                if isinstance(value, np.ndarray):
-                    tensors[f"{prefix}.{key}"] = torch.from_numpy(np.ascontiguousarray(value))
+        for group in GROUPS:
+            for key, value in (getattr(state, group) or {}).items():
+                if isinstance(value, np.ndarray | Tensor):
+                    tensors[f"{group}.{key}"] = torch.as_tensor(value).detach().cpu().contiguous().clone()
                 else:
-                    plain[f"{prefix}.{key}"] = value
+                    plain[f"{group}.{key}"] = value
         head = {
             "fingerprint": self.fingerprint,
-            "position": [position.stage, position.epoch, position.step],
-            "best_rsum": best_rsum,
-            "history": history,
+            "position": state.position,
+            "best_rsum": state.best_rsum,
+            "history": state.history,
             "plain": plain,
-            "partial": partial is not None,
+            "partial": state.partial is not None,
         }
-        contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
         with staged_file(self.path, overwrite=True) as path:
-            write_tensors(contiguous, path, metadata={"state": json.dumps(head)})
+            write_tensors(tensors, path, metadata={"state": json.dumps(head)})
 
-    def load(self) -> Restored | None:
+    def load(self) -> TrainingState | None:
         """The saved state, or None when there is none.
 
         Raises DataError: the file is damaged, or belongs to other data or settings.
@@ -136,14 +130,12 @@ class Checkpoint:
                 f"the checkpoint {self.path} belongs to other data or settings; resume with the same ones, "
                 "or start again with --overwrite"
             )
-
-        found: dict[str, dict[str, Any]] = {name: {} for name in ("model", "optimizer", "best", "labels", "partial")}
+        found: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
         for name, value in {**tensors, **plain}.items():
-            prefix, _, rest = name.partition(".")
-            of_method = prefix in ("labels", "partial") and isinstance(value, Tensor)
-            found.setdefault(prefix, {})[rest] = value.numpy() if of_method else value
-        partial = found["partial"] if partly else None
-        return Restored(
-            position, found["model"], found["optimizer"], found["labels"], found["best"] or None, best_rsum, history,
-            partial,
-        )  # fmt: skip
+            group, _, key = name.partition(".")
+            of_method = group in ("labels", "partial") and isinstance(value, Tensor)
+            found.setdefault(group, {})[key] = value.numpy() if of_method else value
+        best, partial = found["best"] or None, found["partial"] if partly else None
+        return TrainingState(
+            position, found["model"], found["optimizer"], found["labels"], best, best_rsum, history, partial
+        )

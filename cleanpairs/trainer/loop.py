@@ -22,9 +22,8 @@ from cleanpairs.core.errors import ConfigError, RefusedError
 from cleanpairs.core.interrupt import Interrupts
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble
-from cleanpairs.trainer.checkpoints import Checkpoint, Position, Restored
-from cleanpairs.trainer.compiled import Compiled
-from cleanpairs.trainer.context import EpochContext, Network
+from cleanpairs.trainer.checkpoints import Checkpoint, Position, TrainingState, moments
+from cleanpairs.trainer.context import Compiled, EpochContext, Network
 from cleanpairs.trainer.guards import APART, COLLAPSED, Diverged, collapse, explosion
 from cleanpairs.trainer.inputs import on_device
 from cleanpairs.trainer.step import Steps
@@ -107,12 +106,12 @@ class _Run:
 
     # -- stages and epochs ------------------------------------------------------------------------------------------
 
-    def load(self) -> Restored | None:
+    def load(self) -> TrainingState | None:
         """The state that was saved, if one was; every process reads it."""
         distributed.together()
         return self.trainer.checkpoint.load() if self.trainer.checkpoint is not None else None
 
-    def train(self, stages: Sequence[TrainingStage], restored: Restored | None) -> Trained:
+    def train(self, stages: Sequence[TrainingStage], restored: TrainingState | None) -> Trained:
         """All stages; where they diverge, once more from the last good state, which is never a diverged one."""
         while True:
             try:
@@ -126,7 +125,7 @@ class _Run:
                 restored = self.load() if distributed.any_of(self.saved) else None
                 self.fallbacks = 1
 
-    def stages(self, stages: Sequence[TrainingStage], restored: Restored | None) -> Trained:
+    def stages(self, stages: Sequence[TrainingStage], restored: TrainingState | None) -> Trained:
         at = Position(1, 1, 0)
         if restored is not None:
             at = restored.position
@@ -198,7 +197,7 @@ class _Run:
         self.view = EpochContext(self.data, s, networks, self.held)
         self.began = [collapse(self.view, k) for k in range(len(networks))]
 
-    def restore(self, restored: Restored) -> None:
+    def restore(self, restored: TrainingState) -> None:
         for k, (network, optimizer) in enumerate(zip(self.view.networks, self.optimizers, strict=True)):
             network.load_state_dict(_part(restored.model, f"{k}."))
             restored.load_optimizer(optimizer, k)
@@ -300,11 +299,11 @@ class _Run:
             return
         if not force and time.monotonic() - self.saved_at < self.settings.checkpoint_seconds:
             return
+        model, optimizer = _states(self.view.networks), moments(self.optimizers)
+        labels = self.procedure.state()
         checkpoint.save(
-            position=position, model=_states(self.view.networks), optimizers=self.optimizers,
-            labels=self.procedure.state(), best=self.best, best_rsum=self.best_rsum, history=self.history,
-            partial=partial,
-        )  # fmt: skip
+            TrainingState(position, model, optimizer, labels, self.best, self.best_rsum, self.history, partial)
+        )
         self.saved = True
         self.saved_at = time.monotonic()
 

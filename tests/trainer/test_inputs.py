@@ -14,7 +14,7 @@ from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.trainer import SingleNetwork, Trained, Trainer, TrainingData, TrainingSettings, TrainingStage, context
-from cleanpairs.trainer.compiled import Compiled
+from cleanpairs.trainer.context import Compiled
 from cleanpairs.trainer.inputs import Prefetch, on_device
 
 

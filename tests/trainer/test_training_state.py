@@ -12,7 +12,7 @@ import torch
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.arrays import write_tensors
-from cleanpairs.trainer.checkpoints import Checkpoint, Position
+from cleanpairs.trainer.checkpoints import Checkpoint, Position, TrainingState, moments
 
 HEAD: dict[str, Any] = {
     "fingerprint": "f", "position": [1, 2, 3], "best_rsum": None, "history": [], "plain": {}, "partial": False,
@@ -28,10 +28,8 @@ def test_it_is_read_back(tmp_path: Path) -> None:
     state = Checkpoint(tmp_path, "f")
     assert state.load() is None
     layer = torch.nn.Linear(2, 2)
-    state.save(
-        position=Position(1, 2, 3), model=layer.state_dict(), optimizers=[torch.optim.Adam(layer.parameters())],
-        labels={"y": np.arange(3), "k": 5}, best=None, best_rsum=1.5, history=[{"epoch": 1}], partial=None,
-    )  # fmt: skip
+    labels = {"y": np.arange(3), "k": 5}
+    state.save(TrainingState(Position(1, 2, 3), layer.state_dict(), {}, labels, None, 1.5, [{"epoch": 1}], None))
     found = state.load()
     assert found is not None and found.position == Position(1, 2, 3) and found.best_rsum == 1.5
     assert torch.equal(found.model["weight"], layer.weight) and found.labels["y"].tolist() == [0, 1, 2]
@@ -45,10 +43,8 @@ def test_moments_of_a_network_with_other_weights(tmp_path: Path) -> None:
     layer(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     state = Checkpoint(tmp_path, "f")
-    state.save(
-        position=Position(1, 2, 3), model=layer.state_dict(), optimizers=[optimizer], labels={}, best=None,
-        best_rsum=None, history=[], partial=None,
-    )  # fmt: skip
+    at = Position(1, 2, 3)
+    state.save(TrainingState(at, layer.state_dict(), moments([optimizer]), {}, None, None, [], None))
     found = state.load()
     assert found is not None
     again = torch.optim.Adam(layer.parameters())

@@ -249,7 +249,7 @@ def _read_arrow(data: bytes, work: Path) -> None:
 def _make_safetensors(path: Path) -> None:
     import torch
 
-    from cleanpairs.trainer.checkpoints import Checkpoint, Position
+    from cleanpairs.trainer.checkpoints import Checkpoint, Position, TrainingState, moments
 
     layer = torch.nn.Linear(6, 5)
     optimizer = torch.optim.Adam(layer.parameters())
@@ -257,10 +257,9 @@ def _make_safetensors(path: Path) -> None:
     optimizer.step()
     folder = path.with_name("checkpoint")
     folder.mkdir(exist_ok=True)
-    Checkpoint(folder, "f").save(
-        position=Position(1, 1, 1), model=layer.state_dict(), optimizers=[optimizer],
-        labels={"y": np.ones(4, np.float32), "k": 3}, best=None, best_rsum=None, history=[{"epoch": 1}], partial=None,
-    )  # fmt: skip
+    labels, history = {"y": np.ones(4, np.float32), "k": 3}, [{"epoch": 1}]
+    state = layer.state_dict(), moments([optimizer]), labels, None, None, history, None
+    Checkpoint(folder, "f").save(TrainingState(Position(1, 1, 1), *state))
     path.write_bytes((folder / "last.safetensors").read_bytes())
 
 
