@@ -124,7 +124,7 @@ def session(
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CLEANPAIRS_CACHE"] = folder
         log = DecisionLog(Path(folder) / "log", pairs.source.fingerprint, len(pairs))
-        review = Review(pairs, plan, y, log, vectors=explainer.vectors, probability=probability, goal=goal)
+        review = Review(pairs, plan, y, log, explainer=explainer, probability=probability, goal=goal)
         oracle, queue = Oracle(review), iter(ordered(review, order, seed)) if order != "asked" else None
         curve, right = [oracle.share()], [oracle.right_pairs()]
         while len(curve) <= SHOWN[-1] and not review.decided[review.known].all():
@@ -228,7 +228,7 @@ def large(folder: Path, n: int, d: int = 256) -> Review:
     plan = RepairPlan(table, 0.5, 0.5, pairs.source.fingerprint)
     log = DecisionLog(folder / "decisions.jsonl", pairs.source.fingerprint, n)
     explainer = Explainer(pairs, lambda rows: (images[rows], texts[rows]), y, 0.5)
-    return Review(pairs, plan, y, log, explainer=explainer, vectors=explainer.vectors, probability=True)
+    return Review(pairs, plan, y, log, explainer=explainer, probability=True)
 
 
 def get(port: int, path: str, body: Any = None) -> Any:

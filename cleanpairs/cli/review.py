@@ -53,10 +53,7 @@ def review(
     explainer = None if only_write else opened.estimator().explainer(pairs, threshold=chosen.threshold)
     log = DecisionLog(folder / LOG, pairs.source.fingerprint, len(pairs))
     known = opened.calibration() is not None
-    vectors = None if explainer is None else explainer.vectors
-    session = Review(
-        pairs, chosen, scores.correspondence, log, explainer=explainer, vectors=vectors, probability=known, goal=goal
-    )
+    session = Review(pairs, chosen, scores.correspondence, log, explainer=explainer, probability=known, goal=goal)
     if not only_write:
         from cleanpairs.review.server import serve
 

@@ -22,7 +22,6 @@ RATES = 10_000  # of their images, which the words' rates are learned from
 AGREED = "captions of similar images say"
 NOTHING = "no word of the caption speaks for or against it"
 SPARE = 16  # neighbours more than are asked for, since those of the same image or text do not count
-_AT_ONCE = 65_536  # pairs that are asked about
 
 Vectors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -41,7 +40,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A pair, and the pairs of the whole corpus whose images and captions are most similar, trusted or not."""
+    """A pair, and the pairs whose images and captions are most similar."""
 
     pair_id: int
     key: str
@@ -52,18 +51,12 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """Why a pair is doubted, or not: trusted pairs with similar images and captions; words of the caption that those do
-    not support, and that they agree on and it lacks; one sentence. ``correspondence`` is NaN where quarantined.
+class Explanation(Neighbours):
+    """Why a pair is doubted, or not: its neighbours are trusted; words of the caption that those do not support, and
+    that they agree on and it lacks; one sentence. ``correspondence`` is NaN where quarantined.
     """
 
-    pair_id: int
-    key: str
-    caption: str
-    correspondence: float
     flagged: bool
-    similar_images: tuple[Neighbour, ...]
-    similar_captions: tuple[Neighbour, ...]
     unsupported: tuple[str, ...]
     expected: tuple[str, ...]
     why: str
@@ -141,12 +134,7 @@ class Explainer:
 
     def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = SHOWN) -> list[Explanation]:
         """Explanations of pairs (n,), in their order. Raises ConfigError: there is no such pair."""
-        ids, found = self._checked(pair_ids), []
-        for start in range(0, len(ids), _AT_ONCE):
-            found += self._explain(ids[start : start + _AT_ONCE], neighbours)
-        return found
-
-    def _explain(self, ids: np.ndarray, neighbours: int) -> list[Explanation]:
+        ids = self._checked(pair_ids)
         images, texts = self.vectors(ids)
         near_images, near_texts, _ = self._bank
         place, shown = near_images.near(images, ids, NEIGHBOURS)
@@ -157,7 +145,7 @@ class Explainer:
             alike = self._shown(near_texts, captions[n], of_captions[n])
             flagged, why = bool(self.correspondence[i] < self.threshold), self._why(i, unsupported, expected)
             named = tuple(unsupported), tuple(expected)
-            found.append(Explanation(*self._known(i), flagged, similar, alike, *named, why))
+            found.append(Explanation(*self._known(i), similar, alike, flagged, *named, why))
         return found
 
     def worst(self, count: int) -> np.ndarray:
@@ -179,12 +167,11 @@ class Explainer:
 
     def why(self, pair_ids: Sequence[int] | np.ndarray) -> list[str]:
         """One sentence for each of the pairs (n,)."""
-        ids, said = np.asarray(pair_ids, np.int64), []
-        for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
-            near = self._bank[0].near(self.vectors(some)[0], some, NEIGHBOURS)[0]
-            said += [self._why(i, *w) for i, w in zip(some.tolist(), self._named(some, near), strict=True)]
-        return said
+        ids = np.asarray(pair_ids, np.int64)
+        if not len(ids):
+            return []
+        near = self._bank[0].near(self.vectors(ids)[0], ids, NEIGHBOURS)[0]
+        return [self._why(i, *words) for i, words in zip(ids.tolist(), self._named(ids, near), strict=True)]
 
     def _named(self, ids: np.ndarray, near: np.ndarray) -> list[tuple[list[str], list[str]]]:
         return self._bank[2].named([self.pairs.captions[i] or "" for i in ids.tolist()], near)

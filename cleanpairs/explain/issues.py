@@ -45,12 +45,11 @@ def ranked_issues(
         sorted(((i, 1 - share, said) for i, share, said in other_scripts(pairs.captions)), key=lambda f: f[1]),
     ]
     rows = [
-        (issue, rank, i, pairs.keys[i], score, pairs.captions[i] or "", reason)
+        dict(zip(SCHEMA.names, (issue, rank, i, pairs.keys[i], score, pairs.captions[i] or "", reason), strict=True))
         for issue, found in zip(ISSUES, lists, strict=True)
         for rank, (i, score, reason) in enumerate(found[:count], 1)
     ]
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    return pa.Table.from_pylist(rows, SCHEMA)
 
 
 def worst_pairs(correspondence: np.ndarray, count: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,10 +52,9 @@ class DecisionLog:
     def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:
         self.path, self._about, self._n = Path(path), {"data": fingerprint, "pairs": pairs}, pairs
         self.damaged = 0  # lines that a killed process left half written
-        self.decisions: list[Decision] = []  # all that were ever made, in order
+        self._made: dict[str, Decision] = {}  # all that were ever made, by name, in order
         self._undone: set[str] = set()
-        self._named: dict[str, int] = {}  # place in ``decisions``
-        self._of: dict[int, list[int]] = {}  # pair -> its decisions
+        self._of: dict[int, list[Decision]] = {}  # by pair
         self._read, self._rest, self._begun = 0, b"", False
         with writing(f"the decisions {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,10 +69,14 @@ class DecisionLog:
                 folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
                 os.fsync(folder)
                 os.close(folder)
-                self.refresh()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """All that were ever made, in order."""
+        return list(self._made.values())
 
     def close(self) -> None:
         """Let go of the file; nothing is lost without it."""
@@ -81,34 +84,25 @@ class DecisionLog:
             os.close(self._fd)
             self._fd = -1
 
-    def decide(
-        self, pairs: Sequence[int], action: str, *, donor: int | None = None, caption: str | None = None,
-        page: str = "", asked: bool = False, drawn: bool = False,
-    ) -> Decision:  # fmt: skip
-        """Write a decision; it is on the disk when this returns."""
+    def decide(self, pairs: Sequence[int], action: str, **about: Any) -> Decision:
+        """Write a decision; it is on the disk when this returns; ``about``: the other fields of :class:`Decision`."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        made = Decision(uuid.uuid4().hex, tuple(int(i) for i in pairs), action, donor, caption, page, asked, drawn, now)
-        self._append(
-            {k: v for k, v in {**made.__dict__, "pairs": list(made.pairs)}.items() if v not in (None, "", False)}
-        )
-        self.refresh()
+        made = Decision(uuid.uuid4().hex, tuple(int(i) for i in pairs), action, time=now, **about)
+        self._append({k: v for k, v in made.__dict__.items() if v not in (None, "", False)})
         return made
 
     def undo(self, page: str = "", opened: int = 0) -> Decision | None:
         """Take back the last decision of this page, or of those there before it ``opened``; None: there is none."""
         self.refresh()
-        for k in range(len(self.decisions) - 1, -1, -1):
-            made = self.decisions[k]
+        for k, made in reversed(list(enumerate(self.decisions))):
             if (made.page == page or k < opened) and made.name not in self._undone:
                 self._append({"undo": made.name, "page": page})
-                self.refresh()
                 return made
         return None
 
     def of(self, pair: int) -> Decision | None:
         """The decision about a pair that holds: the last one that was not taken back."""
-        known = (self.decisions[k] for k in reversed(self._of.get(pair, [])))
-        return next((made for made in known if made.name not in self._undone), None)
+        return next((made for made in reversed(self._of.get(pair, [])) if made.name not in self._undone), None)
 
     def decided(self) -> dict[int, Decision]:
         """Pair -> the decision that holds."""
@@ -116,21 +110,17 @@ class DecisionLog:
 
     def refresh(self) -> list[int]:
         """Read what was appended since; the pairs that it concerns."""
-        found: list[int] = []
-        while chunk := os.pread(self._fd, 1 << 20, self._read):
-            self._read += len(chunk)
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            for line in lines:
-                if line.strip():
-                    found += self._take(line)
-        return found
+        chunk = os.pread(self._fd, os.fstat(self._fd).st_size - self._read, self._read)
+        self._read += len(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [pair for line in lines if line.strip() for pair in self._take(line)]
 
-    def _take(self, line: bytes) -> Iterator[int]:
+    def _take(self, line: bytes) -> Sequence[int]:
         try:
             told = json.loads(line)
         except (ValueError, RecursionError):
             self.damaged += 1
-            return iter(())
+            return ()
         if not isinstance(told, dict):
             raise DataError(f"{self.path} is no log of decisions: it holds {line[:60]!r}; move it away")
         if "data" in told:
@@ -140,17 +130,16 @@ class DecisionLog:
                     "move it away, or review the run that they were made for"
                 )
             self._begun = True
-            return iter(())
+            return ()
         if "undo" in told:
             self._undone.add(str(told["undo"]))
-            undone = self._named.get(str(told["undo"]))
-            return iter(() if undone is None else self.decisions[undone].pairs)
+            undone = self._made.get(str(told["undo"]))
+            return () if undone is None else undone.pairs
         made = self._decision(told)
         for pair in made.pairs:
-            self._of.setdefault(pair, []).append(len(self.decisions))
-        self._named[made.name] = len(self.decisions)
-        self.decisions.append(made)
-        return iter(made.pairs)
+            self._of.setdefault(pair, []).append(made)
+        self._made[made.name] = made
+        return made.pairs
 
     def _decision(self, told: dict[str, Any]) -> Decision:
         try:
@@ -169,3 +158,4 @@ class DecisionLog:
             os.fsync(self._fd)
         if written < len(line):
             raise OutputError(f"{self.path}: the decision was written in part only; is the disk full?")
+        self.refresh()

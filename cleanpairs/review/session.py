@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,6 @@ NEARLY = 0.9  # of the pairs around the threshold, that an audit takes for all o
 DIGITS = 4  # of an edge between strata
 LONGEST = 10_000  # characters of a caption that somebody types
 SHORT, LONG = 140, 2_000  # characters shown in the list, and of the pair itself
-Vectors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 REASON = "decided in a review"
 KEEP, DROP, QUARANTINE = (ACTIONS.index(name) for name in ("keep", "drop", "quarantine"))
 PLANS = [ACTIONS.index(name) for name in REPAIRED]
@@ -49,9 +48,8 @@ class Review:
     - ``pairs``: N pairs
     - ``plan``: of them; what it says holds where nobody decides
     - ``correspondence`` (N,) float: NaN where quarantined
-    - ``explainer``: gives evidence
-    - ``vectors`` callable: ``vectors(rows)`` of pairs (k,): unit vectors of their images (k, d) and captions (k, e);
-      where these lie in one space, the captions that fit an image best are offered
+    - ``explainer``: gives evidence; where its vectors of images and captions lie in one space, the captions that fit an
+      image best are offered
     - ``probability``: the correspondence is a calibrated probability
     - ``goal``: share of mismatched pairs to get below
     - ``random_state``: of those that are asked about at random
@@ -59,11 +57,10 @@ class Review:
 
     def __init__(
         self, pairs: Pairs, plan: RepairPlan, correspondence: np.ndarray, log: DecisionLog, *,
-        explainer: Explainer | None = None, vectors: Vectors | None = None, probability: bool = False,
-        goal: float = 0.02, random_state: int = 0,
+        explainer: Explainer | None = None, probability: bool = False, goal: float = 0.02, random_state: int = 0,
     ) -> None:  # fmt: skip
         self.pairs, self.plan, self.log, self.explainer, self.goal = pairs, plan.check_for(pairs), log, explainer, goal
-        self.vectors, self._seed = vectors, random_state
+        self._seed = random_state
         table = self.plan.table
         self.y = np.asarray(correspondence, np.float64)
         codes = pc.index_in(table["action"], pa.array(ACTIONS)).to_numpy(zero_copy_only=False)
@@ -200,10 +197,10 @@ class Review:
 
     def _donors(self, i: int) -> list[int]:
         """Pairs whose captions are nearest to the image of pair i, other than those that it has in the data."""
-        if self.vectors is None:
+        if self.explainer is None:
             return []
         lenders, texts = self._lenders
-        asked = self.vectors(np.array([i]))[0]
+        asked = self.explainer.vectors(np.array([i]))[0]
         if asked.shape[1] != texts.shape[1]:  # two spaces
             return []
         group = self.pairs.pair_image_group
@@ -216,11 +213,11 @@ class Review:
     @cached_property
     def _lenders(self) -> tuple[np.ndarray, np.ndarray]:
         """Of each text one pair, a flagged one where there is one; and their vectors (k, d)."""
-        assert self.vectors is not None
+        assert self.explainer is not None
         ids = np.flatnonzero(self.known)
         ids = ids[np.argsort(~self.flagged[ids], kind="stable")]
         ids = ids[np.sort(np.unique(self._text[ids], return_index=True)[1])][:LENDERS]
-        return ids, np.asarray(self.vectors(ids)[1], np.float32)
+        return ids, np.asarray(self.explainer.vectors(ids)[1], np.float32)
 
     def progress(self) -> dict[str, Any]:
         """What is done, what was estimated last, and what is still to do."""

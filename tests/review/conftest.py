@@ -94,7 +94,6 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
             y,
             log,
             explainer=explainer,
-            vectors=explainer.vectors,
             probability=True,
         )
 
