@@ -13,7 +13,6 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from functools import wraps
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -53,14 +52,14 @@ Work = Callable[[Request, Body], Any]
 
 def make_app(review: Review, folder: str | Path, *, token: str, port: int, title: str = "Review") -> Starlette:
     """The application, which writes plan and labels into ``folder``; ``token`` is the first part of every path."""
-    pages, door = _Pages(review, folder, title), _Door(token, port)
+    pages = _Pages(review, folder, title, token, port)
     work = {
         "": pages.file, "state": pages.state, "list": pages.listing, "rows": pages.rows, "pair/{pair:int}": pages.pair,
         "image/{pair:int}": pages.image, "decide": pages.decide, "batch": pages.batch, "undo": pages.undo,
         "write": pages.write, "{name}": pages.file,
     }  # fmt: skip
     routes = [
-        Route("/{token}/" + path, door.opens(answer), methods=["POST" if path in CHANGES else "GET"])
+        Route("/{token}/" + path, pages.opens(answer), methods=["POST" if path in CHANGES else "GET"])
         for path, answer in work.items()
     ]
     app = Starlette(routes=routes)
@@ -68,21 +67,33 @@ def make_app(review: Review, folder: str | Path, *, token: str, port: int, title
     return app
 
 
-class _Door:
-    """Who may ask, and what is made of a request and of an answer."""
+class _Pages:
+    """Who may ask; and the answers, each of a request and the object that came with it."""
 
-    def __init__(self, token: str, port: int) -> None:
+    def __init__(self, review: Review, folder: str | Path, title: str, token: str, port: int) -> None:
+        self.review, self.folder, self.title = review, folder, title
         self._token, self._hosts = token, {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self.one = threading.Lock()
+        self.lists: OrderedDict[str, np.ndarray] = OrderedDict()
 
     def opens(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
-        """What answers a request by ``work``."""
+        """What answers a request by ``work``: one at a time, which knows what other pages have decided, but for files
+        and pictures.
+        """
+
+        def alone(request: Request, body: Body) -> Any:
+            with self.one:
+                self.review.refresh()
+                return work(request, body)
+
+        run = work if work in (self.file, self.image) else alone
 
         async def answer(request: Request) -> Response:
             if (problem := self._problem(request)) is not None:
                 return PlainTextResponse(problem, 403, HEADERS)
             body = await _body(request) if request.method == "POST" else {}
             try:
-                found = await run_in_threadpool(work, request, body)
+                found = await run_in_threadpool(run, request, body)
             except CleanpairsError as error:
                 return JSONResponse({"error": str(error)}, 400 if isinstance(error, ConfigError) else 500, HEADERS)
             except (ValueError, TypeError, KeyError) as error:
@@ -105,40 +116,6 @@ class _Door:
             return "the address lacks its token: open the one that was printed"
         return None
 
-
-async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object that comes with a request."""
-    raw = b""
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > MOST_BODY:
-            raise HTTPException(413, "too much for a decision", HEADERS)
-    try:
-        return dict(json.loads(raw))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise HTTPException(400, "no JSON object", HEADERS) from error
-
-
-def _held(work: Callable[[_Pages, Request, Body], Any]) -> Callable[[_Pages, Request, Body], Any]:
-    """One request at a time, which knows what other pages have decided."""
-
-    @wraps(work)
-    def alone(pages: _Pages, request: Request, body: Body) -> Any:
-        with pages.one:
-            pages.review.refresh()
-            return work(pages, request, body)
-
-    return alone
-
-
-class _Pages:
-    """The answers: each of a request and the object that came with it."""
-
-    def __init__(self, review: Review, folder: str | Path, title: str) -> None:
-        self.review, self.folder, self.title = review, folder, title
-        self.one = threading.Lock()
-        self.lists: OrderedDict[str, np.ndarray] = OrderedDict()
-
     def file(self, request: Request, body: Body) -> Response:
         """A file of the page."""
         name = FILES.get(request.path_params.get("name", ""))
@@ -148,14 +125,12 @@ class _Pages:
         kind = KINDS[name.rpartition(".")[2]]
         return Response(text, media_type=f"{kind}; charset=utf-8", headers=HEADERS)
 
-    @_held
     def state(self, request: Request, body: Body) -> Any:
         """How far it is."""
         vectors = self.review.pairs.images.kind != "bytes"
         opened = len(self.review.log.decisions)
         return self.review.progress() | {"title": self.title, "vectors": vectors, "opened": opened}
 
-    @_held
     def listing(self, request: Request, body: Body) -> Any:
         """The pairs that are asked for, by a name under which their rows are had."""
         asked = request.query_params
@@ -166,7 +141,6 @@ class _Pages:
             self.lists.popitem(last=False)
         return {"list": name, "total": len(ids), "rows": self.review.rows(ids[:100])}
 
-    @_held
     def rows(self, request: Request, body: Body) -> Any:
         """A window of a list."""
         asked = request.query_params
@@ -178,7 +152,6 @@ class _Pages:
             return JSONResponse(FORGOTTEN, 410, HEADERS)
         return {"start": start, "rows": self.review.rows(ids[start : start + count])}
 
-    @_held
     def pair(self, request: Request, body: Body) -> Any:
         """All of one pair."""
         return self.review.pair(request.path_params["pair"])
@@ -195,7 +168,6 @@ class _Pages:
             return PlainTextResponse("the image cannot be read", 404, HEADERS)
         return Response(small, media_type="image/jpeg", headers=HEADERS)
 
-    @_held
     def decide(self, request: Request, body: Body) -> Any:
         """A decision about one pair."""
         donor, caption = body.get("donor"), body.get("caption")
@@ -207,7 +179,6 @@ class _Pages:
         )  # fmt: skip
         return self.review.progress() | {"rows": self.review.rows(np.array([i]))}
 
-    @_held
     def batch(self, request: Request, body: Body) -> Any:
         """One about many."""
         alike = "alike" in body
@@ -217,7 +188,6 @@ class _Pages:
         made = self.review.decide_alike(ids, str(body["action"]), str(body.get("page", ""))[:64])
         return self.review.progress() | {"changed": 0 if made is None else len(made.pairs)}
 
-    @_held
     def undo(self, request: Request, body: Body) -> Any:
         """The last one taken back."""
         made = self.review.undo(str(body.get("page", ""))[:64], int(body.get("opened", 0)))
@@ -225,10 +195,22 @@ class _Pages:
         rows = self.review.rows(np.array(changed[:1], np.int64))
         return self.review.progress() | {"changed": len(changed), "rows": rows}
 
-    @_held
     def write(self, request: Request, body: Body) -> Any:
         """Plan and labels."""
         return self.review.write(self.folder)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object that comes with a request."""
+    raw = b""
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > MOST_BODY:
+            raise HTTPException(413, "too much for a decision", HEADERS)
+    try:
+        return dict(json.loads(raw))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise HTTPException(400, "no JSON object", HEADERS) from error
 
 
 def listen() -> socket.socket:
