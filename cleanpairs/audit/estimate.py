@@ -50,16 +50,11 @@ def response_weights(sample: AuditSample, correspondence: np.ndarray) -> np.ndar
 
     Whom nobody labelled is taken to be like the labelled ones of the same stratum.
     """
-    size, count = _sizes(sample, correspondence)
-    return np.where(sample.labelled, size[sample.stratum] / np.maximum(count[sample.stratum], 1), 0.0)
-
-
-def _sizes(sample: AuditSample, correspondence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs (H,) and labels (H,) of each stratum."""
     strata = len(sample.edges) - 1
     known = correspondence[np.isfinite(correspondence)]
-    size = np.bincount(stratum_of(known, sample.edges), minlength=strata)
-    return size, np.bincount(sample.stratum[sample.labelled], minlength=strata)
+    size = np.bincount(stratum_of(known, sample.edges), minlength=strata)[sample.stratum]
+    count = np.bincount(sample.stratum[sample.labelled], minlength=strata)[sample.stratum]
+    return np.where(sample.labelled, size / np.maximum(count, 1), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

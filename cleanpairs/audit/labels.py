@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cleanpairs.audit.sample import AuditSample, stratum_of
+from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import read_bytes, reading
 from cleanpairs.data.display import visible
@@ -58,11 +58,7 @@ def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayL
     if not ids:
         raise DataError(f"{path} holds no row below its header")
     edges = _edges(path, strata)
-    at = np.array(ids, dtype=np.int64)
-    stratum = stratum_of(y[at], edges)
-    size = np.bincount(stratum_of(y[np.isfinite(y)], edges), minlength=len(edges) - 1)
-    weight = size[stratum] / np.bincount(stratum, minlength=len(size))[stratum]
-    return AuditSample(at, stratum, edges, weight, y[at], np.array(matched))
+    return AuditSample.of(np.array(ids, dtype=np.int64), edges, y, np.array(matched))
 
 
 def _rows(path: Path) -> Iterator[_Row]:

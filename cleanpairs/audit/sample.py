@@ -48,6 +48,14 @@ class AuditSample:
     correspondence: np.ndarray
     matched: np.ndarray
 
+    @classmethod
+    def of(cls, ids: np.ndarray, edges: np.ndarray, correspondence: np.ndarray, matched: np.ndarray) -> AuditSample:
+        """Pairs (n,) out of all, of ``correspondence`` (N,), NaN where quarantined, with their labels (n,)."""
+        y = correspondence[ids]
+        stratum = stratum_of(y, edges)
+        size = np.bincount(stratum_of(correspondence[np.isfinite(correspondence)], edges), minlength=len(edges) - 1)
+        return cls(ids, stratum, edges, size[stratum] / np.bincount(stratum)[stratum], y, matched)
+
     def __len__(self) -> int:
         return len(self.pair_id)
 
@@ -91,12 +99,9 @@ def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: in
     size = np.bincount(of, minlength=len(edges) - 1)
     count = _allocate(y[usable], of, size, min(n, len(usable)), threshold, edges)
     rng = np.random.default_rng(seed)
-    drawn = [
-        rng.choice(usable[of == h], int(count[h]), replace=False) for h in range(len(size)) if count[h]
-    ]  # each (n_h,)
+    drawn = [rng.choice(usable[of == h], n_h, replace=False) for h, n_h in enumerate(count.tolist()) if n_h]
     ids = rng.permutation(np.concatenate(drawn)).astype(np.int64)
-    stratum = stratum_of(y[ids], edges)
-    return AuditSample(ids, stratum, edges, size[stratum] / count[stratum], y[ids], np.full(len(ids), np.nan))
+    return AuditSample.of(ids, edges, y, np.full(len(ids), np.nan))
 
 
 def _edges(y: np.ndarray, n: int, threshold: float) -> np.ndarray:

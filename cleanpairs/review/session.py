@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.audit.labels import read_labels
-from cleanpairs.audit.sample import AuditSample, stratum_of
+from cleanpairs.audit.sample import AuditSample
 from cleanpairs.audit.sheet import labels_table
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.correspondence.calibration import Estimate
@@ -332,11 +332,8 @@ class Review:
         if not len(at):
             return None
         edges = np.unique([0.0, lowest, cut, highest, 1.0])
-        stratum = stratum_of(self.y[at], edges)
-        size = np.bincount(stratum_of(y, edges), minlength=len(edges) - 1)
-        weight = size[stratum] / np.bincount(stratum, minlength=len(size))[stratum]
         matched = np.array([float(self._asked[i].action == "keep") for i in at.tolist()])
-        return AuditSample(at, stratum, edges, weight, self.y[at], matched)
+        return AuditSample.of(at, edges, np.where(self.known, self.y, np.nan), matched)
 
     def write(self, folder: str | Path) -> dict[str, Any]:
         """Write ``plan.parquet`` and ``labels.csv``, for `export --plan` and `audit --labels`; what was before goes."""
