@@ -1,8 +1,7 @@
 """Audits: a sample for a person to label, and what the labels say about the whole corpus."""
 
 from cleanpairs.audit.estimate import Estimate, ThresholdEstimate
-from cleanpairs.audit.evaluation import AuditResult, evaluate_audit
-from cleanpairs.audit.expected import ExpectedQuality, expected_quality
+from cleanpairs.audit.evaluation import AuditResult, ExpectedQuality, evaluate_audit, expected_quality
 from cleanpairs.audit.fragment import SheetFragment, sheet_fragment
 from cleanpairs.audit.labels import read_labels
 from cleanpairs.audit.sample import AuditSample, draw_sample

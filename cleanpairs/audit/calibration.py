@@ -94,9 +94,11 @@ def calibrate(score: np.ndarray, matched: np.ndarray, weight: np.ndarray, *, kin
     """
     if kind not in CALIBRATIONS:
         raise ConfigError(f"the calibration must be one of {', '.join(CALIBRATIONS)}, found {kind!r}")
+    from sklearn.metrics import log_loss
+
     matched = np.asarray(matched, dtype=bool)
     left_out = {name: _leave_one_out(name, score, matched, weight) for name in FITS}
-    losses = {name: log_loss(p, matched, weight) for name, p in left_out.items()}
+    losses = {name: log_loss(matched, p, sample_weight=weight, labels=[False, True]) for name, p in left_out.items()}
     chosen = min(losses, key=losses.__getitem__) if kind == "auto" else kind
     return Calibration(chosen, FITS[chosen](score, matched, weight), left_out[chosen], losses)
 
@@ -108,12 +110,6 @@ def _leave_one_out(name: str, score: np.ndarray, matched: np.ndarray, weight: np
         rest = np.arange(len(score)) != i
         out[i] = FITS[name](score[rest], matched[rest], weight[rest])(score[i : i + 1])[0]
     return out
-
-
-def log_loss(probability: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> float:
-    """Weighted mean of -log of the probability of what came true, nats."""
-    right = np.where(matched, probability, 1 - probability)
-    return float(np.average(-np.log(np.maximum(right, 1e-12)), weights=weight))
 
 
 def calibration_error(

@@ -48,8 +48,10 @@ class ThresholdEstimate:
 def response_weights(sample: AuditSample, correspondence: np.ndarray) -> np.ndarray:
     """(n,) float64: N_h over the *labelled* pairs of each one's stratum; 0 where there is no label.
 
-    Whom nobody labelled is taken to be like the labelled ones of the same stratum.
+    Whom nobody labelled is taken to be like the labelled ones of the same stratum. Raises DataError: no pair is.
     """
+    if not sample.labelled.any():
+        raise DataError("no pair of the audit is labelled yet: fill the column `matched` with 1 or 0")
     strata = len(sample.edges) - 1
     known = correspondence[np.isfinite(correspondence)]
     size = np.bincount(stratum_of(known, sample.edges), minlength=strata)[sample.stratum]
@@ -57,16 +59,12 @@ def response_weights(sample: AuditSample, correspondence: np.ndarray) -> np.ndar
     return np.where(sample.labelled, size / np.maximum(count, 1), 0.0)
 
 
-@dataclass(frozen=True, eq=False)
-class _Cells:
-    """The C cells that hold pairs: how many (C,), drawn shares of ``wrong`` ones (DRAWS, C)."""
-
-    size: np.ndarray
-    wrong: np.ndarray
-    below: np.ndarray  # (C,) bool: the cell lies below the threshold
-
-
-def _cells(sample: AuditSample, correspondence: np.ndarray, threshold: float, seed: int) -> _Cells:
+def _cells(
+    sample: AuditSample, correspondence: np.ndarray, threshold: float, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the C cells that hold pairs: how many (C,), how many wrong ones were drawn (DRAWS, C), and whether the cell
+    lies below the threshold (C,) bool.
+    """
     known = correspondence[np.isfinite(correspondence)]
     many = 2 * (len(sample.edges) - 1)
     size = np.bincount(2 * stratum_of(known, sample.edges) + (known < threshold), minlength=many)
@@ -77,7 +75,8 @@ def _cells(sample: AuditSample, correspondence: np.ndarray, threshold: float, se
     prior = 1 / max(1, int((count > 0).sum()))
     use = np.flatnonzero(size)  # most strata lie on one side
     a, b = wrong[use] + prior, count[use] - wrong[use] + prior
-    return _Cells(size[use], np.random.default_rng(seed).beta(a, b, size=(DRAWS, len(use))), use % 2 == 1)
+    drawn = np.random.default_rng(seed).beta(a, b, size=(DRAWS, len(use)))
+    return size[use], drawn * size[use], use % 2 == 1
 
 
 def _interval(value: float, draws: np.ndarray) -> Estimate:
@@ -94,31 +93,21 @@ def at_threshold(
     Precision is of nothing where no pair is flagged. Where pairs are, but no labelled one, it is 1/2 with the widest
     interval: nothing is known. Raises DataError: no pair of the sample is labelled.
     """
-    weight = _checked(sample, correspondence)
-    cells = _cells(sample, correspondence, threshold, seed)
+    weight = response_weights(sample, correspondence)
+    size, drawn, under = _cells(sample, correspondence, threshold, seed)
     wrong, below = sample.matched == 0, sample.correspondence < threshold
-    hit, flagged = float(weight[wrong & below].sum()), float(weight[below].sum())
-    drawn = cells.wrong * cells.size
-    drawn_hit = drawn[:, cells.below].sum(axis=1)
-    n_flagged = int(cells.size[cells.below].sum())
+    hit, flagged, total = (float(weight[some].sum()) for some in (wrong & below, below, wrong))
+    drawn_hit, n_flagged = drawn[:, under].sum(axis=1), int(size[under].sum())
     precision = recall = UNDETERMINED
     if n_flagged:
         precision = _interval(hit / flagged if flagged else 0.5, drawn_hit / n_flagged)
-    total, drawn_total = float(weight[wrong].sum()), drawn.sum(axis=1)
     if total:
-        recall = _interval(hit / total, drawn_hit / np.maximum(drawn_total, 1e-300))
+        recall = _interval(hit / total, drawn_hit / np.maximum(drawn.sum(axis=1), 1e-300))
     return ThresholdEstimate(float(threshold), n_flagged, precision, recall)
 
 
 def noise_estimate(sample: AuditSample, correspondence: np.ndarray, *, seed: int = 0) -> Estimate:
     """Share of mismatched pairs among all that have a score; arguments and errors as :func:`at_threshold`."""
-    weight = _checked(sample, correspondence)
-    cells = _cells(sample, correspondence, 0.0, seed)
-    value = float(weight[sample.matched == 0].sum() / weight.sum())
-    return _interval(value, (cells.wrong * cells.size).sum(axis=1) / cells.size.sum())
-
-
-def _checked(sample: AuditSample, correspondence: np.ndarray) -> np.ndarray:
-    if not sample.labelled.any():
-        raise DataError("no pair of the audit is labelled yet: fill the column `matched` with 1 or 0")
-    return response_weights(sample, correspondence)
+    weight = response_weights(sample, correspondence)
+    size, drawn, _ = _cells(sample, correspondence, 0.0, seed)
+    return _interval(float(weight[sample.matched == 0].sum() / weight.sum()), drawn.sum(axis=1) / size.sum())
