@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 import time
@@ -13,14 +14,14 @@ from typing import Any
 
 from cleanpairs import __version__
 from cleanpairs.benchmarking.cell import run_cell
-from cleanpairs.benchmarking.log import BenchLog
-from cleanpairs.benchmarking.plain_scores import PLAIN_SCORES, PlainScore, plain_row, plain_scores
+from cleanpairs.benchmarking.plain_scores import PLAIN_SCORES, plain_row, plain_scores
 from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, method_settings
 from cleanpairs.benchmarking.splits import Splits, load_splits
 from cleanpairs.benchmarking.table import LEGEND, Summary, summarise, to_csv, to_markdown, to_text
-from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputExistsError
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
+from cleanpairs.core.plain import plain
 from cleanpairs.core.registry import METHODS
-from cleanpairs.core.regular import writing
+from cleanpairs.core.regular import read_bytes, reading, writing
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.data.locks import hold
@@ -88,6 +89,42 @@ class BenchResult:
             for s in self.summaries
         ]
         return {"out": self.out, "notes": self.notes, "summary": summary, "rows": self.rows}
+
+
+class BenchLog:
+    """``bench.jsonl`` of a directory: one JSON line a cell, synced, so that a kill costs the cell that was running.
+
+    A line counts when its newline is there: what a kill cut off is left out when reading, and removed when writing.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All whole lines, in order; DataError for one that is no JSON object."""
+        if not self.path.exists():
+            return []
+        with reading(self.path):
+            raw = read_bytes(self.path)
+        rows = []
+        for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), start=1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{self.path}, line {number}, is no JSON: remove the line, or the file") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{self.path}, line {number}, is no row of a benchmark: it holds {type(row).__name__}")
+            rows.append(row)
+        return rows
+
+    def append(self, row: dict[str, Any]) -> None:
+        """One row, on the disk when this returns; numbers that are not finite become null."""
+        text = json.dumps(plain(row, repr), allow_nan=False) + "\n"
+        with self.path.open("ab") as file:
+            file.truncate(read_bytes(self.path).rfind(b"\n") + 1)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)
@@ -183,11 +220,11 @@ def _run(
                     made = made or noise.make(seed)
                     step = progress.step if progress is not None else None
                     try:
-                        if isinstance(method, PlainScore):
-                            figures = plain_row(method.method, splits, made)
+                        if method.method in PLAIN_SCORES:
+                            row |= plain_row(method.method, splits, made)
                         else:
-                            figures = run_cell(method, splits, made, seed, on_step=step)
-                        row |= {"status": "ok", **figures}
+                            row |= run_cell(method, splits, made, seed, on_step=step)
+                        row |= {"status": "ok"}
                     except CleanpairsError as error:
                         first_error = first_error or error
                         row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}

@@ -21,21 +21,12 @@ from cleanpairs.scoring.evaluate import detection, recall
 PLAIN_SCORES = ("cosine", "negCLIPLoss")
 
 
-class PlainScore(MethodSettings):
-    """A score, in the place of a method's settings."""
-
-    @property
-    def digest(self) -> str:
-        """There are no settings."""
-        return "plain"
-
-
-def plain_scores(pairs: Pairs) -> list[PlainScore]:
+def plain_scores(pairs: Pairs) -> list[MethodSettings]:
     """Those that the vectors of ``pairs`` allow: one an image and one a caption, of one length."""
     vectors, texts = pairs.images.array(), pairs.text_vectors
     if vectors is None or texts is None or vectors.shape[1:] != (1, texts.shape[1]):
         return []
-    return [PlainScore(name, {}, None, None) for name in PLAIN_SCORES]
+    return [MethodSettings(name, {}, None, None, "plain") for name in PLAIN_SCORES]
 
 
 def plain_row(name: str, splits: Splits, noise: Noise) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -66,18 +67,13 @@ def _kind(row: Mapping[str, Any]) -> str:
 
 def _line(ax: Axes, cells: Sequence[Mapping[str, Any]], key: str, k: int, n: int) -> Any:
     """One method's line; its points are moved a little aside, so that bars do not cover each other."""
-    at: dict[float, list[float]] = {}
-    for row in cells:
-        x = row["rate"] if row.get("rate") is not None else row.get("mismatched", 0.0)
-        at.setdefault(round(float(x), 3), []).append(float(row[key]))
-    x = np.array(sorted(at))
-    mean = np.array([np.mean(at[v]) for v in sorted(at)])
-    std = np.array([np.std(at[v], ddof=1) if len(at[v]) > 1 else 0.0 for v in sorted(at)])
+    rates = [row["rate"] if row.get("rate") is not None else row.get("mismatched", 0.0) for row in cells]
+    points = pd.Series([row[key] for row in cells]).groupby(np.round(rates, 3)).agg(["mean", "std"])
     colour, second = _COLOURS[k % len(_COLOURS)], k // len(_COLOURS) % 2 == 1
     return ax.errorbar(
-        x + 0.006 * (k - (n - 1) / 2),
-        mean,
-        yerr=std,
+        points.index + 0.006 * (k - (n - 1) / 2),
+        points["mean"],
+        yerr=points["std"].fillna(0),
         color=colour,
         marker=_MARKERS[k % len(_MARKERS)],
         markersize=5,

@@ -19,23 +19,21 @@ _NOT_THE_FIGURES = ("random_state", "device")  # what makes no other cell of the
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """One method as it takes part: ``params`` are those given, ``missing`` says what it needs and has not got."""
+    """One method as it takes part.
+
+    ``params`` are those given, ``missing`` says what it needs and has not got; ``digest``: 12 hex digits over every
+    setting that counts, defaults included: other settings are another experiment.
+    """
 
     method: str
     params: dict[str, Any]
     recipe: str | None
     missing: str | None
+    digest: str
 
     def estimator(self, **changes: Any) -> Any:
         """An unfitted estimator of these settings, with ``changes``."""
         return METHODS.load(self.method)(**{**self.params, **changes})
-
-    @property
-    def digest(self) -> str:
-        """12 hex digits over every setting that counts, defaults included: other settings are another experiment."""
-        params = {k: v for k, v in self.estimator().get_params().items() if k not in _NOT_THE_FIGURES}
-        text = repr(sorted((k, list(v) if isinstance(v, tuple) else v) for k, v in params.items()))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def choose_methods(text: str) -> list[str]:
@@ -81,8 +79,15 @@ def method_settings(
         known = _parameters(method)
         shared = {name: value for name, value in (options or {}).items() if name in known}
         resolved = Recipe.resolve(recipes.get(method), overrides=own[method], options={**shared, "method": method})
-        settings.append(MethodSettings(method, resolved.params, recipes.get(method), _missing(method, resolved.params)))
+        missing, digest = _missing(method, resolved.params), _digest(resolved.estimator())
+        settings.append(MethodSettings(method, resolved.params, recipes.get(method), missing, digest))
     return settings, notes
+
+
+def _digest(estimator: Any) -> str:
+    params = {k: v for k, v in estimator.get_params().items() if k not in _NOT_THE_FIGURES}
+    text = repr(sorted((k, list(v) if isinstance(v, tuple) else v) for k, v in params.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _parameters(method: str) -> list[str]:

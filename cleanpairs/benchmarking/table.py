@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -186,16 +185,13 @@ def _escaped(text: str) -> str:
 
 def to_csv(found: Sequence[Summary]) -> str:
     """One line a method and noise: mean and standard deviation of every figure, unrounded; empty where unknown."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(
-        ["noise", "method", "seeds", *(f"{c.key}{end}" for c in COLUMNS for end in ("", "_std")), "problem"]
-    )
-    for s in found:
-        figures = [value for c in COLUMNS for value in (s.mean.get(c.key), s.std.get(c.key))]
-        shown = ["" if v is None else repr(v) for v in figures]
-        writer.writerow([_inert(s.noise), s.method, s.seeds, *shown, _inert(s.problem or "")])
-    return file.getvalue()
+    rows = [
+        {"noise": _inert(s.noise), "method": s.method, "seeds": s.seeds}
+        | {f"{c.key}{end}": known.get(c.key) for c in COLUMNS for end, known in (("", s.mean), ("_std", s.std))}
+        | {"problem": _inert(s.problem or "")}
+        for s in found
+    ]
+    return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
 
 
 def _inert(text: str) -> str:
