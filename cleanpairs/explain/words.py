@@ -83,7 +83,7 @@ class WordSupport:
     def _support(self, has: csr_array, found: csr_array, k: np.ndarray) -> csr_array:
         """L of the words that captions (n, V) have, by what is found among their neighbours (n, V)."""
         row, word = has.tocoo().coords
-        value = k[row] * (_entries(found, row, word) * self._gain[word] - self._cost[word])
+        value = k[row] * (found[row, word] * self._gain[word] - self._cost[word])
         return csr_array((value, (row, word)), shape=has.shape)
 
     def named(self, captions: Sequence[str], near: np.ndarray) -> list[tuple[list[str], list[str]]]:
@@ -96,12 +96,11 @@ class WordSupport:
         for start in range(0, len(captions), _ROWS):
             some = slice(start, start + _ROWS)
             has = csr_array(self._vectorizer.transform(captions[some]))
-            has.sort_indices()
             found, k = self._found(near[some])
             row, word = found.tocoo().coords
             value = k[row] * (found.data * self._gain[word] - self._cost[word])
             tells = self._gain >= np.log(LIFT)
-            new = (found.data >= LEAST_SHARE) & (value > np.log(LEAST_RATIO)) & (_entries(has, row, word) == 0)
+            new = (found.data >= LEAST_SHARE) & (value > np.log(LEAST_RATIO)) & (has[row, word] == 0)
             new &= tells[word]
             support = self._support(has, found, k)
             at, words = support.tocoo().coords
@@ -116,14 +115,3 @@ class WordSupport:
         ends = np.searchsorted(row[order], np.arange(n + 1))
         chosen = (order[a : min(a + MOST_WORDS, b)] for a, b in pairwise(ends))
         return [[str(self.names[w]) for w in word[some]] for some in chosen]
-
-
-def _entries(table: csr_array, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """(e,) float64 entries of a sparse table (n, V), whose indices are sorted; 0 where it has none."""
-    known = table.tocoo().coords
-    keys = known[0].astype(np.int64) * table.shape[1] + known[1]
-    asked = row.astype(np.int64) * table.shape[1] + column
-    if not len(keys):
-        return np.zeros(len(asked))
-    at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-    return np.where(keys[at] == asked, table.data[at], 0.0).astype(np.float64)

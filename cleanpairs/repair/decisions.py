@@ -283,7 +283,7 @@ class _Candidates:
             )  # fmt: skip
         for b in range(len(buckets)):
             part = buckets.part(b)
-            order = _order(part)
+            order = np.lexsort((part["group"], part["row"], part["is_image"], -part["similarity"], -part["rank"]))
             yield {name: values[order] for name, values in part.items()}
 
     def runner_up(self, replaces_image: np.ndarray, chosen_pair: np.ndarray) -> np.ndarray:
@@ -305,18 +305,3 @@ def _falling_bits(values: np.ndarray) -> np.ndarray:
     """Keys (b,) uint32 that fall where ``values`` (b,) float32 rise; equal where these are."""
     bits = (values + np.float32(0)).view(np.uint32)  # no -0
     return np.where(bits >> 31, bits, ~(bits | np.uint32(1 << 31)))
-
-
-def _order(part: dict[str, np.ndarray]) -> np.ndarray:
-    """By falling rank, then similarity; only where both are equal, which they seldom are, by the other keys."""
-    key = _falling(part["rank"], part["similarity"])
-    order = np.argsort(key)
-    key = key[order]
-    same = np.append(key[1:] == key[:-1], False)
-    tied = same | np.append(False, same[:-1])
-    at = np.flatnonzero(tied)
-    if len(at):
-        e = order[at]
-        keys = (part["group"][e], part["row"][e], part["is_image"][e], key[at])
-        order[at] = e[np.lexsort(keys)]
-    return order
