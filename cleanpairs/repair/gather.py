@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,14 +78,15 @@ class Gathered:
     ) -> Gathered:
         """Of N pairs in memory, with unit vectors (M, d) of their images and (N, d) of their captions.
 
-        Raises DataError: arrays that do not belong to ``pairs``; RefusedError: vectors of pairs that are not
+        Raises DataError: ``correspondence`` is not of ``pairs``; RefusedError: vectors of pairs that are not
         quarantined are not finite.
         """
-        _check_shapes(pairs, correspondence, z_image, z_text)
+        if np.shape(correspondence) != (n := len(pairs),):
+            raise DataError(f"correspondence must be ({n},), one per pair of the data, got {np.shape(correspondence)}")
         values = np.array(correspondence, np.float32)
         values[list(pairs.reasons)] = np.nan
         values[~np.isfinite(values)] = np.nan
-        index, rows = np.asarray(pairs.image_index), np.arange(len(pairs))
+        index, rows = np.asarray(pairs.image_index), np.arange(n)
         usable = np.flatnonzero(~np.isnan(values))
         _refuse_non_finite(z_image, np.unique(index[usable]), "images")
         _refuse_non_finite(z_text, usable, "captions")
@@ -128,24 +128,6 @@ class Gathered:
             (self.folder / name).unlink(missing_ok=True)
 
 
-def _mapped(folder: Path, numbers: Mapping[str, np.ndarray], note: Mapping[str, Any]) -> Gathered:
-    """What a pass has left in files."""
-    rows = np.arange(len(numbers["mismatched"]) + len(numbers["trusted"]))
-    sides = [_vectors(folder / f"{side}.f32", (len(rows), int(note["dim"]))) for side in ("image", "text")]
-    typical = CosineReference(*map(float, note["typical"]))
-    reasons = {int(pair): str(why) for pair, why in note["reasons"]}
-    return Gathered(
-        **numbers,
-        z_image=sides[0],
-        z_text=sides[1],
-        image_row=rows,
-        text_row=rows,
-        typical=typical,
-        reasons=reasons,
-        folder=folder,
-    )
-
-
 def gathered_before(folder: Path, job: str) -> Gathered | None:
     """What a pass of the same ``job`` left in ``folder`` before the process was stopped; None where it did not end."""
     try:
@@ -153,7 +135,13 @@ def gathered_before(folder: Path, job: str) -> Gathered | None:
         if note["job"] != job or not (folder / "texts.arrow").exists():
             return None
         numbers = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in _NUMBERS}
-        return _mapped(folder, numbers, note)
+        rows = np.arange(len(numbers["mismatched"]) + len(numbers["trusted"]))
+        z_image, z_text = (_vectors(folder / f"{side}.f32", (len(rows), note["dim"])) for side in ("image", "text"))
+        typical, reasons = CosineReference(*note["typical"]), {int(pair): str(why) for pair, why in note["reasons"]}
+        return Gathered(
+            **numbers, z_image=z_image, z_text=z_text, image_row=rows, text_row=rows, typical=typical, reasons=reasons,
+            folder=folder,
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -220,7 +208,9 @@ def gather(
         if isinstance(error, OutputError) or error.errno is None:
             raise
         raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
-    return _mapped(folder, numbers, note)
+    found = gathered_before(folder, job)
+    assert found is not None
+    return found
 
 
 class _Best:
@@ -266,16 +256,6 @@ class _Best:
     def vectors(self, count: int) -> list[np.ndarray]:
         """Of the images, and of the captions, of the pairs that are kept."""
         return [room[:count] for room in self.room] or [np.empty((0, 0), np.float32)] * 2
-
-
-def _check_shapes(pairs: Pairs, correspondence: np.ndarray, z_image: np.ndarray, z_text: np.ndarray) -> None:
-    n, m = len(pairs), len(pairs.images)
-    if np.shape(correspondence) != (n,):
-        raise DataError(f"correspondence must be ({n},), one per pair of the data, got {np.shape(correspondence)}")
-    if z_image.ndim != 2 or z_text.ndim != 2 or z_image.shape[1] != z_text.shape[1]:
-        raise DataError(f"embeddings must be (M, d) and (N, d) with one d, got {z_image.shape} and {z_text.shape}")
-    if len(z_image) != m or len(z_text) != n:
-        raise DataError(f"the data has {m} images and {n} captions, got {len(z_image)} and {len(z_text)} embeddings")
 
 
 def _refuse_non_finite(z: np.ndarray, rows: np.ndarray, what: str) -> None:

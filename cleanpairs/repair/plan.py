@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_number
-from cleanpairs.core.regular import read_json, sha256_of
+from cleanpairs.core.regular import read_json, reading, sha256_of
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file, staged_set
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.guard import refuse_unless
@@ -272,34 +272,22 @@ class RepairPlan:
         Raises DataError: the file cannot be read, or holds no plan.
         """
         path = Path(path)
-        if path.suffix == ".csv":
-            table = read_csv(path, PLAN_SCHEMA)
-            if not _beside(path).exists():
+        with reading(f"the repair plan {path}", "read", TypeError, ValueError, RecursionError):
+            if path.suffix == ".csv":
+                if not _beside(path).exists():
+                    raise DataError(
+                        f"{path} is no repair plan without {_beside(path).name}, which was written beside the plan "
+                        "that was edited: save that under its name, or copy the other's .csv.json to this name"
+                    )
+                return cls(followed(read_csv(path, PLAN_SCHEMA)), **_note_of(path))
+            table = read_table(path)
+            metadata = table.schema.metadata or {}
+            if METADATA_KEY not in metadata:
                 raise DataError(
-                    f"{path} is no repair plan without {_beside(path).name}, which was written beside the plan that "
-                    "was edited: save the edited plan under that one's name, or copy its .csv.json to this name"
+                    f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}, which pandas "
+                    "does not write; to edit a plan, have it written as CSV: cleanpairs rematch --out plan.csv"
                 )
-            try:
-                return cls(followed(table), **_note_of(path))
-            except (OSError, ValueError, TypeError) as error:
-                if isinstance(error, DataError) and not isinstance(error, OSError):
-                    raise
-                raise DataError(
-                    f"{path} is no repair plan without {_beside(path).name} as it was written: {error}"
-                ) from error
-        table = read_table(path)
-        metadata = table.schema.metadata or {}
-        if METADATA_KEY not in metadata:
-            raise DataError(
-                f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}, which pandas "
-                "does not write; to edit a plan, have it written as CSV: cleanpairs rematch --out plan.csv"
-            )
-        try:
             return cls(followed(table), **json.loads(metadata[METADATA_KEY]))
-        except (TypeError, ValueError, RecursionError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{path} is a damaged repair plan: its note is not as written: {error}") from error
 
 
 class _Counts:

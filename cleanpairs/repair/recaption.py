@@ -64,13 +64,13 @@ def recaption(
     new = replace(old, captions=captions, text_group=text_groups(captions))
     before, after = score(old), score(new)
     good = np.isfinite(after) & (after >= least) & ~(after <= before)
-    used: dict[tuple[int, ...], set[int]] = {}
+    used: dict[int, set[int]] = {}
     chosen = np.zeros(len(rows), bool)
     image = old.pair_image_group
     for i in np.argsort(-np.where(good, after, -1), kind="stable").tolist():
         if not good[i]:
             break
-        images = used.setdefault((int(new.text_group[i]),), set())
+        images = used.setdefault(int(new.text_group[i]), set())
         if int(image[i]) not in images and len(images) < max_reuse:
             images.add(int(image[i]))
             chosen[i] = True
