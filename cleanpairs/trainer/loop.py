@@ -31,7 +31,7 @@ from cleanpairs.trainer.strategy import TrainingStrategy
 from cleanpairs.trainer.types import EpochRecord, Trained, TrainingData, TrainingSettings, TrainingStage, step_seed
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trainer:
     """Trains the dual encoder, or two of them, of a procedure.
 
@@ -74,58 +74,41 @@ class Trainer:
                 "this method takes gradients of gradients, which need the whole batch in one graph: train it in one "
                 "process and without micro_batch (--micro-batch), or take another method"
             )
-        with torch.random.fork_rng(devices=[]), Interrupts(enabled=self.checkpoint is not None) as interrupts:
-            run = _Run(self, data, procedure, build, validate, interrupts)
-            return run.train(stages, run.load() if resume else None)
-
-
-class _Run:
-    """One training in progress."""
-
-    def __init__(
-        self, trainer: Trainer, data: TrainingData, procedure: TrainingStrategy, build: Callable[[], DualEncoder],
-        validate: Callable[[DualEncoder], float] | None, interrupts: Interrupts,
-    ) -> None:  # fmt: skip
-        self.trainer, self.data, self.procedure = trainer, data, procedure
-        self.build, self.validate, self.interrupts = build, validate, interrupts
-        self.settings = trainer.settings
-        self.view: EpochContext
+        self.data, self.procedure, self.build, self.validate = data, procedure, build, validate
         self.optimizers: list[Any] = []
         self.best: dict[str, Tensor] | None = None
         self.best_rsum: float | None = None
         self.history: list[dict[str, Any]] = []
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved = time.monotonic(), False
         self.steps = Steps(self.settings, data, procedure)
         self.held = on_device(data.images, torch.device(distributed.local_device(self.settings.device)))
-        self.began: list[
-            tuple[float, float]
-        ] = []  # how near each other all images, and all captions, of a network were
         self.fallbacks = 0  # times that it went back to a good state, with half the learning rate
-        self.saved = False
         self.beginning = copy.deepcopy(procedure.state())
+        with torch.random.fork_rng(devices=[]), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
+            return self._train(stages, self._load() if resume else None)
 
     # -- stages and epochs ------------------------------------------------------------------------------------------
 
-    def load(self) -> TrainingState | None:
+    def _load(self) -> TrainingState | None:
         """The state that was saved, if one was; every process reads it."""
         distributed.together()
-        return self.trainer.checkpoint.load() if self.trainer.checkpoint is not None else None
+        return self.checkpoint.load() if self.checkpoint is not None else None
 
-    def train(self, stages: Sequence[TrainingStage], restored: TrainingState | None) -> Trained:
+    def _train(self, stages: Sequence[TrainingStage], restored: TrainingState | None) -> Trained:
         """All stages; where they diverge, once more from the last good state, which is never a diverged one."""
         while True:
             try:
-                return self.stages(stages, restored)
+                return self._stages(stages, restored)
             except Diverged as found:
                 if self.fallbacks:
                     raise RefusedError(
                         f"the training diverged again at half the learning rate: {found}; lower lr (--set method.lr) "
                         "further, or look at the vectors and captions of the input"
                     ) from found
-                restored = self.load() if distributed.any_of(self.saved) else None
+                restored = self._load() if distributed.any_of(self.saved) else None
                 self.fallbacks = 1
 
-    def stages(self, stages: Sequence[TrainingStage], restored: TrainingState | None) -> Trained:
+    def _stages(self, stages: Sequence[TrainingStage], restored: TrainingState | None) -> Trained:
         at = Position(1, 1, 0)
         if restored is not None:
             at = restored.position
@@ -143,23 +126,23 @@ class _Run:
         for number, stage in enumerate(stages, start=1):
             if number < at.stage:
                 continue
-            self.start_stage(number)
+            self._start_stage(number)
             if restored is not None:
-                self.restore(restored)
+                self._restore(restored)
             for epoch in range(at.epoch if number == at.stage else 1, stage.epochs + 1):
                 before = sum(p.epochs for p in stages[: number - 1]) + epoch - 1
                 first = at.step if restored is not None else 0
                 partial = restored.partial if restored is not None else None
                 restored = None
                 last = number == len(stages)
-                self.set_lr(stage, epoch, last)
+                self._set_lr(stage, epoch, last)
                 self.view.stage, self.view.epoch, self.view.last = number, epoch, last and epoch == stage.epochs
-                self.epoch(first, partial, before, epochs, last)
+                self._epoch(first, partial, before, epochs, last)
                 done = last and epoch == stage.epochs
                 stop = distributed.any_of(
                     self.interrupts.received is not None
                 )  # while labels were made: no step noticed it
-                self.save(Position(number, epoch + 1, 0), force=done or stop or epoch == stage.epochs)
+                self._save(Position(number, epoch + 1, 0), force=done or stop or epoch == stage.epochs)
                 if stop:
                     self.interrupts.raise_received()
             restored = None
@@ -170,7 +153,7 @@ class _Run:
         heads = [network.head for network in self.view.networks]
         return Trained(model, self.procedure.value(), self.history, self.best_rsum, heads)
 
-    def start_stage(self, number: int) -> None:
+    def _start_stage(self, number: int) -> None:
         s, device = self.settings, distributed.local_device(self.settings.device)
         networks, self.optimizers = [], []
         for k in range(self.procedure.networks):
@@ -195,26 +178,27 @@ class _Run:
             networks.append(network)
             self.optimizers.append(optimizer)
         self.view = EpochContext(self.data, s, networks, self.held)
+        # How near each other all images, and all captions, of a network were.
         self.began = [collapse(self.view, k) for k in range(len(networks))]
 
-    def restore(self, restored: TrainingState) -> None:
+    def _restore(self, restored: TrainingState) -> None:
         for k, (network, optimizer) in enumerate(zip(self.view.networks, self.optimizers, strict=True)):
             network.load_state_dict(_part(restored.model, f"{k}."))
             restored.load_optimizer(optimizer, k)
 
-    def set_lr(self, stage: TrainingStage, epoch: int, last: bool) -> None:
+    def _set_lr(self, stage: TrainingStage, epoch: int, last: bool) -> None:
         decay = stage.decay(epoch) if last else 1.0
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * decay * 0.5**self.fallbacks
 
-    def epoch(self, first: int, partial: dict[str, Any] | None, before: int, epochs: int, last: bool) -> None:
+    def _epoch(self, first: int, partial: dict[str, Any] | None, before: int, epochs: int, last: bool) -> None:
         """One epoch, from step ``first`` on; ``before`` of all ``epochs`` are done."""
         began = time.perf_counter()
         view, procedure, s = self.view, self.procedure, self.settings
         if partial is None:
             procedure.start_epoch(view)
-            self.same_labels()
+            self._same_labels()
         view.captions = procedure.captions
         steps = [(k, batch) for k in range(procedure.networks) for batch in procedure.batches(view, k)]
         pairs = sum(len(rows) for _, batch in steps for rows in batch)
@@ -230,21 +214,21 @@ class _Run:
                 view.ahead.expect(*steps[step + 1], step_seed(s.seed, view.stage, view.epoch, step + 1))
             seed = step_seed(s.seed, view.stage, view.epoch, step)
             counts.take(k, batch, seed, self.interrupts.received is not None)
-            if self.trainer.on_step is not None and distributed.is_first():
-                self.trainer.on_step(before * pairs + counts.done, epochs * pairs, counts.last_loss)
+            if self.on_step is not None and distributed.is_first():
+                self.on_step(before * pairs + counts.done, epochs * pairs, counts.last_loss)
             alone = distributed.world_size() == 1
             if self.interrupts.received if alone else counts.stop:
                 counts.read()
                 state = {**counts.partial(), "fallbacks": self.fallbacks}
-                self.save(Position(view.stage, view.epoch, step + 1), force=True, partial=state)
+                self._save(Position(view.stage, view.epoch, step + 1), force=True, partial=state)
                 self.interrupts.raise_received()
         counts.read()
         trained = time.perf_counter() - started
         view.changed()
         if counts.counted:
-            self.watch(counts.loss_sum / counts.counted)
+            self._watch(counts.loss_sum / counts.counted)
         procedure.end_epoch(view)
-        self.same_labels()
+        self._same_labels()
         rsum = None
         if self.validate is not None and last:
             rsum = distributed.of_first(self.validate(_one([network.model for network in view.networks])))
@@ -256,14 +240,14 @@ class _Run:
             pairs_per_second=(counts.done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
             lr=float(self.optimizers[0].param_groups[0]["lr"]), mean_probability=procedure.mean_probability,
             flagged=float((procedure.labels() == 0).mean()), val_rsum=rsum, skipped_steps=counts.skipped,
-            note="; ".join(filter(None, [procedure.note, *self.notes()])) or None,
+            note="; ".join(filter(None, [procedure.note, *self._notes()])) or None,
             batch_parts=counts.parts, fallbacks=self.fallbacks,
         )  # fmt: skip
         self.history.append(record.to_dict())
-        if self.trainer.on_epoch is not None and distributed.is_first():
-            self.trainer.on_epoch(record, procedure.value())
+        if self.on_epoch is not None and distributed.is_first():
+            self.on_epoch(record, procedure.value())
 
-    def notes(self) -> list[str]:
+    def _notes(self) -> list[str]:
         """What a person should know of how it goes on."""
         parts = self.steps.parts
         found = [f"batches are computed in {parts} parts, as memory does not hold them"] if parts > 1 else []
@@ -273,7 +257,7 @@ class _Run:
             found.append("after a divergence at half the learning rate")
         return found
 
-    def watch(self, loss: float) -> None:
+    def _watch(self, loss: float) -> None:
         """Notice a training that has diverged, before its labels and its weights are kept."""
         view = self.view
         if explosion(loss, [float(line["loss"]) for line in self.history]):
@@ -286,22 +270,21 @@ class _Run:
                         f"(mean cosine {cosine:.4f})"
                     )
 
-    def same_labels(self) -> None:
+    def _same_labels(self) -> None:
         """What a method says of the pairs is what the first process says: others may differ in the last digit."""
         if distributed.world_size() > 1:
             self.procedure.load_state(distributed.of_first(self.procedure.state()))
 
     # -- state ------------------------------------------------------------------------------------------------------
 
-    def save(self, position: Position, *, force: bool, partial: dict[str, Any] | None = None) -> None:
-        checkpoint = self.trainer.checkpoint
-        if checkpoint is None or not distributed.is_first():
+    def _save(self, position: Position, *, force: bool, partial: dict[str, Any] | None = None) -> None:
+        if self.checkpoint is None or not distributed.is_first():
             return
         if not force and time.monotonic() - self.saved_at < self.settings.checkpoint_seconds:
             return
         model, optimizer = _states(self.view.networks), moments(self.optimizers)
         labels = self.procedure.state()
-        checkpoint.save(
+        self.checkpoint.save(
             TrainingState(position, model, optimizer, labels, self.best, self.best_rsum, self.history, partial)
         )
         self.saved = True

@@ -12,20 +12,14 @@ from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer.context import EpochContext
 
 
-class Correspondence(Protocol):
-    """An estimator of N soft correspondences that lives through a training."""
-
-    def wants(self, stage: int, epoch: int) -> bool:
-        """Whether p of this epoch (both from 1) will be used."""
-
-    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
-        """Take over the matching probabilities (N,) of an epoch."""
+class Labelled(Protocol):
+    """Has labels of N pairs, and keeps what must survive an interruption."""
 
     def labels(self) -> np.ndarray:
-        """Labels (N,) float32 for the next epoch's loss."""
+        """(N,) float32, for the next epoch's loss: 0 is a pair that it takes as wrong."""
 
     def value(self) -> np.ndarray:
-        """The estimate (N,) float32 itself."""
+        """(N,) float32 in [0, 1]: the soft correspondence as it stands."""
 
     def state(self) -> dict[str, Any]:
         """Arrays and plain numbers that :meth:`load_state` goes on from."""
@@ -34,7 +28,17 @@ class Correspondence(Protocol):
         """Go on from :meth:`state`."""
 
 
-class TrainingStrategy(Protocol):
+class Correspondence(Labelled, Protocol):
+    """An estimator of N soft correspondences that lives through a training."""
+
+    def wants(self, stage: int, epoch: int) -> bool:
+        """Whether p of this epoch (both from 1) will be used."""
+
+    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
+        """Take over the matching probabilities (N,) of an epoch."""
+
+
+class TrainingStrategy(Labelled, Protocol):
     """A method in the loop. What must survive an interruption, within an epoch too, is in :meth:`state`.
 
     An epoch is: ``start_epoch``; for each network in turn, ``loss`` of each of its batches; ``end_epoch``.
@@ -70,18 +74,6 @@ class TrainingStrategy(Protocol):
     def end_epoch(self, view: EpochContext) -> None:
         """Look at all pairs after the epoch."""
         return
-
-    def labels(self) -> np.ndarray:
-        """(N,) float32: 0 is a pair that the loss takes as wrong."""
-
-    def value(self) -> np.ndarray:
-        """(N,) float32 in [0, 1]: the soft correspondence as it stands."""
-
-    def state(self) -> dict[str, Any]:
-        """Arrays and plain numbers that :meth:`load_state` goes on from."""
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
 
 
 class SingleNetwork(TrainingStrategy):

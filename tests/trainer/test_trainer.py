@@ -528,13 +528,13 @@ RATE = [0.0]  # the learning rate of the epoch, as the loop has set it
 def _seen_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     from cleanpairs.trainer import loop
 
-    set_lr = loop._Run.set_lr
+    set_lr = loop.Trainer._set_lr
 
     def seen(self: Any, stage: TrainingStage, epoch: int, last: bool) -> None:
         set_lr(self, stage, epoch, last)
         RATE[0] = self.optimizers[0].param_groups[0]["lr"]
 
-    monkeypatch.setattr(loop._Run, "set_lr", seen)
+    monkeypatch.setattr(loop.Trainer, "_set_lr", seen)
 
 
 def test_the_rate_decays_again_and_again_from_the_end_of_the_warm_up() -> None:
