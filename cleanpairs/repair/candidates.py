@@ -149,7 +149,7 @@ def candidate_edges(
     directions = [False] * settings.replaces_text + [True] * settings.replaces_image
     pools = [pool for pool in corpus.pools if len(pool[0])] if len(mismatched) else []
     edges = _Growing(scratch, len(pools) * len(directions) * len(mismatched) * candidates)
-    holders: list[Members] = []
+    holders: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     shown: list[np.ndarray] = [np.empty(0, np.int64)]
     searches: list[SearchNote] = []
     by_cosine = True
@@ -164,21 +164,21 @@ def candidate_edges(
             by_cosine = False
         if found.note is not None:
             searches.append(found.note)
-        _add_admissible(
-            edges, corpus, found, query_of_row, showing, sum(map(len, shown)), is_image, trusted, candidates
-        )
+        first = sum(map(len, shown))
+        _add_admissible(edges, corpus, found, query_of_row, showing, first, is_image, trusted, candidates)
         # What k mismatched pairs carry may go back to k; equal parts of trusted pairs are one donor.
-        group_of = np.arange(len(showing)) if trusted else group_of_donor
-        holders.append(Members.from_groups(group_of, showing if trusted else donors, len(showing)))
+        group_of, holder = (np.arange(len(showing)), showing) if trusted else (group_of_donor, donors)
+        holders.append((first + group_of, holder))
         shown.append(showing)
         del found
+    group, member = (np.concatenate(each) for each in zip(*holders, strict=True))
     return Edges(
         **edges.columns(),
         mismatched=np.asarray(mismatched, np.int32),
         shown=np.concatenate(shown).astype(np.int32),
         image_group=image.group,
         text_group=text.group,
-        members=_join(holders),
+        members=Members.from_groups(group, member, sum(map(len, shown))),
         searches=tuple(searches),
         cosine=by_cosine,
     )
@@ -260,12 +260,3 @@ def _contains(sorted_keys: np.ndarray, key: np.ndarray) -> np.ndarray:
         return np.zeros(key.shape, bool)
     at = np.minimum(np.searchsorted(sorted_keys, key), len(sorted_keys) - 1)
     return sorted_keys[at] == key
-
-
-def _join(holders: list[Members]) -> Members:
-    member, start, used = [np.empty(0, np.int64)], [np.zeros(1, np.int64)], 0
-    for holder in holders:
-        member.append(holder.member)
-        start.append(holder.start[1:] + used)
-        used += len(holder.member)
-    return Members(np.concatenate(member), np.concatenate(start))

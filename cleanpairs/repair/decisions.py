@@ -9,7 +9,7 @@ few numbers for each pair, and the decisions are the same, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,28 +40,14 @@ class Chance:
     mismatched: float
 
 
-@dataclass(frozen=True)
-class Repairs:
-    """Of each of R mismatched pairs: whose part it takes and why, or why it is dropped.
-
-    ``donor`` (R,) int64 pair, -1 where dropped; ``is_image``, ``trusted`` (R,) bool: the image is replaced, the donor
-    is a trusted pair; ``score``, ``margin``, ``confidence`` (R,) float32, NaN where there is none; ``reason`` (R,)
-    uint8 into :data:`cleanpairs.repair.actions.REASONS`, of those that are dropped.
-    """
-
-    donor: np.ndarray
-    is_image: np.ndarray
-    trusted: np.ndarray
-    score: np.ndarray
-    margin: np.ndarray
-    confidence: np.ndarray
-    reason: np.ndarray
-    searches: tuple[SearchNote, ...]
-
-    def some(self, at: slice) -> Repairs:
-        """Of consecutive mismatched pairs."""
-        columns = {f.name: getattr(self, f.name)[at] for f in fields(self) if f.name != "searches"}
-        return Repairs(**columns, searches=self.searches)
+# Of each mismatched pair: whose part it takes, a pair, -1 where it is dropped; whether the image is replaced, and the
+# donor a trusted pair; scores, NaN where there is none; why it is dropped, a number of `REASONS`.
+REPAIR = np.dtype(
+    [
+        ("donor", np.int64), ("is_image", bool), ("trusted", bool), ("score", np.float32), ("margin", np.float32),
+        ("confidence", np.float32), ("reason", np.uint8),
+    ]
+)  # fmt: skip
 
 
 def decide_repairs(
@@ -74,14 +60,15 @@ def decide_repairs(
     search: DonorSearch | None = None,
     look: NeighbourSearch | None = None,
     scratch: Scratch = MEMORY,
-) -> Repairs:
-    """Decide for all mismatched pairs at once; :mod:`cleanpairs.repair.planning` says what holds of the decisions.
+) -> tuple[np.ndarray, tuple[SearchNote, ...]]:
+    """Decide for all mismatched pairs at once: (R,) of :data:`REPAIR`, and how candidates were looked for.
 
-    ``temperature``: of the model's softmax; the transport's regularisation is half of it.
+    :mod:`cleanpairs.repair.planning` says what holds of the decisions. ``temperature``: of the model's softmax; the
+    transport's regularisation is half of it.
     """
     mismatched = corpus.mismatched
     if settings.repairs == "none" or (settings.repairs == "probable" and chance is None):
-        return no_repairs(len(mismatched), _NOT_ASKED if settings.repairs == "none" else _UNDETERMINED)
+        return _no_repairs(len(mismatched), _NOT_ASKED if settings.repairs == "none" else _UNDETERMINED), ()
     edges = candidate_edges(corpus, settings, search=search, look=look, scratch=scratch)
     paired = pair_edges(edges, judge, scratch=scratch)
     own = judge(mismatched, mismatched, _own_similarity(corpus.image, corpus.text, mismatched))
@@ -101,43 +88,37 @@ def decide_repairs(
     for ranked in found.best_first(scratch):
         greedy.take(ranked["edge"], ranked["row"], ranked["is_image"], ranked["group"], ranked["pair"])
     failed = [np.isneginf(best), best < settings.min_repair_score, best <= own]
-    reason = np.select(failed, [0, 1, 2], 3).astype(np.uint8)
+    reason = np.select(failed, [0, 1, 2], 3)
     reason[unsure & ~sure] = _UNSURE
     decided = _decided(greedy, found, chances, reason)
-    return _no_dirtier(decided, chance) if probable and chance is not None else decided
+    if probable and chance is not None:
+        dirtier = ~_as_pure(decided["confidence"], chance) & (decided["donor"] >= 0)
+        decided[dirtier] = _no_repairs(1, _DIRTIER)
+    return decided, edges.searches
 
 
-def _decided(greedy: Greedy, found: _Candidates, chances: np.ndarray | None, reason: np.ndarray) -> Repairs:
+def _decided(greedy: Greedy, found: _Candidates, chances: np.ndarray | None, reason: np.ndarray) -> np.ndarray:
     """What each row has taken, with ``chances`` by number of pair; ``reason`` (R,) of those that have nothing."""
     edges, paired, edge = found.edges, found.paired, greedy.edge
     repaired = np.flatnonzero(edge >= 0)
     chosen = edge[repaired]
-    is_image, trusted = (np.zeros(len(edge), bool) for _ in range(2))
-    is_image[repaired], trusted[repaired] = edges.is_image[chosen], edges.trusted[chosen]
-    pair = np.full(len(edge), -1, np.int64)
+    out, pair = _no_repairs(len(edge), reason), np.full(len(edge), -1, np.int64)
     pair[repaired] = paired.number[chosen]
-    score, confidence = (np.full(len(edge), np.nan, np.float32) for _ in range(2))
-    score[repaired] = paired.score[chosen]
+    out["donor"][repaired] = greedy.donor[repaired]
+    out["is_image"][repaired], out["trusted"][repaired] = edges.is_image[chosen], edges.trusted[chosen]
+    out["score"][repaired] = paired.score[chosen]
     if chances is not None:
-        confidence[repaired] = chances[pair[repaired]]
-    margin = score - found.runner_up(is_image, pair)
-    margin[np.isinf(margin)] = np.nan  # nothing to compare with
-    donor = np.where(edge >= 0, greedy.donor, -1)
-    return Repairs(donor, is_image, trusted, score, margin, confidence, reason, edges.searches)
+        out["confidence"][repaired] = chances[pair[repaired]]
+    margin = out["score"] - found.runner_up(out["is_image"], pair)
+    out["margin"] = np.where(np.isinf(margin), np.nan, margin)  # nothing to compare with
+    return out
 
 
-def _no_dirtier(decided: Repairs, chance: Chance) -> Repairs:
-    """Without the repairs that would make what is kept dirtier."""
-    keep = _as_pure(decided.confidence, chance) | (decided.donor < 0)
-    none = no_repairs(len(keep), _DIRTIER)
-    columns = (f.name for f in fields(decided) if f.name != "searches")
-    return replace(decided, **{n: np.where(keep, getattr(decided, n), getattr(none, n)) for n in columns})
-
-
-def no_repairs(n: int, reason: int = _UNDETERMINED) -> Repairs:
+def _no_repairs(n: int, reason: int | np.ndarray) -> np.ndarray:
     """Of n mismatched pairs none is repaired, for one of :data:`cleanpairs.repair.actions.REASONS`."""
-    nothing, false = np.full(n, np.nan, np.float32), np.zeros(n, bool)
-    return Repairs(np.full(n, -1), false, false, nothing, nothing, nothing, np.full(n, reason, np.uint8), ())
+    out = np.full(n, np.array((-1, False, False, np.nan, np.nan, np.nan, 0), REPAIR))
+    out["reason"] = reason
+    return out
 
 
 def _as_pure(confidence: np.ndarray, chance: Chance) -> np.ndarray:

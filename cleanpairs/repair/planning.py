@@ -45,7 +45,7 @@ from cleanpairs.ops.scratch import MEMORY, Scratch
 from cleanpairs.ops.search import TopK
 from cleanpairs.repair.actions import ACTIONS, KINDS, REASONS
 from cleanpairs.repair.candidates import Corpus, DonorSearch, NeighbourSearch, Side
-from cleanpairs.repair.decisions import Chance, Repairs, decide_repairs
+from cleanpairs.repair.decisions import Chance, decide_repairs
 from cleanpairs.repair.edge_pairs import EdgeScorer
 from cleanpairs.repair.editing import donor_use
 from cleanpairs.repair.gather import TEXTS, Gathered
@@ -85,7 +85,7 @@ class Planned:
 
     head: RepairPlan
     given: Gathered
-    repairs: Repairs
+    repairs: np.ndarray  # of :data:`cleanpairs.repair.decisions.REPAIR`
 
     def plan(self) -> RepairPlan:
         """The whole, in memory."""
@@ -95,7 +95,7 @@ class Planned:
         """All rows, in order, batch by batch."""
         given, repairs = self.given, self.repairs
         use = _use(given.mismatched, repairs)
-        pairs = np.unique(repairs.donor[repairs.donor >= 0])
+        pairs = np.unique(repairs["donor"][repairs["donor"] >= 0])
         found, first = [], 0
         for batch in given.texts():
             found.append(taken(batch, pairs[_within(pairs, slice(first, first + len(batch)))] - first))
@@ -105,9 +105,9 @@ class Planned:
         for batch in given.texts():
             s = slice(first, first + len(batch))
             at = _within(given.mismatched, s)
-            donor = repairs.donor[at]
+            donor = repairs["donor"][at]
             of = taken(lent, pa.array(np.searchsorted(pairs, donor), mask=donor < 0))
-            yield self._rows(s, batch, repairs.some(at), given.mismatched[at] - first, use[at], of)
+            yield self._rows(s, batch, repairs[at], given.mismatched[at] - first, use[at], of)
             first = s.stop
 
     @cached_property
@@ -115,14 +115,20 @@ class Planned:
         return np.array(sorted(self.given.reasons), np.int64)
 
     def _rows(
-        self, s: slice, batch: pa.RecordBatch, repairs: Repairs, mismatched: np.ndarray, use: np.ndarray, lent: pa.Table
+        self,
+        s: slice,
+        batch: pa.RecordBatch,
+        repairs: np.ndarray,
+        mismatched: np.ndarray,
+        use: np.ndarray,
+        lent: pa.Table,
     ) -> pa.Table:
         """The pairs ``s``: their keys and captions; the repairs of the r ``mismatched`` places among them, how many
         rows carry the part that each of these takes, and the key and the caption of whose part it is.
         """
         keys, captions = batch.columns
         correspondence, n = self.given.correspondence[s], len(batch)
-        quarantined, repaired = np.isnan(correspondence), repairs.donor >= 0
+        quarantined, repaired = np.isnan(correspondence), repairs["donor"] >= 0
         place = np.full(n, -1, np.int64)
         place[mismatched] = np.arange(len(mismatched))
 
@@ -134,13 +140,13 @@ class Planned:
 
         # Words by number: as objects, millions of them would take most of the time.
         action = np.where(quarantined, ACTIONS.index("quarantine"), ACTIONS.index("keep"))
-        change = np.where(repairs.is_image, ACTIONS.index("rematch_image"), ACTIONS.index("rematch_text"))
+        change = np.where(repairs["is_image"], ACTIONS.index("rematch_image"), ACTIONS.index("rematch_text"))
         action[mismatched] = np.where(repaired, change, ACTIONS.index("drop"))
         faults = {i: self.given.reasons[i] for i in self._faulty[_within(self._faulty, s)].tolist()}
         words = [*REASONS, *KINDS, NO_CORRESPONDENCE, *sorted(set(faults.values()))]
-        kind = np.where(repairs.is_image, 0, 2) + np.where(repairs.trusted, 0, 1)
+        kind = np.where(repairs["is_image"], 0, 2) + np.where(repairs["trusted"], 0, 1)
         why = np.full(n, -1, np.int64)
-        why[mismatched] = np.where(repaired, len(REASONS) + kind, repairs.reason)
+        why[mismatched] = np.where(repaired, len(REASONS) + kind, repairs["reason"])
         why[quarantined] = len(REASONS) + len(KINDS)
         number = {word: at for at, word in enumerate(words)}
         for i, reason in faults.items():
@@ -155,13 +161,13 @@ class Planned:
                 "key": keys,
                 "action": pa.array(ACTIONS, pa.string()).take(pa.array(action)),
                 "correspondence": pa.array(correspondence, mask=quarantined, type=pa.float32()),
-                "donor_pair_id": spread(repairs.donor),
+                "donor_pair_id": spread(repairs["donor"]),
                 "donor_key": spread(lent["key"]),
                 "caption": pc.if_else(gone, pa.scalar(None, pa.string()), new),
                 "original_caption": captions,
-                "repair_score": spread(repairs.score),
-                "margin": spread(repairs.margin),
-                "confidence": spread(repairs.confidence),
+                "repair_score": spread(repairs["score"]),
+                "margin": spread(repairs["margin"]),
+                "confidence": spread(repairs["confidence"]),
                 "donor_use": spread(use),
                 "reason": pa.array(words, pa.string()).take(pa.array(why, mask=why < 0)),
                 "why": pa.nulls(n, pa.string()),
@@ -206,7 +212,7 @@ def plan_repairs(
     if scratch is None:
         many = len(given.mismatched) * settings.candidates * 2 * len(corpus.pools) > SPILLED
         scratch = Scratch(tempfile.gettempdir()) if many else MEMORY
-    repairs = decide_repairs(
+    repairs, searches = decide_repairs(
         corpus,
         _judge(given, scorer),
         settings,
@@ -216,8 +222,9 @@ def plan_repairs(
         look=look,
         scratch=scratch,
     )
-    repairs = replace(repairs, donor=np.where(repairs.donor >= 0, kept[repairs.donor], -1))
-    noted = {**settings.noted(), "searches": [asdict(note) for note in repairs.searches]}
+    repaired = repairs["donor"] >= 0
+    repairs["donor"][repaired] = kept[repairs["donor"][repaired]]
+    noted = {**settings.noted(), "searches": [asdict(note) for note in searches]}
     head = RepairPlan(
         PLAN_SCHEMA.empty_table(), settings.resolved_threshold, float(settings.min_repair_score), fingerprint, noted
     )
@@ -315,13 +322,13 @@ def _taken(given: Gathered, images: np.ndarray, texts: np.ndarray) -> np.ndarray
     return np.unique(np.concatenate(found))
 
 
-def _use(mismatched: np.ndarray, repairs: Repairs) -> np.ndarray:
+def _use(mismatched: np.ndarray, repairs: np.ndarray) -> np.ndarray:
     """How many rows carry the part that each of the ``mismatched`` (R,) takes: (R,) int32."""
-    R, takes = len(mismatched), repairs.donor >= 0
-    pairs, place = np.unique(np.append(mismatched, repairs.donor[takes]), return_inverse=True)
+    R, takes = len(mismatched), repairs["donor"] >= 0
+    pairs, place = np.unique(np.append(mismatched, repairs["donor"][takes]), return_inverse=True)
     donor, text, image = np.full(len(pairs), -1), np.zeros(len(pairs), bool), np.zeros(len(pairs), bool)
     donor[place[:R][takes]] = place[R:]
-    text[place[:R]], image[place[:R]] = takes & ~repairs.is_image, takes & repairs.is_image
+    text[place[:R]], image[place[:R]] = takes & ~repairs["is_image"], takes & repairs["is_image"]
     return donor_use(donor, text, image)[place[:R]]
 
 
