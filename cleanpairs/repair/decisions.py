@@ -74,7 +74,10 @@ def decide_repairs(
     own = judge(mismatched, mismatched, _own_similarity(corpus.image, corpus.text, mismatched))
     probable = settings.repairs == "probable"
     chances = None if chance is None else _chances(edges, paired, chance, scratch)
-    shares = chances if probable else _shares(corpus, edges, paired, settings, temperature, scratch)
+    shares = chances
+    if not probable:
+        ot = settings.strategy == "ot"
+        shares = transport_shares(corpus, paired, settings, temperature, scratch=scratch) if ot else None
     found = _Candidates(edges, paired, own, shares, settings)
     best, sure, unsure = found.overview()
     greedy = Greedy(
@@ -152,27 +155,6 @@ def _own_similarity(image: Side, text: Side, pairs: np.ndarray) -> np.ndarray:
         out[start : start + len(some)] = np.einsum("ij,ij->i", image.z[image.index[some]], text.z[text.index[some]])
         release(image.z, text.z)
     return out
-
-
-def _shares(
-    corpus: Corpus, edges: Edges, paired: Paired, settings: RepairSettings, temperature: float, scratch: Scratch
-) -> np.ndarray | None:
-    """Share of the mass that goes along each pair, None where there is no transport."""
-    if settings.strategy != "ot":
-        return None
-    to_image = to_text = False
-    for s in edges.blocks():
-        to_image |= bool((edges.is_image[s] & ~edges.trusted[s]).any())
-        to_text |= bool((~edges.is_image[s] & ~edges.trusted[s]).any())
-    return transport_shares(
-        paired,
-        np.bincount(corpus.image.group[corpus.mismatched], minlength=int(corpus.image.group.max(initial=0)) + 1),
-        np.bincount(corpus.text.group[corpus.mismatched], minlength=int(corpus.text.group.max(initial=0)) + 1),
-        corpus.typical,
-        temperature=temperature,
-        capacity=(settings.max_reuse if to_image else 1, settings.max_reuse if to_text else 1),
-        scratch=scratch,
-    )
 
 
 class _Candidates:

@@ -19,8 +19,9 @@ import numpy as np
 
 from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.sparse_transport import sparse_transport
-from cleanpairs.repair.candidates import CosineReference
+from cleanpairs.repair.candidates import Corpus
 from cleanpairs.repair.edge_pairs import Paired
+from cleanpairs.repair.settings import RepairSettings
 
 STAY, SHARPNESS = 0.3, 0.5
 RELAXATION = 1.8
@@ -28,31 +29,22 @@ _ROWS = 1 << 20  # pairs that are worked on at once
 
 
 def transport_shares(
-    paired: Paired,
-    mismatched_images: np.ndarray,
-    mismatched_texts: np.ndarray,
-    typical: CosineReference,
-    *,
-    temperature: float,
-    capacity: tuple[int, int] = (1, 1),
-    scratch: Scratch = MEMORY,
+    corpus: Corpus, paired: Paired, settings: RepairSettings, temperature: float, *, scratch: Scratch = MEMORY
 ) -> np.ndarray:
     """Share of its row's mass that the transport plan sends along each pair that an edge to a mismatched donor makes.
 
-    - ``paired`` Paired: u pairs that the edges make
-    - ``mismatched_images``, ``mismatched_texts`` (groups,) int64: how many mismatched pairs show each dense group of
-      images, and of texts
-    - ``temperature``: of the model's softmax
-    - ``capacity`` (int, int): how many rows the image, and the caption, of one mismatched pair may serve
-
-    Returns (U,) float32 in [0, 1]; 0 for pairs of trusted donors alone.
+    ``paired``: u pairs that the edges make; ``temperature``: of the model's softmax. Returns (u,) float32 in [0, 1]; 0
+    for pairs of trusted donors alone.
     """
     share = scratch.full(paired.count, 0, np.float32)
-    graph = paired.graph
+    graph, typical = paired.graph, corpus.typical
     if not len(graph):
         return share
-    a = mismatched_images[graph.image_group].astype(np.float64)
-    b = mismatched_texts[graph.text_group].astype(np.float64)
+    # How many mismatched pairs show each image, and each text; and how many rows that of one pair may serve.
+    a = np.bincount(corpus.image.group[corpus.mismatched])[graph.image_group].astype(np.float64)
+    b = np.bincount(corpus.text.group[corpus.mismatched])[graph.text_group].astype(np.float64)
+    lent = (settings.lenders != "trusted" and some for some in (settings.replaces_image, settings.replaces_text))
+    capacity = [settings.max_reuse if some else 1 for some in lent]
     stay = typical.wrong + STAY * max(typical.right - typical.wrong, 0.0)
     cost = scratch.empty(len(graph), np.float64)
     for s in _blocks(len(graph)):
