@@ -11,7 +11,6 @@ once, as is what comes neither from Parquet nor from an embedding folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ import cleanpairs
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, RefusedError
 from cleanpairs.core.registry import READERS
+from cleanpairs.core.regular import sha256_of
 from cleanpairs.correspondence.calibration import Estimate
 from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, load_pairs, open_source, staged_file
 from cleanpairs.data.rows import texts_of
@@ -183,7 +183,8 @@ def score_stream(
                 about = (
                     f"{fitted.applied_threshold(unseen):.3g}"  # other threads give the last digits of scores otherwise
                 )
-                job = json.dumps([cleanpairs.__version__, source.fingerprint, _digest(Path(model)), ROWS, about])
+                files = {p.relative_to(model).as_posix(): sha256_of(p) for p in Path(model).rglob("*") if p.is_file()}
+                job = json.dumps([cleanpairs.__version__, source.fingerprint, files, ROWS, about], sort_keys=True)
                 done = run_partitions(
                     work, partitions, parts, job=job, engine=driver, overwrite=overwrite, progress=progress
                 )
@@ -259,16 +260,6 @@ def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[_Coun
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
         sink.write(counts.table(found.pairs.keys, scores, found.quarantined, model.applied_threshold(unseen)))
     return counts, unseen
-
-
-def _digest(folder: Path) -> str:
-    """SHA-256 over the names and contents of a model's files."""
-    total = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        total.update(path.relative_to(folder).as_posix().encode())
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
 
 
 def _put_together(parts: Path, done: list[Finished], staged: Path) -> _Counts:

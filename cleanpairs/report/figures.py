@@ -35,7 +35,7 @@ def comparison_figure(given: np.ndarray, correspondence: np.ndarray, name: str, 
     """Where pairs lie by two scores, (n,) finite each: a grid of counts, darker = more, by powers of ten."""
 
     def draw(ax: Axes) -> None:
-        counts, x, y = np.histogram2d(given, correspondence, bins=40, range=(_range(given), (0.0, 1.0)))
+        counts, x, y = np.histogram2d(given, correspondence, bins=(40, np.linspace(0, 1, 41)))
         mesh = ax.pcolormesh(
             x, y, np.where(counts > 0, counts, np.nan).T, norm=LogNorm(1, max(counts.max(), 2)), cmap="Blues",
             rasterized=True,
@@ -46,11 +46,6 @@ def comparison_figure(given: np.ndarray, correspondence: np.ndarray, name: str, 
         ax.set_ylabel("correspondence")
 
     return drawn(draw)
-
-
-def _range(values: np.ndarray) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 def precision_recall_figure(correspondence: np.ndarray, threshold: float, truth: np.ndarray) -> str:

@@ -221,13 +221,11 @@ def listen() -> socket.socket:
         raise OutputError(f"no port of 127.0.0.1 can be listened at: {error.strerror}") from error
 
 
-def serve(
-    review: Review, folder: str | Path, ready: Callable[[str], None], *, title: str = "Review", at: Any = None
-) -> None:
-    """Answer until the process is interrupted; ``ready(address)`` is called when it does; ``at``: of :func:`listen`."""
+def serve(review: Review, folder: str | Path, ready: Callable[[str], None], *, title: str = "Review") -> None:
+    """Answer until the process is interrupted; ``ready(address)`` is called when it does."""
     import uvicorn
 
-    at = listen() if at is None else at
+    at = listen()
     port, token = at.getsockname()[1], secrets.token_urlsafe(24)
     app = make_app(review, folder, token=token, port=port, title=title)
     config = uvicorn.Config(
