@@ -97,11 +97,13 @@ class Scores:
 def scores_table(
     keys: list[str] | pa.Array, correspondence: np.ndarray, threshold: float, reasons: dict[int, str], first: int = 0
 ) -> pa.Table:
-    """Rows ``first`` .. of a scores table; ``correspondence`` is NaN where quarantined, and null in the table."""
+    """Rows ``first`` .. of a scores table; ``correspondence`` (n,) is NaN where quarantined, and null in the table;
+    ``reasons``: why, by place among these.
+    """
     n = len(keys)
     why = pa.nulls(n, pa.string())
     if reasons:
-        why = pa.array([reasons.get(first + i) for i in range(n)], pa.string())
+        why = pa.array([reasons.get(i) for i in range(n)], pa.string())
     known = np.isfinite(correspondence)
     return pa.table(
         [

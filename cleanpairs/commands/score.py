@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,49 +82,27 @@ class ScoreWork:
             pa.set_cpu_count(threads)
         model = load_estimator(Path(self.model)) if isinstance(self.model, str) else self.model
 
+        scorer = model.row_scorer(_roles(self.source))
+        assert scorer is not None
+
         def score(partition: Partition, path: Path) -> dict[str, Any]:
-            counts = _Counts()
+            where, counts = (self.source, partition.first, partition.rows, self.batch_rows), _nothing()
             with ParquetSink(path, SCORES_SCHEMA) as sink:
-                for keys, scores, reasons in self._batches(model, partition):
-                    sink.write(counts.table(keys, scores, reasons, self.threshold))
-            return asdict(counts)
+                for batch in _reader(self.source).iter_range(*where, hash_vectors=scorer.hashes):
+                    scores = scorer(batch, self.data)
+                    sink.write(scores_table(batch.keys, scores, self.threshold, batch.faults, first=counts["pairs"]))
+                    counts.update(_counted(scores, batch.faults, self.threshold))
+            return dict(counts)
 
         return score
 
-    def _batches(self, model: PairScorer, partition: Partition) -> Iterator[_Batch]:
-        scorer = model.row_scorer(_roles(self.source))
-        assert scorer is not None
-        first = 0
-        for batch in _reader(self.source).iter_range(
-            self.source, partition.first, partition.rows, self.batch_rows, hash_vectors=scorer.hashes
-        ):
-            scores = scorer(batch, self.data)
-            yield batch.keys, scores, {first + i: why for i, why in batch.faults.items()}
-            first += len(batch.captions)
+
+def _nothing() -> Counter[str]:
+    return Counter(pairs=0, flagged=0, quarantined=0)
 
 
-_Batch = tuple[pa.Array, np.ndarray, dict[int, str]]
-"""Keys, scores with NaN where quarantined, reasons by pair_id, of consecutive pairs."""
-
-
-@dataclass
-class _Counts:
-    pairs: int = 0
-    flagged: int = 0
-    quarantined: int = 0
-
-    def table(
-        self, keys: list[str] | pa.Array, scores: np.ndarray, reasons: dict[int, str], threshold: float
-    ) -> pa.Table:
-        """The next rows of the scores table, counted."""
-        table = scores_table(keys, scores, threshold, reasons, first=self.pairs)
-        self.add(len(keys), int((scores < threshold).sum()), len(reasons))
-        return table
-
-    def add(self, pairs: int, flagged: int, quarantined: int) -> None:
-        """Count more."""
-        self.pairs, self.flagged = self.pairs + pairs, self.flagged + flagged
-        self.quarantined += quarantined
+def _counted(scores: np.ndarray, reasons: dict[int, str], threshold: float) -> dict[str, int]:
+    return {"pairs": len(scores), "flagged": int((scores < threshold).sum()), "quarantined": len(reasons)}
 
 
 def score_stream(
@@ -178,7 +157,7 @@ def score_stream(
             partitions = plan_partitions(_reader(source).row_groups(source), source.n_rows, target=PARTITION)
             if len(partitions) <= 1 and not driver.remote:  # nothing to go on from, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
-                counts, done = _Counts(**work.open(None)(whole, Path(staged))), None
+                counts, done = Counter(work.open(None)(whole, Path(staged))), None
             else:
                 about = (
                     f"{fitted.applied_threshold(unseen):.3g}"  # other threads give the last digits of scores otherwise
@@ -192,9 +171,7 @@ def score_stream(
     if done is not None:  # now that their whole is in place
         remove_job(parts)
     rate = None if unseen is None else unseen.noise_rate
-    return ScoreResult(
-        counts.pairs, counts.flagged, counts.quarantined, fitted.applied_threshold(unseen), unknown, rate
-    )
+    return ScoreResult(**counts, threshold=fitted.applied_threshold(unseen), unknown_words=unknown, noise_rate=rate)
 
 
 def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data: str) -> UnseenThreshold | None:
@@ -252,24 +229,24 @@ def _roles(source: Source) -> set[str]:
     return found
 
 
-def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[_Counts, UnseenThreshold | None]:
+def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[Counter[str], UnseenThreshold | None]:
     found = model.embed(pairs)
     scores = model.scores_of(found)
     unseen = model.threshold_of(found, scores)
-    counts = _Counts()
+    threshold = model.applied_threshold(unseen)
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
-        sink.write(counts.table(found.pairs.keys, scores, found.quarantined, model.applied_threshold(unseen)))
-    return counts, unseen
+        sink.write(scores_table(found.pairs.keys, scores, threshold, found.quarantined))
+    return Counter(_counted(scores, found.quarantined, threshold)), unseen
 
 
-def _put_together(parts: Path, done: list[Finished], staged: Path) -> _Counts:
+def _put_together(parts: Path, done: list[Finished], staged: Path) -> Counter[str]:
     """The parts one after another, their pairs numbered through."""
-    total = _Counts()
+    total = _nothing()
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
         for part in done:
             with pq.ParquetFile(parts / Partition(part.number, 0, 0).name, page_checksum_verification=True) as file:
                 for batch in file.iter_batches():
-                    moved = pa.array(np.asarray(batch.column(0)) + total.pairs)
+                    moved = pa.array(np.asarray(batch.column(0)) + total["pairs"])
                     sink.write(pa.RecordBatch.from_arrays([moved, *batch.columns[1:]], schema=batch.schema))
-            total.add(**part.facts)
+            total.update(part.facts)
     return total
