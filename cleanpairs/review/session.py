@@ -77,9 +77,8 @@ class Review:
         self._by_text = np.lexsort((np.arange(len(pairs)), text, -count[text]))
         self.action, self.decided = self.planned.copy(), np.zeros(len(pairs), bool)
         self._asked: dict[int, Decision] = {}
-        self._take(log.decided())
         self._round = -1
-        self._estimate()
+        self._hold(list(log.decided()))
 
     def refresh(self) -> None:
         """Take in what other pages have decided."""
@@ -232,20 +231,17 @@ class Review:
         }  # fmt: skip
 
     def _hold(self, pairs: Sequence[int]) -> None:
-        if len(pairs):
-            for i in set(pairs):
-                self.action[i], self.decided[i] = self.planned[i], False
-                self._asked.pop(i, None)
-            self._take({i: made for i in set(pairs) if (made := self.log.of(i)) is not None})
-            done = not (self.known & ~self.decided).any()
-            if len(self._asked) // EVERY != self._round or len(pairs) >= EVERY or done:
-                self._estimate()
-
-    def _take(self, held: dict[int, Decision]) -> None:
-        for i, made in held.items():
-            self.action[i], self.decided[i] = ACTIONS.index(made.action), True
-            if made.asked:
-                self._asked[i] = made
+        for i in set(pairs):
+            made = self.log.of(i)
+            self.action[i], self.decided[i] = self.planned[i], made is not None
+            self._asked.pop(i, None)
+            if made is not None:
+                self.action[i] = ACTIONS.index(made.action)
+                if made.asked:
+                    self._asked[i] = made
+        done = len(pairs) > 0 and not (self.known & ~self.decided).any()
+        if len(self._asked) // EVERY != self._round or len(pairs) >= EVERY or done:
+            self._estimate()
 
     def _estimate(self) -> None:
         """Learn from the answers; share of mismatched pairs among the flagged and the written ones; what to ask."""
@@ -293,26 +289,16 @@ class Review:
         at = np.array(sorted(held), np.int64)
         if not len(at):
             return self.plan
-        made = [held[i] for i in at.tolist()]
-        before = table.take(pa.array(at))
-        same = pa.array([
-            a == d.action and (b or None) == d.donor
-            for a, b, d in zip(before["action"].to_pylist(), before["donor_pair_id"].to_pylist(), made, strict=True)
-        ], pa.bool_())  # fmt: skip
-        new = {
-            "action": pa.array([d.action for d in made]),
-            "donor_pair_id": pa.array([d.donor for d in made], pa.int64()),
-            "donor_key": pa.nulls(len(at), pa.string()),
-            "caption": pa.array([d.caption for d in made], pa.string()),
-            "reason": pa.array([REASON] * len(at)),
-            **{name: pc.if_else(same, before[name].combine_chunks(), None) for name in JUDGED},
-        }
-        mask = np.zeros(len(table), bool)
-        mask[at] = True
-        for name, values in new.items():
-            column = pc.replace_with_mask(table[name].combine_chunks(), pa.array(mask), values.cast(table[name].type))
-            table = table.set_column(table.column_names.index(name), name, column)
-        return replace(self.plan, table=followed(table))
+        rows = []
+        for row in table.take(pa.array(at)).to_pylist():
+            made = held[row["pair_id"]]
+            if (row["action"], row["donor_pair_id"]) != (made.action, made.donor):
+                row |= dict.fromkeys(JUDGED)
+            row |= {"action": made.action, "donor_pair_id": made.donor, "donor_key": None, "caption": made.caption}
+            rows.append(row | {"reason": REASON})
+        others = table.filter(pa.array(~np.isin(np.arange(len(table)), at)))
+        edited = pa.concat_tables([others, pa.Table.from_pylist(rows, table.schema)]).sort_by("pair_id")
+        return replace(self.plan, table=followed(edited))
 
     def labels(self) -> AuditSample | None:
         """The answers as labels of an audit, or None: of the scores around the threshold, where nearly all were asked,
