@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -173,3 +175,13 @@ def test_labels_move_probabilities_the_right_way() -> None:
         share, first = sharp.mismatched(np.arange(200)), Matched(y, 0.5, probability, none).mismatched(np.arange(200))
         assert share.high - share.low < first.high - first.low and share.low < 0.5 < share.high
     assert np.isnan(sharp.mismatched(np.empty(0, np.int64)).value)
+
+
+def test_a_planned_repair_from_the_first_pair_keeps_its_scores_when_it_is_accepted(case: Case, tmp_path: Path) -> None:
+    review = case.open(tmp_path)
+    rows = case.plan.table.to_pylist()
+    rows[5] |= {"donor_pair_id": 0, "donor_key": case.pairs.keys[0], "caption": case.pairs.captions[0]}
+    review.plan = replace(case.plan, table=pa.Table.from_pylist(rows, case.plan.table.schema))
+    review.decide([5], "rematch_text", donor=0)
+    row = review.edited().table.slice(5, 1).to_pylist()[0]
+    assert row["confidence"] == pytest.approx(0.8) and row["caption"] == case.pairs.captions[0]
