@@ -88,7 +88,7 @@ class DecisionLog:
         """Write a decision; it is on the disk when this returns; ``about``: the other fields of :class:`Decision`."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         made = Decision(uuid.uuid4().hex, tuple(int(i) for i in pairs), action, time=now, **about)
-        self._append({k: v for k, v in made.__dict__.items() if v not in (None, "", False)})
+        self._append({k: v for k, v in made.__dict__.items() if v is not None and v is not False and v != ""})
         return made
 
     def undo(self, page: str = "", opened: int = 0) -> Decision | None:
