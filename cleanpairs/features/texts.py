@@ -39,15 +39,13 @@ class FrozenTexts:
         self.encoder = encoder
         self._last: tuple[dict[str, int], np.ndarray] | None = None  # of captions that are in memory only
 
-    def encode(self, captions: Iterable[str]) -> TokenTable:
-        """Vectors of n captions."""
-        return self._encode(list(captions), keep=False)
-
     def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
         """Vectors of N captions, kept in the cache where the pairs are on disk too; ``progress(done, total)``."""
-        return self._encode(pairs.captions, pairs.source.kind != "memory", progress)
+        return self.encode(pairs.captions, keep=pairs.source.kind != "memory", progress=progress)
 
-    def _encode(self, captions: list[str], keep: bool, progress: Progress | None = None) -> TokenTable:
+    def encode(self, captions: Iterable[str], *, keep: bool = False, progress: Progress | None = None) -> TokenTable:
+        """Vectors of n captions; ``keep``: in the cache."""
+        captions = list(captions)
         if not keep and self._last is not None and all(caption in self._last[0] for caption in captions):
             known, vectors = self._last
             return TokenTable(np.array([known[c] for c in captions], np.int64), np.arange(len(captions) + 1), vectors)
