@@ -84,7 +84,9 @@ def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = Non
     a figure are left out; ``ax``: to draw on; new ones by default. Returns the loss's axes.
     """
     ax = _new_axes() if ax is None else ax
-    lines = []
+    stages = [m.get("stage", 1) for m in metrics]
+    starts = [i for i in range(1, len(stages)) if stages[i] != stages[i - 1]]  # of fresh weights: no line across
+    epochs, lines = np.insert(np.arange(1.0, len(stages) + 1), starts, np.nan), []
     for name, label, colour, marker in (
         ("loss", "loss", COLOURS["dropped"], "o"),
         ("val_rsum", "validation rSum", COLOURS["kept"], "s"),
@@ -92,13 +94,17 @@ def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = Non
         values = series(metrics, name)
         if not np.isfinite(values).any():
             continue
-        axis = ax
-        if name != "loss":
-            axis = ax.twinx()
+        axis = ax if name == "loss" else ax.twinx()
+        if axis is not ax:
             axis.spines["right"].set_visible(True)
-        lines.append(_by_stage(axis, metrics, values, label, colour, marker))
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 3, "linewidth": 1.4}
+        lines += axis.plot(epochs, np.insert(values, starts, np.nan), label=label, **look)
         axis.set_ylabel(label, color=colour)
-    _epochs(ax, metrics)
+    for start in starts:
+        ax.axvline(start + 0.5, color="#c9cdd3", linewidth=0.8)
+    ax.set_xlabel("epoch" + (f" (a line starts each of {len(starts) + 1} stages)" if starts else ""))
+    ax.set_xlim(0.5, max(len(metrics), 1) + 0.5)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if lines:
         ax.legend(handles=lines, loc="lower center", ncols=2, bbox_to_anchor=(0.5, 1.0), frameon=False)
     return ax
@@ -176,32 +182,6 @@ def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """(E,) float64 of one figure by epoch; NaN where there is none."""
     values = [m.get(name) for m in metrics]
     return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)
-
-
-def _spans(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """First epoch of each stage, and the one behind its last."""
-    stages = [m.get("stage", 1) for m in metrics]
-    starts = [0] + [i for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
-    return list(zip(starts, [*starts[1:], len(stages)], strict=True))
-
-
-def _by_stage(
-    ax: Axes, metrics: Sequence[Mapping[str, Any]], values: np.ndarray, label: str, colour: str, marker: str
-) -> Any:
-    x = np.arange(1, len(values) + 1)
-    for a, b in _spans(metrics):  # each stage starts from fresh weights: no line across
-        (line,) = ax.plot(x[a:b], values[a:b], color=colour, marker=marker, markersize=3, linewidth=1.4)
-    line.set_label(label)
-    return line
-
-
-def _epochs(ax: Axes, metrics: Sequence[Mapping[str, Any]]) -> None:
-    spans = _spans(metrics)
-    for start, _ in spans[1:]:
-        ax.axvline(start + 0.5, color="#c9cdd3", linewidth=0.8)
-    ax.set_xlabel("epoch" + (f" (a line starts each of {len(spans)} stages)" if len(spans) > 1 else ""))
-    ax.set_xlim(0.5, max(len(metrics), 1) + 0.5)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _new_axes() -> Axes:
