@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.parameters import is_share
-from cleanpairs.core.regular import read_json, read_text, reading, sha256_of
+from cleanpairs.core.regular import read_json, read_text, reading, sha256_of, writing
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import AUDIT_FILES, MODEL_FILES, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
@@ -134,8 +134,7 @@ def write_scores(
     if why is not None:
         table = table.append_column(WHY, pa.array([why.get(i) for i in range(len(table))], WHY.type))
     with staged_file(path, overwrite=overwrite) as staged, ParquetSink(staged, table.schema) as sink:
-        for batch in table.to_batches(max_chunksize=65_536):
-            sink.write(batch)
+        sink.write(table)
     return Path(path)
 
 
@@ -174,10 +173,8 @@ class Run:
                 else:
                     shutil.rmtree(aside, ignore_errors=True)
                     path.rename(aside)
-            try:
+            with writing(f"the run directory {path}"):
                 path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise OutputError(f"the run directory {path} cannot be made: {error.strerror}") from error
             if latest:
                 _lead_latest(path)
         except BaseException:

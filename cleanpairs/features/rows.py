@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError, OutputError
-from cleanpairs.core.regular import read_json
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import read_json, writing
 from cleanpairs.data.atomic import write_whole
 
 SYNC_SECONDS = 5.0
@@ -71,18 +71,11 @@ def compute_rows(
         return Rows(array, failures)
     done, failures = _state(folder, n)
     if done < n:
-        try:
+        with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(folder):
                 done, failures = _state(folder, n)
                 _go_on(folder, n, shape, np.dtype(dtype), chunks, done, failures, progress)
-        except OSError as error:
-            if isinstance(error, OutputError):
-                raise
-            raise OutputError(
-                f"the cache {folder} cannot be written: {error.strerror or error}; free space, or let "
-                f"CLEANPAIRS_CACHE name another directory"
-            ) from error
     try:
         array = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError, OutputError, RefusedError
-from cleanpairs.core.regular import read_json
+from cleanpairs.core.errors import DataError, RefusedError
+from cleanpairs.core.regular import read_json, writing
 from cleanpairs.data import Pairs
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.ops.scratch import Scratch, release
 from cleanpairs.repair.candidates import CosineReference, sampled
@@ -161,7 +161,7 @@ def gather(
     best = _Best(0 if settings.lenders == "mismatched" else min(settings.max_trusted, n), scratch)
     first, dim = 0, 0
     (folder / "gathered.json").unlink(missing_ok=True)
-    try:
+    with writing(folder):
         with ExitStack() as stack:
             sides = [stack.enter_context((folder / f"{side}.f32").open("wb")) for side in ("image", "text")]
             sink = stack.enter_context(pa.OSFile(str(folder / "texts.arrow"), "wb"))
@@ -174,8 +174,7 @@ def gather(
                 values[~np.isfinite(values)] = np.nan
                 reasons.update({first + i: why for i, why in batch.faults.items()})
                 for z, what in ((z_image, "images"), (z_text, "captions")):
-                    if not np.isfinite(z.sum()):
-                        _refuse_non_finite(z, np.flatnonzero(~np.isnan(values)), what)
+                    _refuse_non_finite(z, np.flatnonzero(~np.isnan(values)), what)
                 correspondence[s] = values
                 numbers["image_group"][s], numbers["text_group"][s] = batch.image_group, batch.text_group
                 cosine[s] = np.einsum("ij,ij->i", z_image, z_text)
@@ -192,22 +191,13 @@ def gather(
                 for start in range(0, len(trusted), _BLOCK):
                     file.write(np.ascontiguousarray(z[start : min(start + _BLOCK, len(trusted))]).data)
                     release(z)
-        numbers |= {
-            "correspondence": correspondence,
-            "mismatched": np.concatenate(mismatched),
-            "trusted": trusted,
-        }
+        numbers |= {"correspondence": correspondence, "mismatched": np.concatenate(mismatched), "trusted": trusted}
         above = np.flatnonzero(correspondence >= settings.resolved_threshold)
         typical = CosineReference.of(cosine[sampled(numbers["mismatched"])], cosine[sampled(above)])
         for name, array in numbers.items():
             np.save(folder / f"{name}.npy", array)
         note = {"job": job, "dim": dim, "typical": [typical.wrong, typical.right], "reasons": list(reasons.items())}
-        with staged_file(folder / "gathered.json", overwrite=True) as staged:
-            Path(staged).write_text(json.dumps(note), encoding="utf-8")
-    except OSError as error:
-        if isinstance(error, OutputError) or error.errno is None:
-            raise
-        raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
+        write_whole(folder / "gathered.json", json.dumps(note))
     found = gathered_before(folder, job)
     assert found is not None
     return found
