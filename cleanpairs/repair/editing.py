@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import check_regular
+from cleanpairs.core.regular import check_regular, reading
 from cleanpairs.ops.columns import one_array
 from cleanpairs.repair.actions import KINDS, REASONS, acted
 
@@ -44,7 +44,7 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     """What :func:`write_csv` wrote, perhaps edited; columns by ``schema``, in any order. Raises DataError."""
     from pyarrow import csv
 
-    try:
+    with reading(path, "read as a plan in CSV", pa.ArrowException):
         check_regular(path)
         table = csv.read_csv(
             path,
@@ -61,8 +61,6 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
             if pa.types.is_integer(field.type) and field.name in table.column_names:
                 i = table.column_names.index(field.name)
                 table = table.set_column(i, field.name, table[field.name].cast(field.type))
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as a plan in CSV: {error}") from error
     for i, name in enumerate(table.column_names):
         if pa.types.is_string(table.schema.field(name).type):
             table = table.set_column(i, name, pc.replace_substring_regex(table[name], "^'", ""))

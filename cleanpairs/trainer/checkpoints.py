@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import check_regular
+from cleanpairs.core.regular import check_regular, reading
 from cleanpairs.data.arrays import write_tensors
 from cleanpairs.data.atomic import staged_file
 
@@ -112,7 +112,8 @@ class Checkpoint:
 
         if not self.path.exists():
             return None
-        try:
+        errors = SafetensorError, KeyError, TypeError, ValueError
+        with reading(f"the checkpoint {self.path}", "read (start again with --overwrite)", *errors):
             check_regular(self.path)
             with safe_open(self.path, framework="pt") as f:
                 head = json.loads((f.metadata() or {})["state"])
@@ -121,10 +122,6 @@ class Checkpoint:
             best_rsum, history, plain, partly = (head[k] for k in ("best_rsum", "history", "plain", "partial"))
             if not (isinstance(history, list) and isinstance(plain, dict)):
                 raise TypeError("its history and its labels are not what was written")
-        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-            raise DataError(
-                f"the checkpoint {self.path} cannot be read ({error}); start again with --overwrite"
-            ) from error
         if fingerprint != self.fingerprint:
             raise DataError(
                 f"the checkpoint {self.path} belongs to other data or settings; resume with the same ones, "
