@@ -25,7 +25,6 @@ from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file, staged_
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.guard import refuse_unless
 from cleanpairs.data.parquet_io import read_table
-from cleanpairs.data.text import text_groups
 from cleanpairs.ops.columns import filtered, one_array
 from cleanpairs.repair.actions import ACTIONS, REMATCHED, REPAIRED, WRITTEN, ActionCounts, acted, count_actions
 from cleanpairs.repair.editing import followed, read_csv, same_key, write_csv
@@ -173,33 +172,21 @@ class RepairPlan:
             return self._applied_to(pairs)
         self.check_for(pairs)
         text_from, image_from = part_sources(self.table)
-        left, truth = np.flatnonzero(acted(self.table, WRITTEN)), truth_of(pairs, self.table)
-        written = acted(self.table, ["recaption"])[left]
-        text_from, image_from = text_from[left], image_from[left]
-        captions = self.table["caption"].to_pylist()
-        fingerprint = hashlib.sha256(pairs.source.fingerprint.encode())
-        fingerprint.update(np.stack([left, text_from, image_from]).tobytes())
-        source = replace(
-            pairs.source,
-            kind="memory",
-            paths=(),
-            fingerprint=fingerprint.hexdigest(),
-            n_rows=len(left),
-            explicit_lists=False,
-        )
-        return replace(
-            pairs,
-            captions=[captions[i] for i in left],
+        told, truth = self.table["caption"].to_pylist(), truth_of(pairs, self.table)
+        captions = [own if new is None else new for own, new in zip(pairs.captions, told, strict=True)]
+        whole = pairs.with_captions(captions, of=None if acted(self.table, ["recaption"]).any() else text_from)
+        moved = image_from != np.arange(len(pairs))
+        digest = hashlib.sha256(whole.source.fingerprint.encode() + image_from.tobytes())
+        whole = replace(
+            whole,
             image_index=pairs.image_index[image_from],
-            row=pairs.row[left],
-            position=pairs.position[left],
-            keys=[pairs.keys[i] for i in left],
-            text_group=np.where(written, text_groups(captions[i] or "" for i in left), pairs.text_group[text_from]),
             reasons={},
-            source=source,
-            true_mismatch=None if truth is None else truth.mismatch[left],
-            true_key=None if truth is None else [truth.key[i] for i in left],
+            source=replace(whole.source, fingerprint=digest.hexdigest(), explicit_lists=False),
+            true_mismatch=None if truth is None else truth.mismatch,
+            true_key=None if truth is None else truth.key,
+            precomputed_scores={k: np.where(moved, np.nan, v) for k, v in whole.precomputed_scores.items()},
         )
+        return whole.select(acted(self.table, WRITTEN))
 
     def _applied_to(self, dataset: Any) -> Any:
         """A Dataset with other captions and images, without the rows that are dropped."""

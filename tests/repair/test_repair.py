@@ -385,6 +385,20 @@ def test_apply_keeps_what_it_should_and_the_truth_follows() -> None:
     assert repaired.source.fingerprint != corpus.pairs.source.fingerprint
 
 
+def test_what_the_data_brings_for_a_caption_goes_where_the_caption_goes() -> None:
+    corpus = Corpus(100, 0.3)
+    plan, at = corpus.plan(), np.arange(100)
+    scores = {"clip": np.ones(100, np.float32)}
+    pairs = replace(corpus.pairs, text_vectors=at[:, None].astype(np.float32), precomputed_scores=scores)
+    repaired = plan.apply(pairs)
+    left = [i for i, caption in enumerate(columns(plan)["caption"]) if caption is not None]
+    text_from, image_from = (source[left] for source in part_sources(plan.table))
+    changed = (text_from != at[left]) | (image_from != at[left])
+    assert changed.any() and repaired.text_vectors is not None
+    assert repaired.text_vectors[:, 0].tolist() == text_from.tolist()
+    np.testing.assert_array_equal(np.isnan(repaired.precomputed_scores["clip"]), changed)
+
+
 def test_save_and_load(tmp_path: Path) -> None:
     plan = Corpus(40, 0.3).plan()
     plan.save(tmp_path / "plan.parquet")
