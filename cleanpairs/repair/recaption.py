@@ -18,7 +18,6 @@ from PIL import Image
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import Pairs
 from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
-from cleanpairs.data.text import text_groups
 from cleanpairs.repair.plan import RepairPlan
 
 BATCH = 64  # images that are decoded at once
@@ -61,7 +60,7 @@ def recaption(
     if not len(rows):
         return plan
     old = pairs.select(rows)
-    new = replace(old, captions=captions, text_group=text_groups(captions))
+    new = old.with_captions(captions)
     before, after = score(old), score(new)
     good = np.isfinite(after) & (after >= least) & ~(after <= before)
     used: dict[int, set[int]] = {}
