@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,9 +138,7 @@ class RepairPlan:
 
     def summary(self) -> PlanSummary:
         """Counts per action."""
-        counts = _Counts()
-        counts.add(self.table)
-        return counts.summary(self)
+        return _summary(self, [self.table])
 
     def check_for(self, pairs: Pairs) -> RepairPlan:
         """The plan with the keys of ``pairs`` where a spreadsheet has rewritten them, as 7 for 007.
@@ -277,32 +275,26 @@ class RepairPlan:
             return cls(followed(table), **json.loads(metadata[METADATA_KEY]))
 
 
-class _Counts:
+def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
     """Of the rows of a plan, as they come."""
-
-    def __init__(self) -> None:
-        self.actions: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        self.sums = {name: [0.0, 0] for name in ("repair_score", "confidence")}
-
-    def add(self, table: pa.Table) -> None:
-        self.actions += counted(table["action"])
-        self.reasons += counted(filtered(table, pc.equal(table["action"], "drop"))["reason"])
-        for name, total in self.sums.items():
-            total[0] += pc.sum(table[name].cast(pa.float64())).as_py() or 0.0
-            total[1] += pc.count(table[name]).as_py()
-
-    def summary(self, plan: RepairPlan) -> PlanSummary:
-        score, confidence = (total / n if n else float("nan") for total, n in self.sums.values())
-        return PlanSummary(
-            pairs=self.actions.total(),
-            **count_actions(self.actions),
-            threshold=plan.threshold,
-            min_repair_score=plan.min_repair_score,
-            reasons=dict(self.reasons.most_common()),
-            mean_repair_score=score,
-            mean_confidence=confidence,
-        )
+    actions, reasons, known = (Counter[str]() for _ in range(3))
+    sums = {"repair_score": 0.0, "confidence": 0.0}
+    for table in tables:
+        actions += counted(table["action"])
+        reasons += counted(filtered(table, pc.equal(table["action"], "drop"))["reason"])
+        for name in sums:
+            sums[name] += pc.sum(table[name].cast(pa.float64())).as_py() or 0.0
+            known[name] += pc.count(table[name]).as_py()
+    score, confidence = (total / known[name] if known[name] else float("nan") for name, total in sums.items())
+    return PlanSummary(
+        pairs=actions.total(),
+        **count_actions(actions),
+        threshold=plan.threshold,
+        min_repair_score=plan.min_repair_score,
+        reasons=dict(reasons.most_common()),
+        mean_repair_score=score,
+        mean_confidence=confidence,
+    )
 
 
 def check_data(planned: int, planned_for: str, pairs: int, fingerprint: str) -> None:
@@ -315,12 +307,15 @@ def check_data(planned: int, planned_for: str, pairs: int, fingerprint: str) -> 
 
 def write_plan(path: str | Path, head: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
     """Write a plan in Parquet, of ``tables`` of consecutive rows and what ``head`` holds beside them; its counts."""
-    counts, schema = _Counts(), PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(head.note).encode()})
+    schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(head.note).encode()})
     with ParquetSink(path, schema, note=WRITTEN_KEY) as sink:
-        for table in tables:
-            counts.add(table)
-            sink.write(table)
-    return counts.summary(head)
+
+        def written() -> Iterator[pa.Table]:
+            for table in tables:
+                sink.write(table)
+                yield table
+
+        return _summary(head, written())
 
 
 def _beside(path: Path) -> Path:
