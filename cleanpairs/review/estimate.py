@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit, logit
 
 from cleanpairs.correspondence.calibration import UNDETERMINED, Estimate
 
@@ -39,8 +40,6 @@ class Matched:
     def __init__(
         self, correspondence: ArrayLike, threshold: float, probability: bool, labels: tuple[np.ndarray, np.ndarray]
     ) -> None:
-        from scipy.special import expit, logit
-
         y = np.asarray(correspondence, np.float64)
         known = np.isfinite(y)
         if not probability:  # ranks, so that the threshold is where neither is likelier
@@ -62,7 +61,7 @@ class Matched:
             theta = theta + step / max(1.0, float(np.abs(step).max()))
             if np.abs(step).max() < 1e-8:
                 break
-        self._expit, self.theta = expit, theta
+        self.theta = theta
         theta[1:] = np.maximum(theta[1:], FLATTEST)
         draws = np.random.default_rng(0).multivariate_normal(theta, np.linalg.inv(curve), DRAWS)
         self._draws = np.concatenate([draws[:, :1], np.maximum(draws[:, 1:], FLATTEST)], axis=1)
@@ -80,7 +79,7 @@ class Matched:
         if not total:
             return UNDETERMINED
         count = np.bincount(self._bin[among], minlength=len(self._x))
-        p = 1 - self._expit(self._draws @ _features(self._x).T)  # (B, bins)
+        p = 1 - expit(self._draws @ _features(self._x).T)  # (B, bins)
         luck = np.random.default_rng(1).normal(size=DRAWS)
         found = p @ count + luck * np.sqrt((p * (1 - p)) @ count + spread)
         value = float((1 - self.probability[among]).sum()) + wrong

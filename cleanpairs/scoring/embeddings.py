@@ -68,7 +68,7 @@ class _Collector:
     """States, batch by batch and in any order, to the embeddings of n rows."""
 
     def __init__(self, model: DualEncoder, n: int) -> None:
-        self.model, self.n = model, n
+        self.model = model
         self.vectors = np.empty((n, model.dim), dtype=np.float32)
         self.lengths = np.zeros(n, dtype=np.int64)
         self.found: list[tuple[np.ndarray, np.ndarray]] = []
