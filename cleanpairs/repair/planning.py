@@ -203,12 +203,12 @@ def plan_repairs(
     Raises RefusedError: scores that are not finite.
     """
     kept, corpus = given.concerned, _corpus(given, settings)
-    if search is None and settings.strategy == "half-replace":
-        search = half_replacing(given.z_image[given.image_row], given.z_text[given.text_row])
-    elif search is None and settings.strategy == "pseudo-caption":
-        search = pseudo_captioning(given.z_image[given.image_row], given.z_text[given.text_row])
-    elif search is not None:
+    papers: dict[str, Callable[..., DonorSearch]]
+    papers = {"half-replace": half_replacing, "pseudo-caption": pseudo_captioning}
+    if search is not None:
         search = _by_pair(search, kept)
+    elif settings.strategy in papers:
+        search = papers[settings.strategy](given.z_image[given.image_row], given.z_text[given.text_row])
     if scratch is None:
         many = len(given.mismatched) * settings.candidates * 2 * len(corpus.pools) > SPILLED
         scratch = Scratch(tempfile.gettempdir()) if many else MEMORY

@@ -71,10 +71,8 @@ class Review:
         self._probability = probability
         words = (f"{c or ''}\n{k}".lower() for c, k in zip(pairs.captions, pairs.keys, strict=True))
         self._words = pa.array(words, pa.large_string())
-        _, text, count = np.unique(pairs.text_group, return_inverse=True, return_counts=True)
-        self._text, of = text, np.argsort(text, kind="stable")
-        self._same = np.split(of, np.cumsum(count)[:-1])  # pairs of each text
-        self._by_text = np.lexsort((np.arange(len(pairs)), text, -count[text]))
+        _, self._text, count = np.unique(pairs.text_group, return_inverse=True, return_counts=True)
+        self._by_text = np.lexsort((self._text, -count[self._text]))  # in order of pairs, where texts are equal
         self.action, self.decided = self.planned.copy(), np.zeros(len(pairs), bool)
         self._asked: dict[int, Decision] = {}
         self._round = -1
@@ -131,7 +129,7 @@ class Review:
 
     def alike(self, pair: int) -> np.ndarray:
         """The pairs (k,) with the caption of this one."""
-        return np.asarray(self._same[self._text[pair]])
+        return np.flatnonzero(self._text == self._text[pair])
 
     def listing(self, show: str = "undecided", sort: str = "asked", query: str = "") -> np.ndarray:
         """The pairs (k,) that are shown, in order; ``query``: words that caption or key hold."""
