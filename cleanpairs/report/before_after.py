@@ -20,6 +20,7 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.repair.actions import acted
 from cleanpairs.repair.plan import RepairPlan
 
 _WIDTH, _PICTURE, _LINE, _PADDING = 2.6, 1.5, 0.19, 0.12  # of one card, in inches
@@ -60,15 +61,12 @@ def before_after_figure(
 
 
 def _surest(pairs: Pairs, table: pa.Table, count: int) -> list[int]:
-    action = np.array(table["action"].to_pylist(), dtype=object)
     score = np.array(table["repair_score"].to_pylist(), dtype=float)
-    ids = np.flatnonzero(action == "rematch_text")
-    group, chosen = pairs.pair_image_group, dict[int, int]()
-    for i in ids[np.argsort(-score[ids], kind="stable")]:
-        chosen.setdefault(int(group[i]), int(i))
-        if len(chosen) == count:
-            break
-    return list(chosen.values())
+    ids = np.flatnonzero(acted(table, ["rematch_text"]))
+    ids = ids[np.argsort(-score[ids], kind="stable")]
+    of_each = np.sort(np.unique(pairs.pair_image_group[ids], return_index=True)[1])
+    found: list[int] = ids[of_each[:count]].tolist()
+    return found
 
 
 def _draw(cards: list[tuple[Image.Image, str, str, str]]) -> Figure:
