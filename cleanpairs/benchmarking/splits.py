@@ -10,7 +10,7 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.data.images import FeatureImages
+from cleanpairs.data.images import vector_images
 from cleanpairs.features import image_matrix, resolve_image_encoder
 
 _SPLIT_NAMES = {"val": ("dev", "val"), "test": ("test",)}
@@ -91,4 +91,4 @@ def with_features(pairs: Pairs, encoder: str, size: int | None) -> Pairs:
     for image, reason in matrix.failures.items():
         for pair in np.flatnonzero(pairs.image_index == image).tolist():
             reasons.setdefault(pair, reason)
-    return replace(pairs, images=FeatureImages(matrix.array), reasons=reasons)
+    return replace(pairs, images=vector_images(matrix.array), reasons=reasons)

@@ -1,15 +1,13 @@
-"""Objects of `datasets`, and what it makes of dicts and lists of dicts, as Parquet in the cache directory."""
+"""Objects of `datasets`, and what it makes of dicts and lists of dicts, as Arrow tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.data.writing import cached_tables
 
 BATCH = 256  # rows in memory
 
@@ -44,16 +42,8 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
         raise DataError(f"the {type(data).__name__} cannot be taken as a table: {error}{of}") from error
 
 
-def dataset_file(dataset: Any) -> Path:
-    """``dataset`` as a Parquet file with its features, named by its content; of its rows some hundred are in memory."""
-    path = cached_tables(_tables(dataset))
-    if path is None:
-        raise DataError("the dataset holds no row")
-    return path
-
-
-def _tables(dataset: Any) -> Iterator[pa.Table]:
-    """Its rows, with the images in them where they are files here."""
+def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
+    """The rows of a dataset, some hundred at once, with the images in them where they are files here."""
     from datasets.table import embed_table_storage
 
     features = dataset.features

@@ -2,17 +2,20 @@
 
 A decoder is C code that is fed with whatever the web holds: it may crash, hang, or take more memory than there is. So
 each image is decoded, and brought to the size that its reader wants, in a worker process with a limit of memory and of
-time (:mod:`cleanpairs.data.decode_worker`). A worker that dies or hangs is replaced, and the image that it had gets one
-more try in a fresh one; what fails twice is set aside with the reason. The results do not depend on the number of
-workers, to the bit; none means that this process decodes by itself, as it does where there are few images. Where memory
-is capped (:func:`cleanpairs.core.limits.memory_is_capped`) no thread is started, and one worker at a time is asked.
+time. It is a plain Python process (:func:`serve`) and sends bytes over a pipe: nothing is pickled. A worker that dies
+or hangs is replaced, and the image that it had gets one more try in a fresh one; what fails twice is set aside with the
+reason. The results do not depend on the number of workers, to the bit; none means that this process decodes by itself,
+as it does where there are few images. Where memory is capped (:func:`cleanpairs.core.limits.memory_is_capped`) no
+thread is started, and one worker at a time is asked.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,15 +25,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from cleanpairs.core import children
 from cleanpairs.core.errors import DataError, ResourceError
-from cleanpairs.core.limits import limit, memory_is_capped
+from cleanpairs.core.limits import hold_memory, limit, memory_is_capped
 from cleanpairs.core.registry import load_target
-from cleanpairs.data.decode_worker import REPLY, prepare
+from cleanpairs.data.images import read_image
 
 FEW = 128  # images; so many are decoded sooner than a process has started
 MOST_WORKERS = 8
@@ -38,6 +43,7 @@ PER_WORKER = 512  # images: fewer do not repay the start of another process
 START_SECONDS = 120.0  # for a worker to start, on a machine that is busy
 MISSING = "there is no image"
 GROUP = 16  # images that a worker is given at once
+REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason; dimensions and their sizes; behind it the bytes of either
 Result = np.ndarray | str  # an array, or why there is none
 
 
@@ -226,7 +232,7 @@ class _Worker:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             self._process, self._pipe = children.start_connected(
-                "from cleanpairs.data.decode_worker import main; main()",
+                "from cleanpairs.data.decoding import serve; serve()",
                 stdout=self._said,
                 stderr=self._said,
                 env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
@@ -291,3 +297,51 @@ def _reason(code: int) -> str:
     with suppress(ValueError):  # of those in real time only the first and the last have names
         return signal.Signals(-code).name
     return f"signal {-code}"
+
+
+def prepare(data: bytes, function: Callable[..., Any], settings: dict[str, Any], about: int | None) -> np.ndarray:
+    """What is made of one encoded image: an array of uint8, of one to three dimensions.
+
+    Raises DataError: it cannot be decoded, or not prepared; with the reason.
+    """
+    image = read_image(data, about=about)
+    try:
+        return np.ascontiguousarray(function(image, **settings), dtype=np.uint8)
+    except DataError:
+        raise
+    except Exception as error:  # memory that does not suffice, above all: it is this image that is bad, not the run
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise DataError(f"the image of {image.width}x{image.height} pixels cannot be prepared: {said}") from error
+
+
+def serve() -> None:
+    """In a worker: answer until the pipe, whose number is the argument, is closed.
+
+    The first request is JSON, :class:`Preparation` and the limit of memory; each further one is an encoded image.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):  # for the process that asks; it ends this one by itself
+        signal.signal(number, signal.SIG_IGN)
+    pipe: Connection[bytes, bytes] = Connection(int(sys.argv[1]))
+    with suppress(OSError):  # where memory runs out, this process is to go and not the run
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    with suppress(EOFError, OSError):  # the asking process is gone
+        given = json.loads(pipe.recv_bytes())
+        function = load_target(given["target"])
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            hold_memory(given["memory"])
+        pipe.send_bytes(_reply(np.zeros(0, np.uint8)))
+        null = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):  # until here it says why it cannot start; from here on only decoders would complain
+            os.dup2(null, stream)
+        while True:
+            data = pipe.recv_bytes()
+            try:
+                reply = _reply(prepare(data, function, given["settings"], given["about"]))
+            except DataError as error:
+                reply = REPLY.pack(1, 0, 0, 0, 0) + str(error).encode("utf-8", "replace")
+            pipe.send_bytes(reply)
+
+
+def _reply(array: np.ndarray) -> bytes:
+    return REPLY.pack(0, array.ndim, *(*array.shape, 0, 0)[:3]) + array.tobytes()

@@ -8,7 +8,7 @@ of Perceptual Image Hash Functions", 2010), which sees shapes and no colours, an
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,18 +27,7 @@ SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pi
 FLAT = 4.0  # standard deviation of the grey picture, of 255: below it the signs are those of noise
 VERSION = 1  # of the signatures, for the cache
 
-_known: WeakKeyDictionary[Pairs, tuple[Pairs, Signatures]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class Signatures:
-    """Of M images: ``bits`` (M, 8) uint8, the hash; ``colours`` (M, 192) uint8; ``present`` (M,) bool: it was decoded,
-    and is not flat.
-    """
-
-    bits: np.ndarray
-    colours: np.ndarray
-    present: np.ndarray
+_known: WeakKeyDictionary[Pairs, tuple[Pairs, np.ndarray]] = WeakKeyDictionary()
 
 
 def signature(image: Any) -> np.ndarray:
@@ -52,22 +41,19 @@ def signature(image: Any) -> np.ndarray:
     return np.concatenate([np.packbits(low > np.median(low)), colours, [np.uint8(grey.std() >= FLAT)]])
 
 
-def image_signatures(images: ImageSource) -> Signatures:
-    """Signatures of M encoded images; what cannot be decoded is not present: the reader of features says why."""
+def image_signatures(images: ImageSource) -> np.ndarray:
+    """Signatures (M, 201) of encoded images; zeros where one cannot be decoded: the reader of features says why."""
     table = np.zeros((len(images), 201), np.uint8)
     with Decoder(SIGNATURE, workers_for(len(images))) as decoder:
         for batch in decoder.batches(images.iter_encoded(256)):
             for row, values in zip(batch.rows.tolist(), batch.arrays, strict=True):
                 table[row] = values
-    return _signatures(table)
+    return table
 
 
-def _signatures(table: np.ndarray) -> Signatures:
-    return Signatures(table[:, :8], table[:, 8:200], table[:, 200] > 0)
-
-
-def near_duplicate_groups(signatures: Signatures) -> np.ndarray:
-    """Group (M,) int64 of each image: the lowest number of an image that it is linked to, itself if to none.
+def near_duplicate_groups(signatures: np.ndarray) -> np.ndarray:
+    """Group (M,) int64 of each of M images, by signatures (M, 201): the lowest number of an image that it is linked to,
+    itself if to none.
 
     Hashes of linked images differ in at most MAX_BITS bits, their colours c, c' by ``MAX_COLOUR * min(|c - mean c|, |c'
     - mean c'|)``: a white background does not make two ties alike.
@@ -76,14 +62,13 @@ def near_duplicate_groups(signatures: Signatures) -> np.ndarray:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    group = np.arange(len(signatures.present), dtype=np.int64)
-    rows = np.flatnonzero(signatures.present)
+    bits, colours, rows = signatures[:, :8], signatures[:, 8:200], np.flatnonzero(signatures[:, 200])
     if len(rows) < 2:
-        return group
-    colours = signatures.colours.astype(np.float32)  # (M, 192): 64 cells of three
+        return np.arange(len(signatures))
+    colours = colours.astype(np.float32)  # (M, 192): 64 cells of three
     cells = colours.reshape(-1, 64, 3)
     contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)  # (M,)
-    codes, inverse = np.unique(signatures.bits[rows], axis=0, return_inverse=True)
+    codes, inverse = np.unique(bits[rows], axis=0, return_inverse=True)
     index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of MAX_BITS <= 7 errors some quarter of the bits has at most one
     index.nflip = MAX_BITS // 4
     index.add(codes)
@@ -101,7 +86,7 @@ def near_duplicate_groups(signatures: Signatures) -> np.ndarray:
             alike = others[apart <= MAX_COLOUR * np.minimum(contrast[others], contrast[i])]
             pairs.append(np.stack([np.full(len(alike), i), alike]))
     edges = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0), np.int64)
-    graph = coo_array((np.ones(edges.shape[1], bool), (edges[0], edges[1])), shape=(len(group), len(group)))
+    graph = coo_array((np.ones(edges.shape[1], bool), (edges[0], edges[1])), shape=(len(signatures),) * 2)
     label = connected_components(graph, directed=False)[1]
     _, first = np.unique(label, return_index=True)
     return np.asarray(first[label], dtype=np.int64)
@@ -118,20 +103,21 @@ def group_near_duplicates(pairs: Pairs) -> Pairs:
 def flat_images(pairs: Pairs) -> np.ndarray:
     """Rows (k,) of the pictures of one colour, or that cannot be decoded; none where there are no pictures."""
     found = _grouped(pairs)[1]
-    spread = found.colours.reshape(-1, 64, 3).std(axis=1).max(axis=1, initial=0)  # grey alone takes red for green
-    return np.flatnonzero(~found.present & (spread < FLAT)) if found.present.any() else np.empty(0, np.int64)
+    present = found[:, 200] > 0
+    spread = found[:, 8:200].reshape(-1, 64, 3).std(axis=1).max(axis=1, initial=0)  # grey alone takes red for green
+    return np.flatnonzero(~present & (spread < FLAT)) if present.any() else np.empty(0, np.int64)
 
 
-def _grouped(pairs: Pairs) -> tuple[Pairs, Signatures]:
+def _grouped(pairs: Pairs) -> tuple[Pairs, np.ndarray]:
     if pairs not in _known:
         signatures, grouped = _cached(pairs), pairs
-        if signatures.present.any():
+        if signatures[:, 200].any():
             grouped = replace(pairs, image_group=pairs.image_group[near_duplicate_groups(signatures)])
         _known[pairs] = grouped, signatures
     return _known[pairs]
 
 
-def _cached(pairs: Pairs) -> Signatures:
+def _cached(pairs: Pairs) -> np.ndarray:
     if pairs.source.kind == "memory":
         return image_signatures(pairs.images)
     images = hashlib.sha256(pairs.image_group.tobytes()).hexdigest()  # also of files that the input only names
@@ -139,9 +125,9 @@ def _cached(pairs: Pairs) -> Signatures:
     if file.exists():
         table = np.load(file, allow_pickle=False)
         if table.shape == (len(pairs.images), 201) and table.dtype == np.uint8:
-            return _signatures(table)
+            return np.asarray(table)
     found = image_signatures(pairs.images)
     file.parent.mkdir(parents=True, exist_ok=True)
     with staged_file(file, overwrite=True) as staging, Path(staging).open("wb") as out:
-        np.save(out, np.concatenate([found.bits, found.colours, found.present[:, None].astype(np.uint8)], axis=1))
+        np.save(out, found)
     return found

@@ -6,11 +6,11 @@ import hashlib
 import io
 import os
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path, PureWindowsPath
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,89 +21,55 @@ from cleanpairs.core.regular import read_bytes, reading
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
-class ImageSource(Protocol):
-    """M images; ``kind`` is "features" or "bytes"."""
+class ImageSource:
+    """M images: vectors (M, R, D), maybe memory-mapped, encoded ones that are fetched when they are needed, or both.
 
-    kind: str
-
-    def __len__(self) -> int: ...
-
-    def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
-        """(First index, encoded images, None where there is none), in order."""
-
-    def read(self, indices: Sequence[int]) -> list[bytes | None]:
-        """Encoded images at ``indices``, for thumbnails; None where there is none."""
-
-    def array(self) -> np.ndarray | None:
-        """(M, R, D) vectors, maybe memory-mapped; None for encoded images."""
-
-
-class StoredImages:
-    """n encoded images that ``read(rows)`` fetches when they are needed, and ``stream(batch_size)``, where it is given,
-    from the first to the last: (first row, images).
+    ``read(rows)`` fetches encoded images, None where there is none; ``stream(batch_size)``, where it is given, all of
+    them from the first to the last, with the first row of each batch. ``kind`` is "features" where there are vectors,
+    else "bytes".
     """
-
-    kind = "bytes"
 
     def __init__(
         self,
         n: int,
-        read: Callable[[Sequence[int]], list[bytes | None]],
+        read: Callable[[Sequence[int]], list[bytes | None]] | None = None,
         stream: Callable[[int], Iterator[tuple[int, list[bytes | None]]]] | None = None,
+        vectors: np.ndarray | None = None,
     ) -> None:
-        self._n, self._read, self._stream = n, read, stream
+        self._n, self._read, self._stream, self._vectors = n, read, stream, vectors
+        self.kind = "bytes" if vectors is None else "features"
 
     def __len__(self) -> int:
         return self._n
 
+    def with_vectors(self, vectors: np.ndarray) -> ImageSource:
+        """The same images with vectors (M, R, D) before them."""
+        return ImageSource(len(vectors), self._read, self._stream, vectors)
+
     def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
-        """See :class:`ImageSource`."""
+        """(First index, encoded images, None where there is none), in order."""
         if self._stream is not None:
-            yield from self._stream(batch_size)
-            return
-        for start in range(0, self._n, batch_size):
-            yield start, self._read(range(start, min(start + batch_size, self._n)))
+            return self._stream(batch_size)
+        starts = range(0, self._n, batch_size)
+        return ((start, self.read(range(start, min(start + batch_size, self._n)))) for start in starts)
 
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
-        """See :class:`ImageSource`."""
-        return self._read(indices)
+        """Encoded images at ``indices``, for thumbnails; None where there is none."""
+        return [None] * len(indices) if self._read is None else self._read(indices)
 
-    def array(self) -> None:
-        """None: these are no vectors."""
-        return None
+    def array(self) -> np.ndarray | None:
+        """(M, R, D) vectors; None where there are encoded images only."""
+        return self._vectors
 
 
-def encoded_list(images: Sequence[bytes | None]) -> StoredImages:
+def vector_images(vectors: np.ndarray) -> ImageSource:
+    """Images that are vectors (M, R, D) alone."""
+    return ImageSource(len(vectors), vectors=vectors)
+
+
+def encoded_list(images: Sequence[bytes | None]) -> ImageSource:
     """Encoded images in memory."""
-    return StoredImages(len(images), lambda rows: [images[i] for i in rows])
-
-
-class FeatureImages:
-    """Precomputed vectors (M, R, D), with the encoded images behind them where the data has both."""
-
-    kind = "features"
-
-    def __init__(self, array: np.ndarray, encoded: ImageSource | None = None) -> None:
-        self._array, self._encoded = array, encoded
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
-        """Of the encoded images behind the vectors; all None where there are none."""
-        if self._encoded is not None:
-            yield from self._encoded.iter_encoded(batch_size)
-            return
-        for start in range(0, len(self), batch_size):
-            yield start, [None] * min(batch_size, len(self) - start)
-
-    def read(self, indices: Sequence[int]) -> list[bytes | None]:
-        """See :class:`ImageSource`."""
-        return self._encoded.read(indices) if self._encoded is not None else [None] * len(indices)
-
-    def array(self) -> np.ndarray:
-        """(M, R, D)."""
-        return self._array
+    return ImageSource(len(images), lambda rows: [images[i] for i in rows])
 
 
 def resolve_path(path: str, root: Path) -> Path:
@@ -240,12 +206,12 @@ def image_header(content: bytes) -> tuple[str, int, int] | None:
         return None
 
 
-def rows_by_file(counts: Sequence[int], wanted: np.ndarray) -> dict[int, np.ndarray]:
-    """File number -> wanted rows within it."""
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    out: dict[int, list[int]] = defaultdict(list)
-    for row in wanted.tolist():
-        f = int(np.searchsorted(starts, row, side="right")) - 1
-        if f < len(counts):
-            out[f].append(row - int(starts[f]))
-    return {f: np.asarray(rows) for f, rows in out.items()}
+def rows_by_file(counts: Sequence[int], rows: Sequence[int] | np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Of files, or parts of one, that hold so many rows each, those with any of ``rows`` (k,): number of the file, its
+    first row, and the rows within it, rising, each once.
+    """
+    starts = np.cumsum([0, *counts])
+    wanted = np.unique(np.asarray(rows, np.int64))
+    for number, (a, b) in enumerate(pairwise(np.searchsorted(wanted, starts).tolist())):
+        if a < b:
+            yield number, int(starts[number]), wanted[a:b] - starts[number]

@@ -13,7 +13,7 @@ import numpy as np
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.columns import check_truth
-from cleanpairs.data.images import FeatureImages, ImageSource, encoded_list, vector_groups
+from cleanpairs.data.images import ImageSource, encoded_list, vector_groups, vector_images
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
 
@@ -260,7 +260,7 @@ def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, s
     if len(bad):
         array = np.array(array)
         array[bad] = 0
-    return FeatureImages(array), groups, dict.fromkeys(bad.tolist(), "its vector is not finite")
+    return vector_images(array), groups, dict.fromkeys(bad.tolist(), "its vector is not finite")
 
 
 def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, dict[int, str]]:

@@ -14,9 +14,10 @@ from cleanpairs.data.parquet_io import (
     count_rows,
     encoded_at,
     expand,
+    group_sizes,
     iter_batches,
+    open_parquet,
     parquet_files,
-    row_groups,
 )
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.source import Source
@@ -49,27 +50,27 @@ class ParquetReader(TableReader):
         """The Parquet files that hold the rows, in order."""
         return source.paths
 
-    def rows_from(
-        self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int, rows: int
+    def batches(
+        self,
+        source: Source,
+        batch_rows: int,
+        columns: Sequence[str] | None,
+        first: int = 0,
+        rows: int | None = None,
     ) -> Iterator[Rows]:
-        """As :meth:`batches`, of ``rows`` rows from ``first`` on; the row groups before them are not read."""
-        for path, batch in iter_batches(source.paths, columns, batch_rows, rows, first):
+        """See :class:`TableReader`; of ``rows`` rows from ``first`` on: the row groups before them are not read."""
+        for path, batch in iter_batches(
+            source.paths, columns, batch_rows, source.n_rows if rows is None else rows, first
+        ):
             yield Rows(path, batch)
-
-    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
-        """See :class:`TableReader`."""
-        return self.rows_from(source, batch_rows, columns, 0, source.n_rows)
 
     def iter_range(
         self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
     ) -> Iterator[RowBatch]:
-        """The rows ``first`` to ``first + rows`` of ``source``, converted, batch by batch.
-
-        ``hash_vectors`` as in :func:`cleanpairs.data.rows.convert`.
-        """
+        """The rows ``first`` to ``first + rows`` of ``source``, as of :meth:`iter_rows`."""
         rows = max(0, min(rows, source.n_rows - first))
-        read = self.rows_from(source, batch_rows, self._wanted(source), first, rows)
-        return self._converted(source, read, first, hash_vectors)
+        read = self.batches(source, batch_rows, self._wanted(source), first, rows)
+        return self.iter_rows(source, read, first, hash_vectors)
 
     def roles(self, source: Source) -> set[str]:
         """What :meth:`iter_range` gives of each row: the roles of the columns."""
@@ -77,7 +78,11 @@ class ParquetReader(TableReader):
 
     def row_groups(self, source: Source) -> list[int]:
         """Rows of each row group, in order over all files."""
-        return row_groups(self.tables(source))
+        sizes: list[int] = []
+        for path in self.tables(source):
+            with open_parquet(path) as file:
+                sizes += group_sizes(file)
+        return sizes
 
     def encoded(self, source: Source) -> ImageSource | None:
         """The image column."""

@@ -8,9 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -116,13 +114,9 @@ def common_schema(paths: Sequence[str]) -> pa.Schema:
     return first
 
 
-def row_groups(paths: Sequence[str]) -> list[int]:
-    """Rows of each row group, in order over all files."""
-    sizes: list[int] = []
-    for path in paths:
-        with open_parquet(path) as file:
-            sizes += [int(file.metadata.row_group(g).num_rows) for g in range(file.metadata.num_row_groups)]
-    return sizes
+def group_sizes(file: pq.ParquetFile) -> list[int]:
+    """Rows of each row group."""
+    return [int(file.metadata.row_group(g).num_rows) for g in range(file.metadata.num_row_groups)]
 
 
 def count_rows(paths: Sequence[str]) -> list[int]:
@@ -138,14 +132,12 @@ def _count(path: str) -> int:
 
 def _fitting_rows(file: pq.ParquetFile, columns: Sequence[str] | None, at_most: int) -> int:
     """Rows a batch, so that it takes some 32 MiB: by its first rows and, as they may be small, by the footer."""
-    group = next((g for g in range(file.metadata.num_row_groups) if file.metadata.row_group(g).num_rows), None)
+    group = next((g for g, rows in enumerate(group_sizes(file)) if rows), None)
     if group is None:
         return at_most
-    first = next(file.iter_batches(batch_size=8, columns=columns, row_groups=[group]), None)  # of one: see _by_arrow
+    first = next(file.iter_batches(batch_size=8, columns=columns, row_groups=[group]), None)  # of one: see _batches
     if not first:  # None, or no rows
-        raise pa.ArrowInvalid(
-            f"row group {group} has no rows, and {file.metadata.row_group(group).num_rows} by the footer"
-        )
+        raise pa.ArrowInvalid(f"row group {group} has no rows, and {group_sizes(file)[group]} by the footer")
     a_row = first.nbytes / len(first)
     if columns is None:
         groups = (file.metadata.row_group(g) for g in range(file.metadata.num_row_groups))
@@ -166,7 +158,7 @@ def iter_batches(
         if left <= 0:
             break
         with open_parquet(path) as file:
-            sizes = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
+            sizes = group_sizes(file)
             skipped = row = 0
             while ahead and skipped < len(sizes) and sizes[skipped] <= ahead:
                 ahead -= sizes[skipped]
@@ -205,24 +197,16 @@ def _batches(
 
 def encoded_at(paths: Sequence[str], column: str, image_root: str | None, rows: Sequence[int]) -> list[bytes | None]:
     """Encoded images (k,) of a column at ``rows`` (k,), in any order; only the row groups that hold them are read."""
-    read = _read_rows(paths, column, np.unique(np.asarray(rows, dtype=np.int64)))
-    found = {row: encoded_bytes(value, path, image_root) for row, value, path in read}
-    return [found.get(int(i)) for i in rows]
-
-
-def _read_rows(paths: Sequence[str], column: str, wanted: np.ndarray) -> Iterator[tuple[int, Any, str]]:
-    """(Row, value, file) of one column at sorted distinct rows ``wanted`` (k,); touches only their row groups."""
-    counts = count_rows(paths)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    for number, rows in rows_by_file(counts, wanted).items():
+    found: dict[int, bytes | None] = {}
+    for number, start, of_file in rows_by_file(count_rows(paths), rows):
         path = paths[number]
         with open_parquet(path) as file:
-            groups = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
-            for group, local in rows_by_file(groups, rows).items():
+            for group, first, of_group in rows_by_file(group_sizes(file), of_file):
                 at = 0
                 with _named(path, f"read in row group {group}"):
                     for batch in file.iter_batches(batch_size=256, row_groups=[group], columns=[column]):
-                        for row in local[(local >= at) & (local < at + len(batch))].tolist():
-                            value = image_cells(batch.column(0).slice(row - at, 1))[0]
-                            yield int(starts[number]) + sum(groups[:group]) + row, value, path
+                        for row in of_group[(of_group >= at) & (of_group < at + len(batch))].tolist():
+                            cell = image_cells(batch.column(0).slice(row - at, 1))[0]
+                            found[start + first + row] = encoded_bytes(cell, path, image_root)
                         at += len(batch)
+    return [found.get(int(row)) for row in rows]

@@ -245,28 +245,31 @@ def load_source(source: Source) -> Pairs:
 
 def _written(data: Any, split: str | None) -> Path:
     """A table of any kind as a Parquet file in the cache directory, named by its content."""
-    from cleanpairs.data.dataset_objects import as_dataset, dataset_file
-    from cleanpairs.data.writing import cached_table
+    from cleanpairs.data.dataset_objects import as_dataset, dataset_tables
+    from cleanpairs.data.writing import cached_tables
 
-    if (dataset := as_dataset(data, split)) is not None:
-        return dataset_file(dataset)
-    if hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):
+    dataset = as_dataset(data, split)
+    if dataset is None and hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):
         if len(data.columns) and not len(data):
             raise DataError("the DataFrame holds no row")
         try:
             if any(hasattr(cell, "getexif") for name in data.columns for cell in data[name].head(1)):  # PIL images
-                return dataset_file(as_dataset({name: list(data[name]) for name in data.columns}))
-            data = pa.Table.from_pandas(_regions_as_lists(data), preserve_index=False)
+                dataset = as_dataset({name: list(data[name]) for name in data.columns})
+            else:
+                data = pa.Table.from_pandas(_regions_as_lists(data), preserve_index=False)
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise DataError(f"the DataFrame cannot be taken as a table: {error}") from error
-    elif hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch):  # a frame of another library
+    elif dataset is None and (hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch)):
         data = pa.table(data)
-    if not isinstance(data, pa.Table):
+    if dataset is None and not isinstance(data, pa.Table):
         raise DataError(
             "pairs are read from a path, a Dataset, a DataFrame, a pyarrow Table, a dict of columns, a list of dicts "
             f"or Pairs, not from {type(data).__name__}"
         )
-    return cached_table(data)
+    path = cached_tables([data] if dataset is None else dataset_tables(dataset))
+    if path is None:
+        raise DataError("the dataset holds no row")
+    return path
 
 
 def _regions_as_lists(frame: Any) -> Any:

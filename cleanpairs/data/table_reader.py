@@ -15,7 +15,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.columns import check_truth, find_columns, score_columns
-from cleanpairs.data.images import FeatureImages, ImageSource, StoredImages, encoded_bytes, image_cells, vector_groups
+from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, vector_groups
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import RowBatch, convert, vector_shape
 from cleanpairs.data.source import Source, cache_dir, cache_folder, fingerprint_files, settings_text
@@ -83,7 +83,7 @@ class TableReader(ABC):
         """The encoded images, by row; None where there are none."""
         return None
 
-    def stored_images(self, source: Source, read: Callable[[Sequence[int]], list[bytes | None]]) -> StoredImages:
+    def stored_images(self, source: Source, read: Callable[[Sequence[int]], list[bytes | None]]) -> ImageSource:
         """The image column, fetched by ``read(rows)``, or read from the first row to the last."""
 
         def stream(batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
@@ -93,7 +93,7 @@ class TableReader(ABC):
                 yield first, [encoded_bytes(cell, rows.path, source.image_root) for cell in cells]
                 first += len(cells)
 
-        return StoredImages(source.n_rows, read, stream)
+        return ImageSource(source.n_rows, read, stream)
 
     def mapped(self, source: Source) -> list[np.ndarray]:
         """Vectors (n_rows, R, D), and those of captions (n_rows, D), that may stay where they are; none by default."""
@@ -115,10 +115,6 @@ class TableReader(ABC):
         """All rows of ``source`` in order; one empty batch where there are none."""
         return (rows.batch for rows in self._some(source, batch_rows, columns))
 
-    def iter_rows(self, source: Source) -> Iterator[RowBatch]:
-        """The rows of ``source``, converted, batch by batch; one empty batch where there are none."""
-        return self._converted(source, self._some(source, BATCH, self._wanted(source)), 0)
-
     def _wanted(self, source: Source) -> list[str]:
         """The columns that become pairs."""
         needed = dict.fromkeys(source.columns.values())
@@ -127,12 +123,14 @@ class TableReader(ABC):
         names = set(self.schema(source).names)
         return [*needed, *(c for c in ("true_mismatch", "true_key") if c in names)]
 
-    def _converted(
-        self, source: Source, batches: Iterator[Rows], first: int, hash_vectors: bool = True
+    def iter_rows(
+        self, source: Source, batches: Iterator[Rows] | None = None, first: int = 0, hash_vectors: bool = True
     ) -> Iterator[RowBatch]:
-        """Consecutive rows of ``source``, converted; the first of them is row ``first``."""
+        """Rows of ``source``, converted, batch by batch: consecutive ones from row ``first`` on, or all of them, one
+        empty batch where there are none; ``hash_vectors`` as in :func:`cleanpairs.data.rows.convert`.
+        """
         shape, text_shape = self._vector_shape(source), self._vector_shape(source, "text_features")
-        for rows in batches:
+        for rows in batches or self._some(source, BATCH, self._wanted(source)):
             yield convert(
                 rows.batch,
                 source.columns,
@@ -225,9 +223,8 @@ def load_rows(
     array = vectors
     if "features" in source.columns and array is None:
         array = images_kept.array()
-    images: ImageSource | None = encoded if array is None else FeatureImages(array, encoded)
-    if images is None:
-        raise DataError(f"{', '.join(source.paths)} holds no images")
+    images = encoded or ImageSource(source.n_rows)
+    images = images if array is None else images.with_vectors(array)
     texts = texts_kept.array() if text_vectors is None and "text_features" in source.columns else text_vectors
     starts = np.cumsum([batch.n_rows for batch in found])  # of the batch that follows
     rows = np.concatenate([found[0].row, *(a + b.row for a, b in zip(starts, found[1:], strict=False))])

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from cleanpairs.encoders import backbone
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.ensemble import Ensemble
-from cleanpairs.encoders.gru import BiGRU, padded
 from cleanpairs.encoders.local_similarity import AttentionFiltration, GraphReasoning, LocalSimilarity
 from cleanpairs.encoders.tokenizer import PackedTokens
-from cleanpairs.encoders.towers import l2_normalise
+from cleanpairs.encoders.towers import BiGRU, l2_normalise, padded
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,10 @@ class _LocalEncoder(backbone.Backbone):
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         self.dropout = nn.Dropout(s.word_dropout)
         self.gru = BiGRU(s.dim_word, s.dim)
-        self.compare = LocalSimilarity(s.dim, s.dim_sim, self.reasoning(s.dim_sim, s.sgr_steps))
+        self.compare = LocalSimilarity(s.dim, s.dim_sim, self._reasoning())
         self.add_moments(dim_image)
 
-    def reasoning(self, dim_sim: int, steps: int) -> nn.Module:
-        """What makes a score of the similarity vectors."""
+    def _reasoning(self) -> nn.Module:
         raise NotImplementedError
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Local:
@@ -88,17 +86,15 @@ class _LocalEncoder(backbone.Backbone):
 class SGR(_LocalEncoder):
     """Similarity graph reasoning; parameters as VSEInf's, ``dim_sim``, ``sgr_steps``."""
 
-    def reasoning(self, dim_sim: int, steps: int) -> nn.Module:
-        """Rounds over the graph of the similarity vectors."""
-        return GraphReasoning(dim_sim, steps)
+    def _reasoning(self) -> nn.Module:
+        return GraphReasoning(self.shape.dim_sim, self.shape.sgr_steps)
 
 
 class SAF(_LocalEncoder):
     """Similarity attention filtration; parameters as :class:`SGR`."""
 
-    def reasoning(self, dim_sim: int, steps: int) -> nn.Module:
-        """Attention over the similarity vectors."""
-        return AttentionFiltration(dim_sim)
+    def _reasoning(self) -> nn.Module:
+        return AttentionFiltration(self.shape.dim_sim)
 
 
 class SGRAF(Ensemble):

@@ -23,35 +23,12 @@ from cleanpairs.data.formats.stored import IMAGE_TYPE
 from cleanpairs.data.writing import with_image_feature
 from cleanpairs.export.card import card_features, features_of
 from cleanpairs.export.files import BATCH_ROWS, sha256_of
-from cleanpairs.export.formats import OutTable, Sink
+from cleanpairs.export.formats import Output
+from cleanpairs.export.layout import Layout
 from cleanpairs.ops.columns import as_schema, one_array
 
 SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
 STATE = "state.json"
-
-
-class DatasetsFormat:
-    """Files ``data-00000.arrow``, ``dataset_info.json``, ``state.json``.
-
-    A column of encoded images (bytes) becomes struct<bytes, path>, which is how `datasets` keeps an Image; a column of
-    paths stays one.
-    """
-
-    directory: ClassVar[bool] = True
-    selection: ClassVar[bool] = False
-
-    def open(self, path: Path, table: OutTable) -> Sink:
-        """ConfigError where a column has a type that `datasets` does not know."""
-        return _DatasetsSink(path, table)
-
-    def count(self, path: Path) -> int:
-        """Rows of the streams, to their ends."""
-        return sum(count_arrow_rows(name) for name in stored_files(path))
-
-    def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
-        """One split, ``train``: ``load_dataset`` reads the Arrow files of a hub repository."""
-        files = {"config_name": "default", "data_files": [{"split": "train", "path": "*.arrow"}]}
-        return {"configs": [files], **card_features(schema, rows)}
 
 
 def with_structs(schema: pa.Schema, image: str | None) -> pa.Schema:
@@ -61,17 +38,35 @@ def with_structs(schema: pa.Schema, image: str | None) -> pa.Schema:
     return with_image_feature(schema)
 
 
-class _DatasetsSink(Sink):
-    def __init__(self, folder: Path, table: OutTable) -> None:
-        noted = with_structs(table.schema, table.image)
-        self._features = features_of(noted)
-        self._folder, self._image = folder, table.image
+class DatasetsOutput(Output):
+    """Files ``data-00000.arrow``, ``dataset_info.json``, ``state.json``.
+
+    A column of encoded images (bytes) becomes struct<bytes, path>, which is how `datasets` keeps an Image; a column of
+    paths stays one. Raises ConfigError: a column has a type that `datasets` does not know.
+    """
+
+    directory: ClassVar[bool] = True
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self._folder, self._image = folder, layout.out_columns.get("image")
+        self._features = features_of(with_structs(layout.out_schema, self._image))
         self._schema = self._features.arrow_schema
         self.rows = 0
         self.parts: dict[str, int] = {}
         self._bytes = 0
         self._stack = ExitStack()
         self._stream: Any = None
+
+    @staticmethod
+    def count(path: Path) -> int:
+        """Rows of the streams, to their ends."""
+        return sum(count_arrow_rows(name) for name in stored_files(path))
+
+    @staticmethod
+    def card(schema: pa.Schema, rows: int) -> dict[str, object]:
+        """One split, ``train``: ``load_dataset`` reads the Arrow files of a hub repository."""
+        files = {"config_name": "default", "data_files": [{"split": "train", "path": "*.arrow"}]}
+        return {"configs": [files], **card_features(schema, rows)}
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows; a file is full at 500 MiB."""
@@ -126,7 +121,7 @@ class _DatasetsSink(Sink):
 
 
 def iter_stored(folder: Path, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-    """The rows of a directory that :class:`DatasetsFormat` wrote, checked, in batches of at most ``batch_rows``.
+    """The rows of a directory that :class:`DatasetsOutput` wrote, checked, in batches of at most ``batch_rows``.
 
     Raises DataError: a file is missing or damaged; the message names it.
     """

@@ -45,37 +45,24 @@ class RewrittenKeysError(DataError):
     """A program has rewritten the plan's keys, as 7 for 007: those of the data follow where all pairs are held."""
 
 
-@dataclass(frozen=True)
-class Infeasible:
-    """Actions that cannot be carried out, whose pairs are dropped, for a ``reason``."""
-
-    actions: tuple[str, ...] = ()
-    reason: str = ""
-
-    def dropped(self, table: pa.Table) -> pa.Table:
-        """Rows of a plan, of whatever columns, as they are carried out."""
-        if not self.actions:
-            return table
-        impossible = pc.is_in(table["action"], pa.array(self.actions))
-        changes = {"action": "drop", "reason": self.reason}
-        nulls = ("donor_pair_id", "donor_key", "caption", "repair_score", "margin", "confidence", "donor_use")
-        for name in {*changes, *nulls} & set(table.column_names):
-            value = pa.scalar(changes.get(name), table.schema.field(name).type)
-            column = pc.if_else(impossible, value, table[name])
-            table = table.set_column(table.schema.get_field_index(name), name, column)
-        return table
-
-
-def infeasible(one_row_a_pair: bool, selection: bool) -> Infeasible:
-    """What cannot be done: a row that keeps its list of captions has one image for all of them; a ``selection`` holds
-    no captions or images.
+def _feasible(table: pa.Table, one_row_a_pair: bool, selection: bool) -> pa.Table:
+    """Rows of a plan as they are carried out: what cannot be done is dropped. A row that keeps its list of captions has
+    one image for all of them; a ``selection`` holds no captions or images.
     """
-    if selection:
-        return Infeasible(REPAIRED, "a uid list names samples as they are: a repair cannot be expressed in it")
-    if one_row_a_pair:
-        return Infeasible()
+    actions: tuple[str, ...] = ("rematch_image",)
     reason = "the image of a row with a list of captions cannot be replaced: export with explode"
-    return Infeasible(("rematch_image",), reason)
+    if selection:
+        actions, reason = REPAIRED, "a uid list names samples as they are: a repair cannot be expressed in it"
+    elif one_row_a_pair:
+        return table
+    impossible = pc.is_in(table["action"], pa.array(actions))
+    changes = {"action": "drop", "reason": reason}
+    nulls = ("donor_pair_id", "donor_key", "caption", "repair_score", "margin", "confidence", "donor_use")
+    for name in (*changes, *nulls):
+        value = pa.scalar(changes.get(name), table.schema.field(name).type)
+        column = pc.if_else(impossible, value, table[name])
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
 
 
 @dataclass(frozen=True)
@@ -116,10 +103,9 @@ def _scan(
 class PlanInMemory:
     """A plan, and the N pairs that it is for."""
 
-    def __init__(self, plan: RepairPlan, pairs: Pairs, one_row_a_pair: bool, cannot: Infeasible):
-        self.plan = plan.check_for(pairs)
+    def __init__(self, plan: RepairPlan, pairs: Pairs, one_row_a_pair: bool, selection: bool):
         self.head, self.pairs = replace(plan, table=PLAN_SCHEMA.empty_table()), len(pairs)
-        self.table, self._of = cannot.dropped(self.plan.table), pairs
+        self.table, self._of = _feasible(plan.check_for(pairs).table, one_row_a_pair, selection), pairs
         self._lists = not one_row_a_pair
         text_from, image_from = part_sources(self.table)
         self._donor_row = pairs.row[np.where(image_from != pairs.pair_id, image_from, text_from)]

@@ -23,6 +23,7 @@ from cleanpairs.repair.editing import write_csv
 from cleanpairs.repair.plan import counted
 
 CHANGES = tuple(action for action in ACTIONS if action != "keep")
+_COLUMNS = [n for n in LEDGER_SCHEMA.names if n not in ("row", "position", "source_pair_id", "out_row")]
 _LINES = 8192  # of the ledger in memory at once: they are captions and numbers
 
 
@@ -83,10 +84,9 @@ def diff_export(
     """
     if limit is not None and limit < 0:
         raise ConfigError(f"limit is a number of changes, 0 or more; found {limit}")
-    export = _checked(out, ledger)
-    wanted = _actions(actions)
+    export, wanted = _checked(out, ledger), _actions(actions)
     counts = Counter(dict.fromkeys(ACTIONS, 0))
-    for batch in _batches(export, ["action"]):
+    for _, batch in iter_batches([str(export.ledger)], ["action"], _LINES):
         counts.update(counted(batch.column("action")))
     return ExportDiff(counts, tuple(itertools.islice(_changes(export, wanted), limit)))
 
@@ -126,28 +126,9 @@ def _actions(actions: str | Sequence[str] | None) -> tuple[str, ...]:
     return wanted
 
 
-def _batches(export: Exported, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    for _, batch in iter_batches([str(export.ledger)], columns, _LINES):
-        yield batch
-
-
 def _changes(export: Exported, actions: tuple[str, ...]) -> Iterator[Change]:
-    names = [name for name in LEDGER_SCHEMA.names if name not in ("row", "position", "source_pair_id", "out_row")]
-    for batch in _batches(export, names):
-        lines = filtered(batch, pc.is_in(batch.column("action"), pa.array(actions))).to_pylist()
-        for line in lines:
-            yield Change(
-                pair_id=line["pair_id"],
-                key=line["key"],
-                action=line["action"],
-                before=line["original_caption"],
-                after=_after(line["action"], line["original_caption"], line["new_caption"]),
-                source_key=line["source_key"],
-                correspondence=line["correspondence"],
-                repair_score=line["repair_score"],
-                reason=line["reason"],
-            )
-
-
-def _after(action: str, before: str | None, new: str | None) -> str | None:
-    return None if action in ("drop", "quarantine") else before if new is None else new
+    for _, batch in iter_batches([str(export.ledger)], _COLUMNS, _LINES):
+        for line in filtered(batch, pc.is_in(batch.column("action"), pa.array(actions))).to_pylist():
+            before, new = line.pop("original_caption"), line.pop("new_caption")
+            after = None if line["action"] in ("drop", "quarantine") else before if new is None else new
+            yield Change(before=before, after=after, **line)

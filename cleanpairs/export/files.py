@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import pyarrow as pa
 import cleanpairs
 from cleanpairs.core.regular import sha256_of
 from cleanpairs.data import Source, iter_tables, note_named
-from cleanpairs.data.atomic import ScratchDirectory
 from cleanpairs.export.donors import StoredRows
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
 
@@ -26,24 +24,20 @@ DONOR_ROWS = 2048  # where only columns of images or vectors are read; readers g
 CARD = "README.md"  # the dataset card in a directory, where the hub looks for it
 
 
-@contextmanager
-def donor_columns(
-    source: Source, *, images: np.ndarray, texts: np.ndarray, near: Path | None = None
-) -> Iterator[dict[str, StoredRows]]:
-    """What some input rows lend to others, by column, in temporary mapped files, which other processes can read, too.
+def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np.ndarray) -> dict[str, StoredRows]:
+    """What some input rows lend to others, by column, in mapped files in ``folder``, for other processes, too.
 
     ``images``, ``texts`` (k,) int64: input rows, rising, each once. Of the first the images and their vectors are kept,
     of the second the vectors of the captions; the input is read once for each, and not at all where there are no rows
-    or no such columns. ``near``: the folder for the files; the system's for temporary ones when None.
+    or no such columns.
     """
-    with ScratchDirectory("donors", near) as folder:
-        stored: dict[str, StoredRows] = {}
-        for name, rows, roles in (("images", images, IMAGE_ROLES), ("texts", texts, TEXT_ROLES)):
-            columns = [source.columns[role] for role in roles if role in source.columns]
-            if len(rows) and columns:
-                batches = iter_tables(source, batch_rows=DONOR_ROWS, columns=columns)
-                stored |= dict.fromkeys(columns, StoredRows.collect(folder / f"{name}.arrow", batches, rows))
-        yield stored
+    stored: dict[str, StoredRows] = {}
+    for name, rows, roles in (("images", images, IMAGE_ROLES), ("texts", texts, TEXT_ROLES)):
+        columns = [source.columns[role] for role in roles if role in source.columns]
+        if len(rows) and columns:
+            batches = iter_tables(source, batch_rows=DONOR_ROWS, columns=columns)
+            stored |= dict.fromkeys(columns, StoredRows.collect(folder / f"{name}.arrow", batches, rows))
+    return stored
 
 
 def manifest_of(out: str | Path) -> Path:
@@ -61,7 +55,6 @@ def write_manifest(
     counts: Mapping[str, int],
     source: Source,
     threshold: float,
-    sha256: Mapping[str, str] | None = None,
 ) -> None:
     """Write what an export left: of every file its role, rows, bytes and SHA-256.
 
@@ -70,9 +63,8 @@ def write_manifest(
       in it is noted, its README.md as the card
     - ``parts``: of a directory: file name -> rows, where a file holds any
     - ``source``: its fingerprint is noted, and what finds the same rows again
-    - ``sha256``: role -> SHA-256, of the files of which it is known; the others are read
     """
-    entries, home, known = {}, files["out"][0].parent, sha256 or {}
+    entries, home = {}, files["out"][0].parent
     for role, (target, where, rows) in files.items():
         if target.parent != home:
             note_named(target)  # so that `verify` and `restore` may follow the manifest there
@@ -82,7 +74,7 @@ def write_manifest(
             entry = {
                 "role": "card" if file.name == CARD and file != where else role,
                 **({} if held is None else {"rows": held}),
-                "sha256": known[role] if role in known else sha256_of(file),
+                "sha256": sha256_of(file),
                 "bytes": file.stat().st_size,
             }
             entries[os.path.relpath(target / file.relative_to(where), home)] = entry

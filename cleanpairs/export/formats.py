@@ -1,71 +1,56 @@
-"""The kinds of output: what a sink is, what a format promises, and which format a path asks for.
+"""The kinds of output: what a format promises, and which format a path asks for.
 
-A format is one file and one line of :data:`FORMATS`. :func:`cleanpairs.export.export_pairs` stages the output, opens
-the format's sink in it, writes table by table, counts again what is on disk, and publishes.
+A format is one file and one line of :data:`FORMATS`. :func:`cleanpairs.export.export_pairs` stages the output, writes
+table by table, counts again what is on disk, and publishes.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from abc import abstractmethod
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import Registry
 from cleanpairs.data.writing import Sink
-from cleanpairs.ops.columns import is_list
+from cleanpairs.export.layout import Layout
 
 
-@dataclass(frozen=True)
-class OutTable:
-    """The table that is written, and which column plays which role (None: there is none).
-
-    ``image_root``: folder that image paths are relative to; None where it is not one.
-    """
-
-    schema: pa.Schema
-    text: str | None
-    image: str | None
-    key: str | None
-    features: str | None
-    image_root: Path | None
-
-    @property
-    def lists(self) -> bool:
-        """Whether a row holds a list of captions."""
-        return self.text is not None and is_list(self.schema.field(self.text).type)
-
-
-class ExportFormat(Protocol):
-    """One kind of output.
+class Output(Sink):
+    """What writes one kind of output: ``Output(path, layout)`` takes the rows of ``layout.out_schema`` into ``path``, a
+    new file or an empty directory. ConfigError where it cannot hold them.
 
     ``directory``: it is a directory, not a file; ``selection``: it names samples and holds no captions, so that a
     repair cannot be expressed in it.
     """
 
-    directory: ClassVar[bool]
-    selection: ClassVar[bool]
+    directory: ClassVar[bool] = False
+    selection: ClassVar[bool] = False
 
-    def open(self, path: Path, table: OutTable) -> Sink:
-        """A sink into ``path``, a new file or an empty directory; ConfigError where it cannot hold ``table``."""
+    @abstractmethod
+    def __init__(self, path: Path, layout: Layout, **shards: int) -> None: ...
 
-    def count(self, path: Path) -> int:
-        """Rows that are on disk, counted without the sink that wrote them."""
+    @staticmethod
+    @abstractmethod
+    def count(path: Path) -> int:
+        """Rows that are on disk, counted without what wrote them."""
 
-    def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
+    @staticmethod
+    def card(schema: pa.Schema, rows: int) -> dict[str, object]:
         """What the header of the dataset card says about loading it: ``configs``, ``dataset_info``."""
+        return {}
 
 
 FORMATS = Registry(
     "export format",
     {
-        "parquet": ("cleanpairs.export.parquet_format:ParquetFormat", "one Parquet file"),
-        "webdataset": ("cleanpairs.export.webdataset_format:WebDatasetFormat", "a directory of tars, as img2dataset's"),
-        "datasets": ("cleanpairs.export.datasets_format:DatasetsFormat", "a directory for datasets.load_from_disk"),
-        "uids": ("cleanpairs.export.uids_format:UidsFormat", "a .npy of the uids kept, as DataComp's resharder reads"),
+        "parquet": ("cleanpairs.export.parquet_format:ParquetOutput", "one Parquet file"),
+        "webdataset": ("cleanpairs.export.webdataset_format:WebDatasetOutput", "a directory of tars, as img2dataset's"),
+        "datasets": ("cleanpairs.export.datasets_format:DatasetsOutput", "a directory for datasets.load_from_disk"),
+        "uids": ("cleanpairs.export.uids_format:UidsOutput", "a .npy of the uids kept, as DataComp's resharder reads"),
     },
 )
 
@@ -104,12 +89,14 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
     return chosen, out
 
 
-def make_format(name: str, shard_size: int | None = None) -> ExportFormat:
-    """The format called ``name``; ``shard_size`` samples to a tar of webdataset (10,000 when None).
+def make_format(name: str, shard_size: int | None = None) -> type[Output]:
+    """The format called ``name``; ``shard_size`` is for webdataset alone.
 
     Raises ConfigError: an unknown name, a shard size below 1, or one for a format that has no shards of samples.
     """
     if shard_size is not None and name != "webdataset":
         raise ConfigError(f"--shard-size is for webdataset; {name} has no shards of so many samples: leave it out")
-    made: ExportFormat = FORMATS.load(name)(**({} if shard_size is None else {"shard_rows": shard_size}))
-    return made
+    if shard_size is not None and shard_size < 1:
+        raise ConfigError(f"--shard-size is a number of samples, at least 1; found {shard_size}")
+    kind: type[Output] = FORMATS.load(name)
+    return kind

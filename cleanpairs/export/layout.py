@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 from cleanpairs.data import Source
 from cleanpairs.data.columns import score_columns
 from cleanpairs.export.donors import StoredRows
-from cleanpairs.export.formats import OutTable
-from cleanpairs.export.precomputed import along_captions, list_type, of_pairs, replaced_vectors, without
 from cleanpairs.ops.columns import flat_type, fresh_names, grouped, is_list, one_array, replace_values, taken
 from cleanpairs.repair.actions import NEW_CAPTION, REPAIRED, WRITTEN, acted
 
@@ -131,19 +129,16 @@ class Layout:
         return pa.schema([*self._input_fields(self.renamed, self.one_row_a_pair), *fields], self._metadata)
 
     @cached_property
-    def out_table(self) -> OutTable:
-        """The cleaned file's columns and their roles."""
-        named = {role: self.renamed.get(name, name) for role, name in self.source.columns.items()}
+    def out_columns(self) -> dict[str, str]:
+        """Role -> column of the cleaned file."""
+        return {role: self.renamed.get(name, name) for role, name in self.source.columns.items()}
+
+    @cached_property
+    def image_root(self) -> Path | None:
+        """The folder that image paths are relative to; None where it is not one."""
         folders = {Path(path).parent for path in self.source.paths}
         root = self.source.image_root or (folders.pop() if len(folders) == 1 else None)
-        return OutTable(
-            schema=self.out_schema,
-            text=named.get("text"),
-            image=named.get("image"),
-            key=named.get("key"),
-            features=named.get("features"),
-            image_root=None if root is None else Path(root),
-        )
+        return None if root is None else Path(root)
 
     @cached_property
     def dropped_schema(self) -> pa.Schema:
@@ -175,8 +170,10 @@ class Layout:
             columns[i] = replace_values(columns[i], new_image, lent(i, lenders[new_image]))
         new_text, written = (np.flatnonzero(acted(pairs, [action])) for action in NEW_CAPTION)
         for i in self.text_vectors:
-            vectors = lent(i, lenders[new_text]) if len(new_text) else None
-            columns[i] = replaced_vectors(columns[i], new_text, vectors, written)
+            values = pa.nulls(len(written), columns[i].type)
+            if len(new_text):  # at once: each replacement copies the column
+                values = pa.concat_arrays([lent(i, lenders[new_text]), values])
+            columns[i] = replace_values(columns[i], np.concatenate([new_text, written]), values)
         self._fill_scores(columns, table, acted(pairs, REPAIRED), left, row, counts)
 
         originals = pc.if_else(
@@ -200,7 +197,7 @@ class Layout:
             text = pairs["original_caption"] if self.source.explicit_lists else columns[i]
             columns[i] = one_array(text).cast(self._flat)
         for i in self.score_lists:
-            columns[i] = of_pairs(table.column(i), row[gone], _position(row)[gone], np.zeros(len(gone), bool))
+            columns[i] = _of_pairs(table.column(i), row[gone], _position(row)[gone], np.zeros(len(gone), bool))
         for name in self.truth:
             values = one_array(taken(truth[name], gone))
             columns[self.schema.get_field_index(name)] = values.cast(flat_type(self.schema.field(name).type))
@@ -210,7 +207,7 @@ class Layout:
     def _text_column(self, column: pa.Array, pairs: pa.Table, replaces: np.ndarray, counts: np.ndarray) -> pa.Array:
         captions = one_array(pairs["caption"]).cast(self._flat)
         if not self.one_row_a_pair:
-            return grouped(captions, counts, large=pa.types.is_large_list(self._list_type))
+            return grouped(captions, counts, large=pa.types.is_large_list(self.schema.field(self.text[0]).type))
         if self.source.explicit_lists:
             return captions
         where = np.flatnonzero(replaces)
@@ -232,32 +229,22 @@ class Layout:
         bare = np.unique(of[repaired])
         for i in self.scores:
             if i not in self.score_lists:
-                columns[i] = without(columns[i], bare)
+                columns[i] = replace_values(columns[i], bare, pa.nulls(len(bare), columns[i].type))
                 continue
-            own = of_pairs(table.column(i), row[left], _position(row)[left], repaired)
+            own = _of_pairs(table.column(i), row[left], _position(row)[left], repaired)
             if self.one_row_a_pair:
                 columns[i] = own
             else:
                 shorter = np.flatnonzero(counts != np.bincount(row)[np.unique(row[left])])
-                columns[i] = along_captions(columns[i], own, counts, np.union1d(bare, shorter))
+                columns[i] = _along_captions(columns[i], own, counts, np.union1d(bare, shorter))
 
     def _truth_column(self, name: str, values: pa.ChunkedArray, counts: np.ndarray) -> pa.Array:
         flat = one_array(values).cast(flat_type(self.schema.field(name).type))
         return flat if self.one_row_a_pair else grouped(flat, counts)
 
-    @property
-    def _text_type(self) -> pa.DataType:
-        return self.schema.field(self.text[0]).type
-
     @cached_property
     def _flat(self) -> pa.DataType:
-        return flat_type(self._text_type)
-
-    @cached_property
-    def _list_type(self) -> pa.DataType:
-        """A list of any number of captions: one of fixed size would not let any go."""
-        large = pa.types.is_large_list(self._text_type)
-        return pa.large_list(self._flat) if large else pa.list_(self._flat)
+        return flat_type(self.schema.field(self.text[0]).type)
 
     @cached_property
     def _metadata(self) -> dict[bytes, bytes] | None:
@@ -269,14 +256,14 @@ class Layout:
         """The input's fields under their new names, captions and truth with the type of an output row."""
         fields = [f.with_name(renamed.get(f.name, f.name)) for f in self.schema]
         for i in self.text:
-            fields[i] = pa.field(fields[i].name, self._flat if one_row_a_pair else self._list_type)
+            fields[i] = pa.field(fields[i].name, self._flat if one_row_a_pair else _list_type(fields[i].type))
         for name in self.truth:
             i = self.schema.get_field_index(name)
             flat = flat_type(self.schema.field(i).type)
             fields[i] = pa.field(fields[i].name, flat if one_row_a_pair else pa.list_(flat))
         for i in self.score_lists:
             kind = fields[i].type
-            fields[i] = pa.field(fields[i].name, flat_type(kind) if one_row_a_pair else list_type(kind))
+            fields[i] = pa.field(fields[i].name, flat_type(kind) if one_row_a_pair else _list_type(kind))
         for i in (*self.text_vectors, *self.scores):
             fields[i] = fields[i].with_nullable(True)  # whatever the input says: a repair leaves them unknown
         return fields
@@ -285,3 +272,32 @@ class Layout:
 def _position(row: np.ndarray) -> np.ndarray:
     """The place of each pair in its row's list of captions, (P,) int64, from ``row`` (P,), rising, without a gap."""
     return np.arange(len(row)) - np.searchsorted(row, row)
+
+
+def _list_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a list in the cleaned file: of any number of values, of which some may have gone."""
+    flat = flat_type(kind)
+    return pa.large_list(flat) if pa.types.is_large_list(kind) else pa.list_(flat)
+
+
+def _of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, bare: np.ndarray) -> pa.Array:
+    """One score a pair (k,) out of a ``column`` (n,) of lists: that in its ``row`` (k,) int64 at its ``position`` (k,);
+    null where the list is short, or the pair has none any more, ``bare`` (k,) bool.
+    """
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
+    starts = np.cumsum(lengths) - lengths
+    missing = bare | (position >= lengths[row])
+    at = pa.array(np.where(missing, 0, starts[row] + position), mask=missing)
+    return taken(column.flatten(), at).cast(flat_type(column.type))
+
+
+def _along_captions(column: pa.Array, scores: pa.Array, counts: np.ndarray, changed: np.ndarray) -> pa.Array:
+    """A ``column`` (n,) of lists of scores of which the rows ``changed`` (m,) int64 are made anew, of the ``scores``
+    (k,) of the pairs left, one after the other, ``counts`` (n,) in each row.
+    """
+    kind = _list_type(column.type)
+    column = column if column.type.equals(kind) else column.cast(kind)
+    if not len(changed):
+        return column
+    lists = taken(grouped(scores, counts, large=pa.types.is_large_list(kind)), changed)
+    return replace_values(column, changed, lists)

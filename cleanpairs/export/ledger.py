@@ -107,15 +107,14 @@ class LedgerNote:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Makes the ledger's lines, batch by batch, of the input ``source``."""
+    """Makes the ledger's lines, batch by batch."""
 
-    source: Source
     layout: Layout
 
     @cached_property
     def schema(self) -> pa.Schema:
         """Of the ledger."""
-        source = self.source
+        source = self.layout.source
         schema = LEDGER_SCHEMA.append(pa.field("why", pa.string()))
         schema = schema.append(pa.field("original_columns", pa.list_(pa.string())))
         schema = schema.append(pa.field("original_row", pa.struct(self._stored)))

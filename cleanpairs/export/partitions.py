@@ -23,11 +23,11 @@ from cleanpairs.core.regular import writing
 from cleanpairs.data import ParquetSink, Source, iter_tables
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.data.prefetch import read_ahead
+from cleanpairs.data.writing import Sink
 from cleanpairs.engine import Partition
 from cleanpairs.export.decisions import Decisions
 from cleanpairs.export.donors import StoredRows
 from cleanpairs.export.files import BATCH_ROWS
-from cleanpairs.export.formats import ExportFormat, Sink
 from cleanpairs.export.layout import Decided, Layout
 from cleanpairs.export.ledger import Ledger
 from cleanpairs.ops.columns import as_schema
@@ -38,17 +38,11 @@ ROWS = 2048  # of a batch at most: larger ones leave the processor's cache
 
 @dataclass(frozen=True)
 class Written:
-    """Rows of each output, and of the files of a directory; pairs of each action; SHA-256 of outputs, where known."""
+    """Rows of each output, and of the files of a directory; pairs of each action."""
 
     rows: dict[str, int]
     actions: Counter[str]
-    sha256: dict[str, str]
     parts: Mapping[str, int] = field(default_factory=dict)
-
-    def of(self, sinks: Mapping[str, Sink]) -> Written:
-        """With what the closed ``sinks`` know."""
-        known = {role: sink.sha256 for role, sink in sinks.items() if isinstance(sink, ParquetSink)}
-        return replace(self, sha256=known, parts=sinks["out"].parts)
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ class ExportWork:
 
     ``texts``: captions and keys that donors lend, by pair, unless the plan has them; ``donor_values``: input columns
     that they lend, by row; ``out_first``: by partition, the rows of the cleaned file before it; ``roles``: out, ledger
-    and perhaps dropped; ``format``: of the cleaned file.
+    and perhaps dropped; ``output``: what writes the cleaned file.
     """
 
     source: Source
@@ -67,7 +61,7 @@ class ExportWork:
     donor_values: Mapping[str, StoredRows]
     out_first: tuple[int, ...]
     roles: tuple[str, ...]
-    format: ExportFormat
+    output: Callable[[Path, Layout], Sink]
 
     def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
         """Nothing is to be made ready but the threads."""
@@ -92,18 +86,18 @@ class ExportWork:
     def schema(self, role: str) -> pa.Schema:
         """Of an output."""
         if role == "ledger":
-            return Ledger(self.source, self.layout).schema
+            return Ledger(self.layout).schema
         return self.layout.out_schema if role == "out" else self.layout.dropped_schema
 
     def write(self, partitions: Sequence[Partition], paths: Mapping[str, Path]) -> Written:
         """Write consecutive partitions into one file a role."""
         with self._sinks(paths) as sinks:
             total = self._write(partitions, sinks, ahead=True)
-        return total.of(sinks)
+        return replace(total, parts=sinks["out"].parts)
 
     def join(self, parts: Sequence[tuple[Path, Mapping[str, Any]]], paths: Mapping[str, Path]) -> Written:
         """Write what lies in the parts of all partitions, by their paths and facts, into one Parquet file a role."""
-        total = Written(dict.fromkeys(self.roles, 0), Counter(), {})
+        total = Written(dict.fromkeys(self.roles, 0), Counter())
         with self._sinks(paths) as sinks:
             for path, facts in parts:
                 try:
@@ -117,15 +111,13 @@ class ExportWork:
                 for role in self.roles:
                     total.rows[role] += facts["rows"][role]
                 total.actions.update(facts["actions"])
-        return total.of(sinks)
+        return replace(total, parts=sinks["out"].parts)
 
     @contextmanager
     def _sinks(self, paths: Mapping[str, Path]) -> Iterator[dict[str, Sink]]:
         with ExitStack() as files:
             made = (
-                self.format.open(paths[role], self.layout.out_table)
-                if role == "out"
-                else ParquetSink(paths[role], self.schema(role))
+                self.output(paths[role], self.layout) if role == "out" else ParquetSink(paths[role], self.schema(role))
                 for role in self.roles
             )
             yield {role: files.enter_context(sink) for role, sink in zip(self.roles, made, strict=True)}
@@ -134,8 +126,8 @@ class ExportWork:
         self, partitions: Sequence[Partition], sinks: Mapping[str, Sink | _ArrowSink], *, ahead: bool
     ) -> Written:
         """Write consecutive partitions; ``ahead``: read in a thread."""
-        total = Written(dict.fromkeys(self.roles, 0), Counter(), {})
-        ledger = Ledger(self.source, self.layout)
+        total = Written(dict.fromkeys(self.roles, 0), Counter())
+        ledger = Ledger(self.layout)
         with ExitStack() as files:
             for partition in partitions:
                 batches = self._batches(partition)

@@ -17,39 +17,12 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import nearest
 from cleanpairs.core.regular import writing
-from cleanpairs.export.formats import OutTable, Sink
+from cleanpairs.export.formats import Output
+from cleanpairs.export.layout import Layout
 
 UID_COLUMN = "uid"
 UID_DTYPE = np.dtype("u8,u8")
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
-
-
-class UidsFormat:
-    """One .npy file of shape (rows,) and dtype ``u8,u8``; 16 bytes a row in memory until it is written."""
-
-    directory: ClassVar[bool] = False
-    selection: ClassVar[bool] = True
-
-    def open(self, path: Path, table: OutTable) -> Sink:
-        """ConfigError where there is no column ``uid``, or rows hold lists of captions."""
-        names = table.schema.names
-        if UID_COLUMN not in names:
-            raise ConfigError(
-                f"a uid list is made of the column {UID_COLUMN!r}, of 32 hexadecimal digits each, and the input has "
-                f"none{nearest(UID_COLUMN, names)} (columns: {', '.join(names)}): fit on data with it (beside .npy it "
-                "comes in the Parquet of captions), or export Parquet, where each row has its key"
-            )
-        if table.lists:
-            raise ConfigError("a uid list keeps or drops a whole sample, and rows of this input have several captions")
-        return _UidsSink(path)
-
-    def count(self, path: Path) -> int:
-        """By the file's header."""
-        return len(np.load(path, mmap_mode="r", allow_pickle=False))
-
-    def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
-        """Nothing: no library loads a uid list as a dataset."""
-        return {}
 
 
 def uid_array(uids: list[str | None]) -> np.ndarray:
@@ -64,11 +37,32 @@ def uid_array(uids: list[str | None]) -> np.ndarray:
     return raw.view(UID_DTYPE)
 
 
-class _UidsSink(Sink):
-    def __init__(self, path: Path) -> None:
+class UidsOutput(Output):
+    """One .npy file of shape (rows,) and dtype ``u8,u8``; 16 bytes a row in memory until it is written.
+
+    Raises ConfigError: there is no column ``uid``, or rows hold lists of captions.
+    """
+
+    selection: ClassVar[bool] = True
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        names = layout.out_schema.names
+        if UID_COLUMN not in names:
+            raise ConfigError(
+                f"a uid list is made of the column {UID_COLUMN!r}, of 32 hexadecimal digits each, and the input has "
+                f"none{nearest(UID_COLUMN, names)} (columns: {', '.join(names)}): fit on data with it (beside .npy it "
+                "comes in the Parquet of captions), or export Parquet, where each row has its key"
+            )
+        if not layout.one_row_a_pair:
+            raise ConfigError("a uid list keeps or drops a whole sample, and rows of this input have several captions")
         self._path = path
         self._found: list[np.ndarray] = []
         self.rows = 0
+
+    @staticmethod
+    def count(path: Path) -> int:
+        """By the file's header."""
+        return len(np.load(path, mmap_mode="r", allow_pickle=False))
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add the rows' uids."""

@@ -24,7 +24,8 @@ from cleanpairs.core.plain import plain
 from cleanpairs.core.regular import writing
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
-from cleanpairs.export.formats import OutTable, Sink
+from cleanpairs.export.formats import Output
+from cleanpairs.export.layout import Layout
 from cleanpairs.ops.columns import as_schema, fresh_names
 
 SHARD_ROWS = 10_000  # as img2dataset has it
@@ -32,52 +33,6 @@ KEY = "key"
 MAX_KEY = 80  # characters: with a suffix it fits the 100 of a plain tar header
 
 _MAGIC = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp", b"II*\x00": "tif", b"MM\x00*": "tif"}
-
-
-class WebDatasetFormat:
-    """Shards of at most ``shard_rows`` samples.
-
-    The key of a sample is the row's own, with ``_`` for whatever is not a letter of ASCII, a digit, ``_`` or ``-`` (a
-    dot would end a key); in a shard where it occurs already, with a number behind it; and the shard and the place in it
-    where the input has no keys. It is the column ``key`` of .json and Parquet; a column of the input with that name is
-    ``key_input`` there. Images are the encoded bytes as they were. In .json bytes are base64 and NaN is null; vectors
-    of images are in the Parquet file only.
-    """
-
-    directory: ClassVar[bool] = True
-    selection: ClassVar[bool] = False
-
-    def __init__(self, shard_rows: int = SHARD_ROWS) -> None:
-        if shard_rows < 1:
-            raise ConfigError(f"--shard-size is a number of samples, at least 1; found {shard_rows}")
-        self.shard_rows = shard_rows
-
-    def open(self, path: Path, table: OutTable) -> Sink:
-        """ConfigError where there are no images, or rows hold lists of captions."""
-        if table.image is None:
-            raise ConfigError("webdataset holds images, and the input has only their features: export Parquet")
-        if table.lists:
-            raise ConfigError(
-                "a sample of webdataset has one caption, and rows of this input have lists: explode them "
-                "(--explode, explode=True)"
-            )
-        return _WebDatasetSink(path, table, self.shard_rows)
-
-    def count(self, path: Path) -> int:
-        """Captions in the tars, by their headers. Raises CleanpairsError: a tar and its Parquet file differ."""
-        total = 0
-        for file in sorted(path.glob("*.tar")):
-            with tarfile.open(file, "r:") as tar:
-                found = sum(member.name.endswith(".txt") for member in tar)
-            beside = int(pq.read_metadata(file.with_suffix(".parquet")).num_rows)
-            if found != beside:
-                raise CleanpairsError(f"{file.name} has {found} samples, its Parquet file {beside} rows")
-            total += found
-        return total
-
-    def card(self, schema: pa.Schema, rows: int) -> dict[str, object]:
-        """One split, ``train``; the Parquet files beside the tars are not another one."""
-        return {"configs": [{"config_name": "default", "data_files": [{"split": "train", "path": "*.tar"}]}]}
 
 
 def sample_key(key: str) -> str:
@@ -96,12 +51,33 @@ def image_suffix(data: bytes) -> str:
     return next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), "img")
 
 
-class _WebDatasetSink(Sink):
-    def __init__(self, folder: Path, table: OutTable, shard_rows: int) -> None:
-        self._folder, self._table, self._shard_rows = folder, table, shard_rows
-        self._renamed = fresh_names(table.schema.names, [KEY])
-        kept = [f.with_name(self._renamed.get(f.name, f.name)) for f in table.schema if f.name != table.image]
-        self._schema = pa.schema([pa.field(KEY, pa.string()), *kept], table.schema.metadata)
+class WebDatasetOutput(Output):
+    """Shards of at most ``shard_rows`` samples.
+
+    The key of a sample is the row's own, with ``_`` for whatever is not a letter of ASCII, a digit, ``_`` or ``-`` (a
+    dot would end a key); in a shard where it occurs already, with a number behind it; and the shard and the place in it
+    where the input has no keys. It is the column ``key`` of .json and Parquet; a column of the input with that name is
+    ``key_input`` there. Images are the encoded bytes as they were. In .json bytes are base64 and NaN is null; vectors
+    of images are in the Parquet file only.
+
+    Raises ConfigError: there are no images, or rows hold lists of captions.
+    """
+
+    directory: ClassVar[bool] = True
+
+    def __init__(self, folder: Path, layout: Layout, shard_rows: int = SHARD_ROWS) -> None:
+        if "image" not in layout.out_columns:
+            raise ConfigError("webdataset holds images, and the input has only their features: export Parquet")
+        if not layout.one_row_a_pair:
+            raise ConfigError(
+                "a sample of webdataset has one caption, and rows of this input have lists: explode them "
+                "(--explode, explode=True)"
+            )
+        self._folder, self._columns, self._shard_rows = folder, layout.out_columns, shard_rows
+        self._image_root, schema = layout.image_root, layout.out_schema
+        self._renamed = fresh_names(schema.names, [KEY])
+        kept = [f.with_name(self._renamed.get(f.name, f.name)) for f in schema if f.name != self._columns["image"]]
+        self._schema = pa.schema([pa.field(KEY, pa.string()), *kept], schema.metadata)
         self.rows = 0
         self.parts: dict[str, int] = {}
         self._in_shard = 0
@@ -109,6 +85,24 @@ class _WebDatasetSink(Sink):
         self._stack = ExitStack()
         self._tar: tarfile.TarFile | None = None
         self._sidecar: ParquetSink
+
+    @staticmethod
+    def count(path: Path) -> int:
+        """Captions in the tars, by their headers. Raises CleanpairsError: a tar and its Parquet file differ."""
+        total = 0
+        for file in sorted(path.glob("*.tar")):
+            with tarfile.open(file, "r:") as tar:
+                found = sum(member.name.endswith(".txt") for member in tar)
+            beside = int(pq.read_metadata(file.with_suffix(".parquet")).num_rows)
+            if found != beside:
+                raise CleanpairsError(f"{file.name} has {found} samples, its Parquet file {beside} rows")
+            total += found
+        return total
+
+    @staticmethod
+    def card(schema: pa.Schema, rows: int) -> dict[str, object]:
+        """One split, ``train``; the Parquet files beside the tars are not another one."""
+        return {"configs": [{"config_name": "default", "data_files": [{"split": "train", "path": "*.tar"}]}]}
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows, one sample each."""
@@ -123,16 +117,16 @@ class _WebDatasetSink(Sink):
                 start += len(part)
 
     def _add(self, part: pa.Table) -> None:
-        out = self._table
-        images = image_cells(part[out.image].combine_chunks())
-        captions = [""] * len(part) if out.text is None else part[out.text].to_pylist()
-        own = [None] * len(part) if out.key is None else part[out.key].to_pylist()
+        image, text, key, features = map(self._columns.get, ("image", "text", "key", "features"))
+        images = image_cells(part[image].combine_chunks())
+        captions = [""] * len(part) if text is None else part[text].to_pylist()
+        own = [None] * len(part) if key is None else part[key].to_pylist()
         keys = [self._fresh_key(key, i) for i, key in enumerate(own)]
-        table = part.drop_columns([str(out.image)])
+        table = part.drop_columns([image])
         table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
         table = table.add_column(0, KEY, pa.array(keys, pa.string()))
         self._sidecar.write(as_schema(table, self._schema))
-        told = table if out.features is None else table.drop_columns([self._renamed.get(out.features, out.features)])
+        told = table if features is None else table.drop_columns([self._renamed.get(features, features)])
         for key, image, caption, line in zip(keys, images, captions, json_lines(told), strict=True):
             encoded = self._encoded(image, key)
             self._member(f"{key}.{image_suffix(encoded)}", encoded)
@@ -157,13 +151,13 @@ class _WebDatasetSink(Sink):
 
     def _encoded(self, cell: Any, key: str) -> bytes:
         held = cell.get("bytes") if isinstance(cell, dict) else cell
-        if self._table.image_root is None and not isinstance(held, bytes):
+        if self._image_root is None and not isinstance(held, bytes):
             raise ConfigError(
                 "the input's files lie in several folders, and its images are paths: say where these begin, by "
                 "--image-root when it is read"
             )
         try:
-            return cell_bytes(cell, self._table.image_root or Path())
+            return cell_bytes(cell, self._image_root or Path())
         except DataError as error:
             raise DataError(f"the sample {key!r} cannot be written: {error}; a Parquet export keeps it") from error
 

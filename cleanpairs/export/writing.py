@@ -7,9 +7,9 @@ only when every pair is accounted for, the cleaned data last: what a reader find
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,9 @@ from cleanpairs.export.accounting import (
     refuse_foreign_directory,
 )
 from cleanpairs.export.card import CardFacts, dataset_card
-from cleanpairs.export.decisions import Decisions, PlanFile, PlanInMemory, Scan, infeasible
-from cleanpairs.export.donors import StoredRows
+from cleanpairs.export.decisions import Decisions, PlanFile, PlanInMemory
 from cleanpairs.export.files import CARD, donor_columns, write_manifest
-from cleanpairs.export.formats import ExportFormat, choose_format, make_format
+from cleanpairs.export.formats import Output, choose_format, make_format
 from cleanpairs.export.layout import Layout
 from cleanpairs.export.ledger import REVERSIBLE, input_schema
 from cleanpairs.export.partitions import ExportWork, Written
@@ -89,8 +88,7 @@ def export_pairs(pairs: Pairs, plan: RepairPlan, out: str | Path, **settings: An
     counts do not add up. Nothing is published then.
     """
     export = _Export(pairs.source, out, ExportSettings(**settings))
-    cannot = infeasible(export.one_row_a_pair, export.format.selection)
-    decisions = PlanInMemory(plan, pairs, export.one_row_a_pair, cannot)
+    decisions = PlanInMemory(plan, pairs, export.one_row_a_pair, export.format.selection)
     refuse_changed_input(pairs.source)
     return export.run(decisions, make_engine("local"))
 
@@ -141,7 +139,7 @@ def check_export(source: Source, out: str | Path, settings: ExportSettings) -> N
         path = folder / "out"
         if export.format.directory:
             path.mkdir()
-        with export.format.open(path, Layout(source, export.schema(), export.one_row_a_pair).out_table):
+        with export.output(path, Layout(source, export.schema(), export.one_row_a_pair)):
             pass
 
 
@@ -151,7 +149,10 @@ class _Export:
     def __init__(self, source: Source, out: str | Path, settings: ExportSettings) -> None:
         self.source, self.settings = source, settings
         self.name, self.out = choose_format(out, settings.format)
-        self.format: ExportFormat = make_format(self.name, settings.shard_size)
+        self.format = make_format(self.name, settings.shard_size)
+        self.output: Callable[[Path, Layout], Output] = self.format
+        if settings.shard_size is not None:
+            self.output = partial(self.format, shard_rows=settings.shard_size)
         self.one_row_a_pair = settings.explode or not source.explicit_lists
         if self.format.directory and settings.card is not None:
             raise ConfigError(f"{self.out} is a directory and has its card in it, as {CARD}: leave --card out")
@@ -176,12 +177,12 @@ class _Export:
                 partitions = plan_partitions(ParquetReader().row_groups(source), source.n_rows, target=PARTITION)
             scan = plan.scan(partitions)
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it
-            with (
-                donor_columns(source, images=scan.image_donors, texts=scan.text_donors, near=near) as columns,
-                _captions(plan, scan, near) as captions,
-            ):
+            with ScratchDirectory("donors", near) as folder:
+                columns = donor_columns(source, folder, images=scan.image_donors, texts=scan.text_donors)
+                donors = np.union1d(scan.text_donors, scan.image_donors)
+                captions = plan.store(folder / "captions.arrow", donors)  # and keys
                 before = tuple(accumulate(scan.written, initial=0))
-                work = ExportWork(source, plan, layout, captions, columns, before, self.roles, self.format)
+                work = ExportWork(source, plan, layout, captions, columns, before, self.roles, self.output)
                 paths = {role: staged[role] for role in self.roles}
                 if engine.remote and partitions:
                     assert isinstance(plan, PlanFile)
@@ -258,12 +259,4 @@ class _Export:
             counts=counts,
             source=self.source,
             threshold=head.threshold,
-            sha256=written.sha256,
         )
-
-
-@contextmanager
-def _captions(plan: Decisions, scan: Scan, near: Path | None) -> Iterator[StoredRows | None]:
-    """What donors lend, of captions and keys, in a file for as long as it is needed."""
-    with ScratchDirectory("donors", near) as folder:
-        yield plan.store(folder / "captions.arrow", np.union1d(scan.text_donors, scan.image_donors))

@@ -29,7 +29,7 @@ from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
-from cleanpairs.data.images import FeatureImages
+from cleanpairs.data.images import vector_images
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.estimators import Embedded, PairScorer
 from cleanpairs.estimators.batches import RowScorer
@@ -191,7 +191,7 @@ class ClipScore(PairScorer):
         if rows is not None and isinstance(self.pretrained_, Precomputed):
             pairs, used = with_images(pairs, rows)
             array = pairs.images.array()
-            images = pairs.images if array is None else FeatureImages(array[used])
+            images = pairs.images if array is None else vector_images(array[used])
             pairs, rows = replace(pairs, images=images), None
         found = Embedded(pairs, *self._encode(self.pretrained_, pairs))
         return found if rows is None else found.take(rows)

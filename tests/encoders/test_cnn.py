@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cleanpairs.encoders.cnn import SmallCNN
+from cleanpairs.encoders.backbone import SmallCNN
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2, 5])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cleanpairs.encoders.gpo import GPO
-from cleanpairs.encoders.gru import BiGRU
+from cleanpairs.encoders.towers import BiGRU
 
 
 def defined(pool: GPO, x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from cleanpairs.commands.run import SCORES_SCHEMA, write_scores
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
 from cleanpairs.core.recipe import Recipe
+from cleanpairs.core.regular import sha256_of
 from cleanpairs.data import ParquetSink
 from cleanpairs.export import export_pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
@@ -147,7 +148,7 @@ def edit_parquet(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
         sink.write(table)
     manifest = next(path.parent.glob("*.manifest.json"))
     noted = json.loads(manifest.read_text())
-    noted["files"][path.name] |= {"bytes": path.stat().st_size, "sha256": sink.sha256, "rows": len(table)}
+    noted["files"][path.name] |= {"bytes": path.stat().st_size, "sha256": sha256_of(path), "rows": len(table)}
     manifest.write_text(json.dumps(noted))
 
 

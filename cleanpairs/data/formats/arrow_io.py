@@ -1,4 +1,4 @@
-"""Arrow IPC files, memory-mapped, as streams of small batches, with errors that name the file.
+"""Arrow IPC files, memory-mapped, in small batches, with errors that name the file.
 
 Batches are validated in full before they are used: a damaged file would otherwise end in a signal. An IPC stream that
 was cut between two batches reads back short without an error, so its end is looked for.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 
+import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import cached_by_file, open_regular, reading
+from cleanpairs.core.regular import open_regular, reading
 from cleanpairs.data.views import plain_batch, plain_schema
 
 _MAGIC = b"ARROW1"  # of the file format; streams begin with the length of their first message
@@ -25,29 +26,21 @@ def _named(path: str) -> AbstractContextManager[None]:
     return reading(path, "read as Arrow", pa.ArrowException, UnicodeDecodeError)
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """The schema and the batches of a file or a stream."""
-    with ExitStack() as stack:
-        with _named(path):
-            with open_regular(path) as file:
-                begin = file.read(len(_MAGIC))
-                file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
-                end = file.read()
-            if begin != _MAGIC and end != _END:
-                raise DataError(f"{path} is cut short, or no Arrow file: it lacks the mark of its end; write it again")
-            mapped = stack.enter_context(pa.memory_map(path))
-            if begin == _MAGIC:
-                reader = stack.enter_context(pa.ipc.open_file(mapped))
-                batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-            else:
-                reader = stack.enter_context(pa.ipc.open_stream(mapped))
-                batches = iter(reader)
-            _check_names(reader.schema)
-            schema = plain_schema(reader.schema)
-            if len(set(schema.names)) != len(schema.names):
-                raise DataError(f"{path} has a column more than once: {', '.join(schema.names)}")
-        yield schema, batches
+def _mapped(path: str) -> pa.Table:
+    """The rows of a file or a stream, of which only the headers are read."""
+    with _named(path):
+        with open_regular(path) as file:
+            begin = file.read(len(_MAGIC))
+            file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
+            end = file.read()
+        if begin != _MAGIC and end != _END:
+            raise DataError(f"{path} is cut short, or no Arrow file: it lacks the mark of its end; write it again")
+        opened = pa.ipc.open_file if begin == _MAGIC else pa.ipc.open_stream
+        table = opened(pa.memory_map(path)).read_all()
+        _check_names(table.schema)
+    if len(set(table.column_names)) != len(table.column_names):
+        raise DataError(f"{path} has a column more than once: {', '.join(table.column_names)}")
+    return table
 
 
 def _check_names(kind: pa.Schema | pa.DataType) -> None:
@@ -60,36 +53,35 @@ def _check_names(kind: pa.Schema | pa.DataType) -> None:
 
 def arrow_schema(paths: Sequence[str]) -> pa.Schema:
     """The schema that all files share. Raises DataError: one cannot be read, or they differ."""
-    first: pa.Schema | None = None
-    for path in paths:
-        with _opened(path) as (schema, _):
-            if first is not None and not first.equals(schema):
-                raise DataError(f"{path} has other columns than {paths[0]}: {schema.names} and {first.names}")
-            first = schema if first is None else first
-    assert first is not None
+    first, *others = (plain_schema(_mapped(path).schema) for path in paths)
+    for path, schema in zip(paths[1:], others, strict=True):
+        if not first.equals(schema):
+            raise DataError(f"{path} has other columns than {paths[0]}: {schema.names} and {first.names}")
     return first
 
 
-@cached_by_file(4096)
 def count_arrow_rows(path: str) -> int:
     """Rows of a file; its batches are mapped, not read."""
-    with _opened(path) as (_, batches), _named(path):
-        return sum(map(len, batches))
+    return len(_mapped(path))
 
 
 def iter_arrow(path: str, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """The rows of a file, at most ``batch_rows`` at once and fewer where rows are large; all columns when None."""
-    with _opened(path) as (schema, batches):
-        names = schema.names if columns is None else list(columns)
-        chosen = pa.schema([schema.field(n) for n in names], schema.metadata)
-        while True:
-            with _named(path):
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                batch = batch.select(names)
-                batch.validate(full=True)
-                whole = pa.RecordBatch.from_arrays(plain_batch(batch).columns, schema=chosen)
-            step = max(1, min(batch_rows, int(_BATCH_BYTES * len(whole) / max(whole.nbytes, 1))))
-            for start in range(0, len(whole), step):
-                yield whole.slice(start, step)
+    table = _mapped(path)
+    for whole in (table if columns is None else table.select(list(columns))).to_batches():
+        with _named(path):
+            whole.validate(full=True)
+            batch = plain_batch(whole)
+        step = max(1, min(batch_rows, int(_BATCH_BYTES * len(batch) / max(batch.nbytes, 1))))
+        for start in range(0, len(batch), step):
+            yield batch.slice(start, step)
+
+
+def arrow_cells(path: str, column: str, rows: np.ndarray) -> Iterator[pa.Array]:
+    """The values of a column at ``rows`` (k,), one by one, each an array of one."""
+    found = _mapped(path)[column]
+    for row in rows.tolist():
+        with _named(path):
+            cell = plain_batch(pa.record_batch([found.slice(row, 1).combine_chunks()], [column])).column(0)
+            cell.validate(full=True)
+        yield cell

@@ -73,10 +73,16 @@ class ClipRetrievalReader(ParquetReader):
             schema = schema.append(pa.field(name, pa.list_(pa.from_numpy_dtype(dtype), int(D))))
         return schema
 
-    def rows_from(
-        self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int, rows: int
+    def batches(
+        self,
+        source: Source,
+        batch_rows: int,
+        columns: Sequence[str] | None,
+        first: int = 0,
+        rows: int | None = None,
     ) -> Iterator[Rows]:
         """With their vectors."""
+        rows = source.n_rows if rows is None else rows
         *sides, notes = self._files(source)
         schema = self.schema(source)
         names = schema.names if columns is None else list(columns)

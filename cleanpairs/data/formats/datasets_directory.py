@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import read_json, reading
-from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, iter_arrow
+from cleanpairs.data.formats.arrow_io import arrow_cells, arrow_schema, count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
 from cleanpairs.data.source import Source
@@ -72,20 +71,14 @@ class DatasetsReader(TableReader):
         """The image column."""
         if "image" not in source.columns:
             return None
-        counts = _counts(source.paths)
-        column = source.columns["image"]
+        counts, column = _counts(source.paths), source.columns["image"]
 
         def read(rows: Sequence[int]) -> list[bytes | None]:
             found: dict[int, bytes | None] = {}
-            for number, local in rows_by_file(counts, np.unique(np.asarray(rows, np.int64))).items():
-                path, at, first = source.paths[number], 0, sum(counts[:number])
-                for batch in iter_arrow(path, [column], 1024):
-                    for i in local[(local >= at) & (local < at + len(batch))].tolist():
-                        cell = image_cells(batch.column(0).slice(i - at, 1))[0]
-                        found[first + i] = encoded_bytes(cell, path, source.image_root)
-                    at += len(batch)
-                    if at > local[-1]:
-                        break
+            for number, first, local in rows_by_file(counts, rows):
+                path = source.paths[number]
+                for row, cell in zip(local.tolist(), arrow_cells(path, column, local), strict=True):
+                    found[first + row] = encoded_bytes(image_cells(cell)[0], path, source.image_root)
             return [found.get(int(row)) for row in rows]
 
         return self.stored_images(source, read)

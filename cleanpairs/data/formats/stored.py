@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.images import ImageSource, StoredImages, cell_bytes, encoded_bytes, resolve_path
+from cleanpairs.data.images import ImageSource, cell_bytes, encoded_bytes, resolve_path
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
 
@@ -111,7 +111,7 @@ class ListingReader(TableReader):
             return None
         root = str(source.image_root or Path(source.paths[0]).parent)
         cells = self.listing(source).table[name].slice(0, source.n_rows).to_pylist()
-        return StoredImages(len(cells), lambda rows: [encoded_bytes(cells[i] or None, "", root) for i in rows])
+        return ImageSource(len(cells), lambda rows: [encoded_bytes(cells[i] or None, "", root) for i in rows])
 
 
 def _named_images(schema: pa.Schema, source: Source) -> str | None:

@@ -20,7 +20,7 @@ from cleanpairs.data.parquet_io import count_rows
 from cleanpairs.data.precomp import lines_of
 from cleanpairs.data.source import Source, fingerprint_of
 from cleanpairs.data.table_reader import ReadRequest
-from cleanpairs.data.writing import cached_table
+from cleanpairs.data.writing import cached_tables
 
 
 class VectorFilesReader(ClipRetrievalReader):
@@ -76,4 +76,4 @@ def _table(captions: str | None, n: int) -> list[str]:
         return sorted(expand_files(captions, ".parquet"), key=lambda p: by_number(Path(p)))
     lines = None if captions is None else lines_of(captions)
     keys = pa.array(range(n if lines is None else len(lines))).cast(pa.string())
-    return [str(cached_table(pa.table({"key": keys} | ({} if lines is None else {"caption": lines}))))]
+    return [str(cached_tables([pa.table({"key": keys} | ({} if lines is None else {"caption": lines}))]))]

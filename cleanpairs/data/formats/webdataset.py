@@ -24,7 +24,7 @@ from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.stored import IMAGE_TYPE, bounded, image_array, record_batch
 from cleanpairs.data.formats.tar_index import Member, Sample, read_index
-from cleanpairs.data.images import ImageSource, StoredImages
+from cleanpairs.data.images import ImageSource
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
@@ -94,7 +94,7 @@ class WebDatasetReader(TableReader):
                         found[row] = _bytes(file, image[1]) if fits and image is not None else None
             return [found[row] for row in rows]
 
-        return StoredImages(len(places), read)
+        return ImageSource(len(places), read)
 
 
 def _tars(source: Source) -> list[str]:
