@@ -171,20 +171,19 @@ class _Output:
 
     def publish(self) -> None:
         self._written = os.lstat(self.staged)
-        exists = os.path.lexists(self.target)
-        if exists and not self.overwrite:
-            raise OutputExistsError(f"{self.target} has appeared meanwhile; it is left as it is")
-        if exists or not self._publish_new():
-            self._replace()
-
-    def _publish_new(self) -> bool:
-        """False where something has appeared there meanwhile, which is to be overwritten."""
         try:
-            _renameat2(self.staged, self.target, _NOREPLACE)
+            self._publish_new()
         except FileExistsError as error:
             if not self.overwrite:
                 raise OutputExistsError(f"{self.target} has appeared meanwhile; it is left as it is") from error
-            return False
+            self._replace()
+
+    def _publish_new(self) -> None:
+        """FileExistsError where there is something."""
+        if os.path.lexists(self.target):
+            raise FileExistsError(self.target)
+        try:
+            _renameat2(self.staged, self.target, _NOREPLACE)
         except OSError as error:
             if error.errno not in _MISSING:
                 raise
@@ -192,7 +191,6 @@ class _Output:
                 os.rename(self.staged, self.target)  # refuses a directory that is not empty
             else:
                 os.link(self.staged, self.target)  # refuses a file that exists
-        return True
 
     def _replace(self) -> None:
         try:

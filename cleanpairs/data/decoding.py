@@ -19,7 +19,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -119,7 +118,6 @@ class Decoder:
         self.lost = 0  # workers that died or hung
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
-        self._lock = threading.Lock()
         self._closed = False
         self._executor = ThreadPoolExecutor(workers, "decode") if workers and not memory_is_capped() else None
         self._function: Callable[..., Any] | None = None
@@ -133,9 +131,8 @@ class Decoder:
     def close(self) -> None:
         """End the processes, at once."""
         self._closed = True
-        with self._lock:
-            for worker in self._all:
-                worker.kill()
+        for worker in list(self._all):
+            worker.kill()
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
         for worker in self._all:
@@ -183,34 +180,30 @@ class Decoder:
             worker = self._take(fresh=fresh)
             try:
                 found = worker.ask(data, self.seconds)
+                self._idle.append(worker)
+                return found
             except _LostError as lost:
                 self.lost += 1
                 worker.bury()
                 why = str(lost)
-            else:
-                with self._lock:
-                    self._idle.append(worker)
-                return found
         return f"the image cannot be decoded: {why}, twice"
 
     def _take(self, *, fresh: bool = False) -> _Worker:
-        with self._lock:
-            if self._idle and not fresh:
+        with suppress(IndexError):
+            if not fresh:
                 return self._idle.pop()
         for again in (True, False):  # one that is killed while it starts is no reason to end the run
             worker = _Worker(self.preparation, self.memory)
-            with self._lock:
-                self._all.append(worker)
+            self._all.append(worker)
             if self._closed:
                 worker.kill()
             try:
                 worker.start()
+                break
             except ResourceError:
                 if not again or self._closed:
                     raise
                 self.lost += 1
-            else:
-                break
         return worker
 
 

@@ -85,31 +85,23 @@ def make_parents(path: Path) -> None:
 
 def _take(lock: Path, output: str) -> int:
     make_parents(lock.parent / Path(output).name)
-    while True:
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
+    while True:  # again where it was removed by the one that held it before
+        with ExitStack() as undone:
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            undone.callback(os.close, fd)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno in _BUSY:
                     raise OutputExistsError(_busy(output, _holder(fd))) from error
+                undone.pop_all()
                 return fd  # a file system without locks
-            try:
-                held = os.path.samestat(os.fstat(fd), os.lstat(lock))
-            except FileNotFoundError:
-                held = False
-            if held:
-                try:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.lstat(lock)):
+                    undone.callback(os.unlink, lock)  # after a signal: it is ours, and would be left behind
                     _sign(fd)
-                except BaseException:  # a signal: it is ours, and would be left behind
-                    with suppress(OSError):
-                        os.unlink(lock)
-                    raise
-                return fd
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)  # it was removed by the one that held it before: once more
+                    undone.pop_all()
+                    return fd
 
 
 def _busy(output: str, who: str) -> str:

@@ -10,14 +10,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from cleanpairs.core.errors import CleanpairsError, OutputError
-from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.core.regular import open_regular, read_json, reading
 from cleanpairs.data.atomic import write_whole
 
@@ -62,21 +60,10 @@ def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) ->
     Raises DataError: a file cannot be read.
     """
     total = hashlib.sha256(settings.encode())
-    workers = min(4, len(os.sched_getaffinity(0)), len(paths))
-    if workers < 2 or memory_is_capped():
-        for path in paths:
-            total.update(_digest(path))
-        return total.hexdigest()
-    with ThreadPoolExecutor(max_workers=workers) as pool:  # hashing lets go of the GIL
-        for digest in pool.map(_digest, paths):
-            total.update(digest)
+    for path in paths:
+        with reading(path):
+            total.update(digest_of(path, cache_dir() / "digests"))
     return total.hexdigest()
-
-
-def _digest(path: str | os.PathLike[str]) -> bytes:
-    """SHA-256 of a file."""
-    with reading(path):
-        return digest_of(path, cache_dir() / "digests")
 
 
 def settings_text(source: Source) -> str:

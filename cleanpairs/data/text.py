@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 import unicodedata
@@ -29,16 +28,8 @@ def normalise_text(text: str) -> str:
     Punctuation is what separates or encloses words (stops, commas, quotes, brackets, dashes) and not what is read as
     one (%, &, #, @, *); a caption of nothing else keeps it.
     """
-    # White space parts what NFKC looks at. Only short words are remembered: a hostile caption is one of a MiB.
-    each = [_normal(w) if len(w) <= 64 else _normal.__wrapped__(w) for w in text.split()]
-    words = filter(None, each)
-    return " ".join(words) or " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _normal(written: str) -> str:
-    """Normal form of what is written without white space; empty for punctuation."""
-    return " ".join(_SEPARATORS.sub(" ", unicodedata.normalize("NFKC", written).casefold()).split())
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(_SEPARATORS.sub(" ", plain).split()) or " ".join(plain.split())
 
 
 def content_hash(data: bytes | memoryview) -> int:
@@ -49,9 +40,7 @@ def content_hash(data: bytes | memoryview) -> int:
 def text_groups(captions: Iterable[str] | pa.Array) -> np.ndarray:
     """Content hash (N,) int64 of each caption's normal form; a null is an empty caption."""
     texts = (c or "" for c in captions.to_pylist()) if isinstance(captions, pa.Array) else captions
-    blake = hashlib.blake2b
-    found = [blake(normalise_text(c).encode("utf-8", "surrogatepass"), digest_size=8).digest() for c in texts]
-    return np.frombuffer(b"".join(found), "<i8").astype(np.int64)
+    return np.array([content_hash(normalise_text(c).encode("utf-8", "surrogatepass")) for c in texts], np.int64)
 
 
 def caption_fault(caption: str | None) -> str | None:

@@ -71,6 +71,9 @@ class Sink(ABC):
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows."""
 
+    def end_group(self) -> None:  # noqa: B027
+        """End a row group here, where there are such."""
+
     @abstractmethod
     def _finish(self) -> None:
         """Write and close what is still open."""
@@ -126,14 +129,14 @@ class ParquetSink(Sink):
         for start in range(0, len(table), step):
             part = table.slice(start, step)
             if self._bytes + part.nbytes > GROUP_BYTES:
-                self.flush()
+                self.end_group()
             self._pending.append(part)
             self._bytes += part.nbytes
             self._count += len(part)
             if self._bytes >= GROUP_BYTES or self._count >= GROUP_ROWS:
-                self.flush()
+                self.end_group()
 
-    def flush(self) -> None:
+    def end_group(self) -> None:
         """End a row group here."""
         if self._pending:
             with writing(self.path):
@@ -141,7 +144,7 @@ class ParquetSink(Sink):
         self._pending, self._bytes, self._count = [], 0, 0
 
     def _finish(self) -> None:
-        self.flush()
+        self.end_group()
         with writing(self.path):
             self._writer.close()
 

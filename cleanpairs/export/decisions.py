@@ -23,6 +23,7 @@ from cleanpairs.data.parquet_io import count_rows, iter_batches, open_parquet
 from cleanpairs.engine import Partition
 from cleanpairs.export.donors import StoredRows
 from cleanpairs.export.layout import Decided
+from cleanpairs.ops.cells import readable
 from cleanpairs.ops.columns import one_array
 from cleanpairs.repair.actions import REMATCHED, REPAIRED, WRITTEN, acted
 from cleanpairs.repair.editing import DonorRows, followed, same_key
@@ -237,34 +238,18 @@ class PlanFile:
 
 
 def _check_keys(source: Source, rows: pa.RecordBatch, pairs: pa.Table, first: int) -> None:
-    name = source.columns.get("key")
-    told = one_array(pairs["key"])
-    found = pa.nulls(len(rows), pa.string()) if name is None else rows.column(name)
-    if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
-        numbers = pa.array(np.arange(first, first + len(rows))).cast(pa.string()).cast(found.type)
-        same = pc.equal(told, pc.coalesce(found, numbers)).fill_null(False).to_numpy(zero_copy_only=False)
-    else:
-        same = np.zeros(len(rows), bool)
-    for i in np.flatnonzero(~np.asarray(same, bool)).tolist():  # keys of other types, and texts that are not UTF-8
-        key = str(first + i) if name is None else _key(rows.column(name), i, first + i)
-        if same_key(told[i].as_py(), key) and key != told[i].as_py():
+    """The keys as :func:`cleanpairs.load_pairs` has them: of any type, the row's number where there is none."""
+    name, told = source.columns.get("key"), one_array(pairs["key"])
+    keys = pa.array(np.arange(first, first + len(rows))).cast(pa.string())
+    keys = keys if name is None else pc.coalesce(readable(rows.column(name)), keys)
+    for i in np.flatnonzero(~np.array(pc.equal(told, keys).fill_null(False), bool)).tolist():
+        in_plan, key = told[i].as_py(), keys[i].as_py()
+        if same_key(in_plan, key):
             raise RewrittenKeysError(
-                f"the keys of the plan are not written as those of the data, {told[i].as_py()!r} for {key!r} of pair "
+                f"the keys of the plan are not written as those of the data, {in_plan!r} for {key!r} of pair "
                 f"{first + i}: such a plan is carried out in memory, by cleanpairs.export.export_pairs"
             )
-        if key != told[i].as_py():
-            raise DataError(f"pair {first + i} has key {told[i].as_py()!r} in the plan and {key!r} in the data")
-
-
-def _key(column: pa.Array, at: int, row: int) -> str:
-    """A row's key as :func:`cleanpairs.load_pairs` has it: of any type, its number where there is none."""
-    try:
-        value = column[at].as_py()
-    except UnicodeDecodeError:
-        value = column.slice(at, 1).cast(pa.binary())[0].as_py().decode("utf-8", "replace")
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    return str(row if value is None else value)
+        raise DataError(f"pair {first + i} has key {in_plan!r} in the plan and {key!r} in the data")
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

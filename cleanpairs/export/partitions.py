@@ -105,7 +105,7 @@ class ExportWork:
                         for role in self.roles:
                             for batch in pa.ipc.open_stream(part):
                                 sinks[role].write(batch)
-                            _end_row_group(sinks[role])
+                            sinks[role].end_group()
                 except pa.ArrowException as error:
                     raise DataError(f"{path} is damaged ({error}): remove its folder, and run again") from error
                 for role in self.roles:
@@ -122,9 +122,7 @@ class ExportWork:
             )
             yield {role: files.enter_context(sink) for role, sink in zip(self.roles, made, strict=True)}
 
-    def _write(
-        self, partitions: Sequence[Partition], sinks: Mapping[str, Sink | _ArrowSink], *, ahead: bool
-    ) -> Written:
+    def _write(self, partitions: Sequence[Partition], sinks: Mapping[str, Sink], *, ahead: bool) -> Written:
         """Write consecutive partitions; ``ahead``: read in a thread."""
         total = Written(dict.fromkeys(self.roles, 0), Counter())
         ledger = Ledger(self.layout)
@@ -144,7 +142,7 @@ class ExportWork:
                     total.actions.update(counted(decided.pairs["action"]))
                     before += len(batch.table)
                 for sink in sinks.values():
-                    _end_row_group(sink)  # where partitions end, however many a file holds
+                    sink.end_group()  # where partitions end, however many a file holds
         return total
 
     def _batches(self, partition: Partition) -> Iterator[tuple[pa.RecordBatch, Decided]]:
@@ -161,12 +159,7 @@ class ExportWork:
             yield table, decided(table)
 
 
-def _end_row_group(sink: Sink | _ArrowSink) -> None:
-    if isinstance(sink, ParquetSink):
-        sink.flush()
-
-
-class _ArrowSink:
+class _ArrowSink(Sink):
     """One role's rows of a partition, as an Arrow stream of the batches that are written."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -174,14 +167,13 @@ class _ArrowSink:
         with writing(path):
             self._writer = pa.ipc.new_stream(str(path), schema)
 
-    def write(self, table: pa.Table) -> None:
+    def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows: one batch, where they are in one chunk."""
         with writing(self._path):
-            self._writer.write_table(as_schema(table, self._schema))
+            self._writer.write_table(as_schema(data, self._schema))
 
-    def __enter__(self) -> _ArrowSink:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
+    def _finish(self) -> None:
         with writing(self._path):
             self._writer.close()
+
+    _abandon = _finish

@@ -7,10 +7,10 @@ a pair was dropped, what was written by a model, and the truth after a repair: o
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import open_regular
 from cleanpairs.data import Source, fingerprint_of, iter_tables
 from cleanpairs.data.columns import is_bytes, score_columns
 from cleanpairs.data.formats.arrow_io import iter_arrow
+from cleanpairs.data.formats.tar_index import member_bytes, read_index
 from cleanpairs.data.parquet_io import common_schema, iter_batches, read_table
 from cleanpairs.export.datasets_format import stored_files
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES
@@ -354,18 +356,14 @@ class _Contents:
                 pa.concat_arrays(table[self._named(columns["text"])].chunks or [pa.array([], pa.string())])
             )
             lines = json_lines(table.select(told))
-            with tarfile.open(tar, "r:") as members:
-                for i, key in enumerate(table[KEY].to_pylist()):
-                    trio = [
-                        (member.name, members.extractfile(member))
-                        for member in (members.next(), members.next(), members.next())
-                        if member
-                    ]
-                    data = {name.rsplit(".", 1)[-1]: b"" if stream is None else stream.read() for name, stream in trio}
+            samples = read_index(str(tar))
+            with open_regular(tar) as stream:
+                for i, (key, sample) in enumerate(zip_longest(table[KEY].to_pylist(), samples)):
                     place = f"sample {key!r}"
-                    if len(data) != 3 or {name.rsplit(".", 1)[0] for name, _ in trio} != {key}:
+                    if sample is None or sample.key != key or len(sample.members) != 3:
                         self.findings.wrong(tar, f"has other members than {Path(file).name} has rows", place)
                         return
+                    data = {suffix: member_bytes(stream, member) for suffix, member in sample.members.items()}
                     if codes(pa.array([data.get("txt")], pa.binary()))[0] != text[i]:
                         self.findings.wrong(tar, "is not the caption that the Parquet file has", f"{place}, .txt")
                     if data.get("json") != lines[i]:

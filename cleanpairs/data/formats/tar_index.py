@@ -10,6 +10,7 @@ import re
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, open_regular, reading
@@ -79,3 +80,12 @@ def _check_end(path: str, end: int) -> None:
             f"{path} is cut short: it ends at byte {end + len(block)} without the mark of its end; fetch it again"
         )
     raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")
+
+
+def member_bytes(file: BinaryIO, member: Member) -> bytes:
+    """What a member of an open tar holds; DataError where the tar is cut short."""
+    file.seek(member.offset)
+    data = file.read(member.size)
+    if len(data) != member.size:
+        raise DataError(f"{file.name} is cut short: {member.size} bytes at {member.offset} are not all there")
+    return data

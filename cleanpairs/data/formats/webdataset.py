@@ -23,7 +23,7 @@ from cleanpairs.core.regular import open_regular
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.stored import IMAGE_TYPE, bounded, image_array, record_batch
-from cleanpairs.data.formats.tar_index import Member, Sample, read_index
+from cleanpairs.data.formats.tar_index import Member, Sample, member_bytes, read_index
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
@@ -91,7 +91,7 @@ class WebDatasetReader(TableReader):
                     for row in some:
                         image = places[row][1]
                         fits = image is not None and 0 < image[1].size <= whole("image_bytes")
-                        found[row] = _bytes(file, image[1]) if fits and image is not None else None
+                        found[row] = member_bytes(file, image[1]) if fits and image is not None else None
             return [found[row] for row in rows]
 
         return ImageSource(len(places), read)
@@ -142,17 +142,9 @@ def _image_size(sample: Sample) -> int:
     return image[1].size if image is not None else 0
 
 
-def _bytes(file: BinaryIO, member: Member) -> bytes:
-    file.seek(member.offset)
-    data = file.read(member.size)
-    if len(data) != member.size:
-        raise DataError(f"{file.name} is cut short: {member.size} bytes at {member.offset} are not all there")
-    return data
-
-
 def _json(file: BinaryIO, sample: Sample) -> bytes | None:
     member = sample.members.get("json")
-    return None if member is None or member.size > MAX_JSON_BYTES else _bytes(file, member)
+    return None if member is None or member.size > MAX_JSON_BYTES else member_bytes(file, member)
 
 
 def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
@@ -197,7 +189,7 @@ def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None, 
         return None, None, f"the sample {sample.key!r} has no image (it has: {', '.join(sample.members)})"
     if image[1].size > (most := whole("image_bytes")):
         return None, None, f"the image of sample {sample.key!r} is larger than {most} bytes"
-    return _bytes(file, image[1]), f"{sample.key}.{image[0]}", None
+    return member_bytes(file, image[1]), f"{sample.key}.{image[0]}", None
 
 
 def _text(sample: Sample, record: dict[str, Any], file: BinaryIO) -> tuple[str | None, str | None]:
@@ -207,7 +199,7 @@ def _text(sample: Sample, record: dict[str, Any], file: BinaryIO) -> tuple[str |
         return _string(record.get("caption")), None
     if member.size > 4 * (most := whole("caption_bytes")):
         return None, f"the caption is longer than {most} bytes"
-    raw = _bytes(file, member)
+    raw = member_bytes(file, member)
     try:
         return raw.decode("utf-8-sig"), None
     except UnicodeDecodeError:
