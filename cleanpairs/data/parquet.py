@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from cleanpairs.data.images import ImageSource
 from cleanpairs.data.parquet_io import (
     common_schema,
     count_rows,
@@ -84,9 +82,6 @@ class ParquetReader(TableReader):
                 sizes += group_sizes(file)
         return sizes
 
-    def encoded(self, source: Source) -> ImageSource | None:
-        """The image column."""
-        if "image" not in source.columns:
-            return None
-        read = partial(encoded_at, self.tables(source), source.columns["image"], source.image_root)
-        return self.stored_images(source, read)
+    def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
+        """See :class:`TableReader`; only the row groups that hold them are read."""
+        return encoded_at(self.tables(source), source.columns["image"], source.image_root, rows)

@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,26 +59,22 @@ def _named(path: str, what: str = "read as Parquet") -> AbstractContextManager[N
 @contextmanager
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     """A Parquet file with page checksums verified and little read ahead; DataError names the file."""
-    with _named(path):
-        file = _opened(path)
-    try:
+    with ExitStack() as stack:
+        with _named(path):
+            check_regular(path)
+            remote = open_remote(path)
+            if remote is not None:
+                stack.callback(remote.close)
+            # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets,
+            # and a damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
+            file = pq.ParquetFile(
+                remote or path,
+                pre_buffer=False,
+                buffer_size=_BUFFER if remote is None else _REMOTE_BUFFER,
+                page_checksum_verification=True,
+            )
+        stack.callback(file.close, force=True)
         yield file
-    finally:
-        file.close(force=True)
-
-
-def _opened(path: str) -> pq.ParquetFile:
-    check_regular(path)
-    remote = open_remote(path)
-    buffer = _BUFFER if remote is None else _REMOTE_BUFFER
-    # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets, and a
-    # damaged one ends the process (shown by `make faults`; with a buffer none of its files does).
-    try:
-        return pq.ParquetFile(remote or path, pre_buffer=False, buffer_size=buffer, page_checksum_verification=True)
-    except BaseException:
-        if remote is not None:
-            remote.close()
-        raise
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -157,15 +153,16 @@ def iter_batches(
     for path in paths:
         if left <= 0:
             break
+        if ahead and ahead >= (rows := _count(path)):
+            ahead -= rows
+            continue
         with open_parquet(path) as file:
             sizes = group_sizes(file)
             skipped = row = 0
-            while ahead and skipped < len(sizes) and sizes[skipped] <= ahead:
+            while ahead and sizes[skipped] <= ahead:
                 ahead -= sizes[skipped]
                 row += sizes[skipped]
                 skipped += 1
-            if sizes and skipped == len(sizes):
-                continue
             with _named(path, f"read from row {row}"):
                 # no more than are wanted: a batch is read to its end, over the row groups that it takes
                 rows = _fitting_rows(file, wanted, int(min(batch_size, ahead + left)))

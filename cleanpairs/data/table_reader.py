@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.columns import check_truth, find_columns, score_columns
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, vector_groups
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import RowBatch, convert, vector_shape
-from cleanpairs.data.source import Source, cache_dir, cache_folder, fingerprint_files, settings_text
+from cleanpairs.data.source import Source, cache_folder, fingerprint_files, settings_text
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
 from cleanpairs.ops.columns import is_list
+from cleanpairs.ops.scratch import Scratch, release
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
 BATCH = 512
@@ -81,10 +81,8 @@ class TableReader(ABC):
 
     def encoded(self, source: Source) -> ImageSource | None:
         """The encoded images, by row; None where there are none."""
-        return None
-
-    def stored_images(self, source: Source, read: Callable[[Sequence[int]], list[bytes | None]]) -> ImageSource:
-        """The image column, fetched by ``read(rows)``, or read from the first row to the last."""
+        if "image" not in source.columns:
+            return None
 
         def stream(batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
             first = 0
@@ -93,7 +91,21 @@ class TableReader(ABC):
                 yield first, [encoded_bytes(cell, rows.path, source.image_root) for cell in cells]
                 first += len(cells)
 
-        return ImageSource(source.n_rows, read, stream)
+        return ImageSource(source.n_rows, partial(self.images_at, source), stream)
+
+    def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
+        """Encoded images (k,) at ``rows`` (k,), in any order; what lies before them is passed over."""
+        wanted = np.unique(np.asarray(rows, np.int64))
+        found: dict[int, bytes | None] = {}
+        first = 0
+        for part in self.batches(source, BATCH, [source.columns["image"]]):
+            if not len(wanted) or wanted[-1] < first:
+                break
+            for row in wanted[(wanted >= first) & (wanted < first + len(part.batch))].tolist():
+                cell = image_cells(part.batch.column(0).slice(row - first, 1))[0]
+                found[row] = encoded_bytes(cell, part.path, source.image_root)
+            first += len(part.batch)
+        return [found.get(int(row)) for row in rows]
 
     def mapped(self, source: Source) -> list[np.ndarray]:
         """Vectors (n_rows, R, D), and those of captions (n_rows, D), that may stay where they are; none by default."""
@@ -202,30 +214,28 @@ def load_rows(
     ``vectors`` (n_rows, R, D), ``text_vectors`` (n_rows, D): those of the columns of vectors, where they lie in one
     array already and need no copy.
     """
-    cached = cache_dir() / "vectors" / source.fingerprint[:32]
-    images_kept = _Kept(cached.with_name(f"{cached.name}.npy"), source.n_rows)
-    texts_kept = _Kept(cached.with_name(f"{cached.name}-texts.npy"), source.n_rows)
+    given = {"features": vectors, "text_features": text_vectors}
+    arrays = dict(given)
     found = [RowBatch(0)]
     captions: list[str] = []
     keys: list[str] = []
     reasons: dict[int, str] = {}
-    with ExitStack() as stack:
-        for batch in batches:
-            if batch.vectors is not None and vectors is None:
-                images_kept.add(batch.vectors, stack)
-            if batch.text_vectors is not None and text_vectors is None:
-                texts_kept.add(batch.text_vectors, stack)
-            reasons.update({len(captions) + pair: why for pair, why in batch.faults.items()})
-            captions += batch.captions.to_pylist()
-            keys += batch.keys.to_pylist()
-            none = RowBatch(0)
-            found.append(replace(batch, captions=none.captions, keys=none.keys, vectors=None, text_vectors=None))
-    array = vectors
-    if "features" in source.columns and array is None:
-        array = images_kept.array()
-    images = encoded or ImageSource(source.n_rows)
-    images = images if array is None else images.with_vectors(array)
-    texts = texts_kept.array() if text_vectors is None and "text_features" in source.columns else text_vectors
+    first = 0
+    for batch in batches:
+        for role, block in (("features", batch.vectors), ("text_features", batch.text_vectors)):
+            if block is not None and given[role] is None:
+                held = arrays[role]
+                arrays[role] = whole = _room(source.n_rows, block) if held is None else held
+                whole[first : first + len(block)] = block
+                release(whole)
+        first += batch.n_rows
+        reasons.update({len(captions) + pair: why for pair, why in batch.faults.items()})
+        captions += batch.captions.to_pylist()
+        keys += batch.keys.to_pylist()
+        none = RowBatch(0)
+        found.append(replace(batch, captions=none.captions, keys=none.keys, vectors=None, text_vectors=None))
+    images, texts = encoded or ImageSource(source.n_rows), arrays["text_features"]
+    images = images if arrays["features"] is None else images.with_vectors(arrays["features"])
     starts = np.cumsum([batch.n_rows for batch in found])  # of the batch that follows
     rows = np.concatenate([found[0].row, *(a + b.row for a, b in zip(starts, found[1:], strict=False))])
     truth = any(batch.true_mismatch is not None for batch in found)
@@ -251,32 +261,7 @@ def load_rows(
     )
 
 
-class _Kept:
-    """Blocks of vectors, in memory, or in a file of the cache where all together are large."""
-
-    def __init__(self, path: Path, rows: int) -> None:
-        self.path, self.rows = path, rows
-        self.blocks: list[np.ndarray] = []
-        self.file: Any = None
-
-    def add(self, block: np.ndarray, stack: ExitStack) -> None:
-        """The next rows; those in a file may be had when the stack is closed."""
-        size = self.rows * block[0].nbytes if len(block) else 0
-        if self.file is None and size > IN_MEMORY:
-            # written, not mapped: pages of a map that are dirty count as this process's memory
-            cache_folder("vectors")
-            staged = stack.enter_context(staged_file(self.path, overwrite=True))
-            self.file = stack.enter_context(open(staged, "wb"))  # noqa: SIM115 - the stack closes it
-            header = np.lib.format.header_data_from_array_1_0(np.empty((0, *block.shape[1:]), block.dtype))
-            np.lib.format.write_array_header_1_0(self.file, header | {"shape": (self.rows, *block.shape[1:])})
-        if self.file is not None:
-            self.file.write(np.ascontiguousarray(block).data)
-        else:
-            self.blocks.append(block)
-
-    def array(self) -> np.ndarray:
-        """All rows."""
-        if self.file is not None:
-            mapped: np.ndarray = np.load(self.path, mmap_mode="r", allow_pickle=False)
-            return mapped
-        return np.concatenate(self.blocks)
+def _room(n: int, block: np.ndarray) -> np.ndarray:
+    """An array for n rows like those of ``block``: in a file of the cache directory, where it is large."""
+    large = n * block[:1].nbytes > IN_MEMORY
+    return Scratch(cache_folder("vectors") if large else None).empty((n, *block.shape[1:]), block.dtype)

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
@@ -75,13 +74,3 @@ def iter_arrow(path: str, columns: Sequence[str] | None, batch_rows: int) -> Ite
         step = max(1, min(batch_rows, int(_BATCH_BYTES * len(batch) / max(batch.nbytes, 1))))
         for start in range(0, len(batch), step):
             yield batch.slice(start, step)
-
-
-def arrow_cells(path: str, column: str, rows: np.ndarray) -> Iterator[pa.Array]:
-    """The values of a column at ``rows`` (k,), one by one, each an array of one."""
-    found = _mapped(path)[column]
-    for row in rows.tolist():
-        with _named(path):
-            cell = plain_batch(pa.record_batch([found.slice(row, 1).combine_chunks()], [column])).column(0)
-            cell.validate(full=True)
-        yield cell

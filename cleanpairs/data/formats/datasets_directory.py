@@ -16,9 +16,9 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import read_json, reading
-from cleanpairs.data.formats.arrow_io import arrow_cells, arrow_schema, count_arrow_rows, iter_arrow
+from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.file_names import expand_files
-from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, resolve_path, rows_by_file
+from cleanpairs.data.images import resolve_path
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
 
@@ -66,22 +66,6 @@ class DatasetsReader(TableReader):
                 left -= len(part)
                 if len(part):
                     yield Rows(path, part)
-
-    def encoded(self, source: Source) -> ImageSource | None:
-        """The image column."""
-        if "image" not in source.columns:
-            return None
-        counts, column = _counts(source.paths), source.columns["image"]
-
-        def read(rows: Sequence[int]) -> list[bytes | None]:
-            found: dict[int, bytes | None] = {}
-            for number, first, local in rows_by_file(counts, rows):
-                path = source.paths[number]
-                for row, cell in zip(local.tolist(), arrow_cells(path, column, local), strict=True):
-                    found[first + row] = encoded_bytes(image_cells(cell)[0], path, source.image_root)
-            return [found.get(int(row)) for row in rows]
-
-        return self.stored_images(source, read)
 
 
 def _json(path: Path) -> Any:

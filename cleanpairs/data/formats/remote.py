@@ -20,8 +20,9 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from cleanpairs.core.errors import ConfigError, DataError
@@ -68,12 +69,14 @@ def fetch(data: str, allow_urls: bool) -> str:
         raise DataError(f"no such input: {data} names no file")
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {}
-    for name in names:
-        target = folder / name.file
-        if target in wanted:
-            raise DataError(f"{data} names two files {name.file!r}")
-        wanted[target] = name
-        _update(target, name)
+    for remote in names:
+        name = Path(unquote(urlsplit(remote.url).path)).name
+        if not name or name.startswith("."):
+            raise DataError(f"{remote.url} does not end in the name of a file")
+        if folder / name in wanted:
+            raise DataError(f"{data} names two files {name!r}")
+        wanted[folder / name] = remote
+        _update(folder / name, remote)
     for old in folder.glob("[!.]*"):  # what the URL no longer names must not be read with the rest
         if old not in wanted and old.with_suffix("") not in wanted:
             old.unlink()
@@ -89,14 +92,13 @@ _NOT_PUBLIC = tuple(  # nor these; the last one is Azure's own, at an address th
 )
 
 
-class _Remote:
-    """One file: its name, its mark, how it is copied into an open file, and what stands for it where it is not."""
+class _Remote(NamedTuple):
+    """One file: its mark, how it is copied into an open file, and what stands for it where it is not."""
 
-    def __init__(self, url: str, mark: str, copy: Callable[[BinaryIO], None], instead: bytes | None = None) -> None:
-        self.url, self.mark, self.copy, self.instead = url, mark, copy, instead
-        self.file = Path(unquote(urlsplit(url).path)).name
-        if not self.file or self.file.startswith("."):
-            raise DataError(f"{url} does not end in the name of a file")
+    url: str
+    mark: str
+    copy: Callable[[BinaryIO], None]
+    instead: bytes | None = None
 
 
 def _update(target: Path, remote: _Remote) -> None:
@@ -195,23 +197,19 @@ def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.sock
     raise failed
 
 
-def _guarded(kind: Any) -> Any:
-    """Connections of this kind, to public addresses only."""
-
-    def connection(*args: Any, **kwargs: Any) -> Any:
-        made = kind(*args, **kwargs)
-        made._create_connection = _connect
-        return made
-
-    return connection
+def _guarded(kind: Any, *args: Any, **kwargs: Any) -> Any:
+    """A connection of this kind, to public addresses only."""
+    made = kind(*args, **kwargs)
+    made._create_connection = _connect
+    return made
 
 
 class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(_guarded(http.client.HTTPConnection), req)
+        return self.do_open(partial(_guarded, http.client.HTTPConnection), req)
 
     def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(_guarded(http.client.HTTPSConnection), req)
+        return self.do_open(partial(_guarded, http.client.HTTPSConnection), req)
 
 
 def _http(url: str) -> list[_Remote]:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.images import ImageSource, cell_bytes, encoded_bytes, resolve_path
+from cleanpairs.data.images import cell_bytes, encoded_bytes, resolve_path
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
+from cleanpairs.ops.columns import taken
 
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 BATCH_BYTES = 32 * 2**20
@@ -104,14 +106,11 @@ class ListingReader(TableReader):
             yield Rows(source.paths[0], record_batch(schema, values, columns), faults)
             first += len(found)
 
-    def encoded(self, source: Source) -> ImageSource | None:
-        """The image files."""
-        name = source.columns.get("image")
-        if name is None:
-            return None
+    def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
+        """See :class:`TableReader`."""
         root = str(source.image_root or Path(source.paths[0]).parent)
-        cells = self.listing(source).table[name].slice(0, source.n_rows).to_pylist()
-        return ImageSource(len(cells), lambda rows: [encoded_bytes(cells[i] or None, "", root) for i in rows])
+        cells = taken(self.listing(source).table[source.columns["image"]], np.asarray(rows, np.int64)).to_pylist()
+        return [encoded_bytes(cell or None, "", root) for cell in cells]
 
 
 def _named_images(schema: pa.Schema, source: Source) -> str | None:

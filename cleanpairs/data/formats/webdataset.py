@@ -82,16 +82,13 @@ class WebDatasetReader(TableReader):
 
     def encoded(self, source: Source) -> ImageSource:
         """The images, each read at its place in its tar."""
-        places = [(tar, _image(sample)) for tar in _tars(source) for sample in read_index(tar)][: source.n_rows]
+        places = [(tar, sample) for tar in _tars(source) for sample in read_index(tar)][: source.n_rows]
 
         def read(rows: Sequence[int]) -> list[bytes | None]:
             found: dict[int, bytes | None] = {}
             for tar, some in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
                 with open_regular(tar) as file:
-                    for row in some:
-                        image = places[row][1]
-                        fits = image is not None and 0 < image[1].size <= whole("image_bytes")
-                        found[row] = member_bytes(file, image[1]) if fits and image is not None else None
+                    found |= {row: _content(places[row][1], file)[0] or None for row in some}
             return [found[row] for row in rows]
 
         return ImageSource(len(places), read)
