@@ -86,7 +86,7 @@ def diff_export(
         raise ConfigError(f"limit is a number of changes, 0 or more; found {limit}")
     export, wanted = _checked(out, ledger), _actions(actions)
     counts = Counter(dict.fromkeys(ACTIONS, 0))
-    for _, batch in iter_batches([str(export.ledger)], ["action"], _LINES):
+    for _, batch in iter_batches([str(export.ledger.path)], ["action"], _LINES):
         counts.update(counted(batch.column("action")))
     return ExportDiff(counts, tuple(itertools.islice(_changes(export, wanted), limit)))
 
@@ -111,8 +111,8 @@ def write_changes(changes: Sequence[Change], path: str | Path, *, overwrite: boo
 
 def _checked(out: str | Path, ledger: str | Path | None) -> Exported:
     export = open_export(out, ledger)
-    export.check_size()  # its SHA-256 would take a while, and nothing of it is shown
-    export.check_ledger()
+    export.check(*export.parts, contents=False)  # their SHA-256 would take a while, and nothing of them is shown
+    export.check(export.ledger)
     return export
 
 
@@ -127,7 +127,7 @@ def _actions(actions: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _changes(export: Exported, actions: tuple[str, ...]) -> Iterator[Change]:
-    for _, batch in iter_batches([str(export.ledger)], _COLUMNS, _LINES):
+    for _, batch in iter_batches([str(export.ledger.path)], _COLUMNS, _LINES):
         for line in filtered(batch, pc.is_in(batch.column("action"), pa.array(actions))).to_pylist():
             before, new = line.pop("original_caption"), line.pop("new_caption")
             after = None if line["action"] in ("drop", "quarantine") else before if new is None else new

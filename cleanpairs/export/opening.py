@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cleanpairs.core.errors import DataError
@@ -13,7 +13,7 @@ from cleanpairs.export.files import manifest_of, sha256_of
 
 @dataclass(frozen=True)
 class Part:
-    """A file of the cleaned data, and what the manifest says of it."""
+    """A file of an export, and what the manifest says of it."""
 
     path: Path
     sha256: str
@@ -22,31 +22,27 @@ class Part:
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of an export, and what its manifest says of them; ``parts`` are those of ``out``."""
+    """The files of an export; ``parts`` are those of ``out``."""
 
     out: Path
     manifest: Path
-    ledger: Path
-    ledger_sha256: str
+    ledger: Part
     parts: tuple[Part, ...]
     format: str
 
-    def check_out(self) -> None:
-        """Raise :class:`DataError` if the cleaned data is not what was written."""
-        for part in self.parts:
-            _check(part.path, part.sha256, self.manifest)
-
-    def check_size(self) -> None:
-        """As :meth:`check_out`, but by the files' sizes only: at once, for what does not read them."""
-        for part in self.parts:
-            with reading(part.path):
-                found = part.path.stat().st_size
-            if found != part.bytes:
-                raise _changed(part.path, self.manifest, f"{found:,} bytes, not {part.bytes:,}")
-
-    def check_ledger(self) -> None:
-        """Raise :class:`DataError` if the ledger is not the one that was written."""
-        _check(self.ledger, self.ledger_sha256, self.manifest)
+    def check(self, *files: Part, contents: bool = True) -> None:
+        """Raise :class:`DataError` if one of the ``files`` is not what was written: by its size, and by its SHA-256."""
+        for file in files:
+            with reading(file.path):
+                size = file.path.stat().st_size
+                digest = sha256_of(file.path) if contents and size == file.bytes else file.sha256
+            if size != file.bytes or digest != file.sha256:
+                how = f"SHA-256 {digest[:12]}..., not {file.sha256[:12]}..."
+                how = how if size == file.bytes else f"{size:,} bytes, not {file.bytes:,}"
+                raise DataError(
+                    f"{file.path} is not the file that {self.manifest.name} describes ({how}): it was edited after the "
+                    "export, or an export over it was cut short; bring the exported file back, or export again"
+                )
 
 
 def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
@@ -80,23 +76,11 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
     home = (out.parent, out)
     for part in roles["out"]:
         check_inside(part.path, home, manifest, "export again")
-    path = roles["ledger"][0].path if ledger is None else Path(ledger)
+    noted_ledger = roles["ledger"][0]
     if ledger is None:
-        check_inside(path, home, manifest, "say where the ledger is by --ledger")
-    if not path.is_file():
+        check_inside(noted_ledger.path, home, manifest, "say where the ledger is by --ledger")
+    else:
+        noted_ledger = replace(noted_ledger, path=Path(ledger))
+    if not (path := noted_ledger.path).is_file():
         raise DataError(f"there is no ledger {path}, without which {out} tells nothing; say where it is by --ledger")
-    return Exported(out, manifest, path, roles["ledger"][0].sha256, tuple(roles["out"]), kind)
-
-
-def _check(path: Path, wanted: str, manifest: Path) -> None:
-    with reading(path):
-        found = sha256_of(path)
-    if found != wanted:
-        raise _changed(path, manifest, f"SHA-256 {found[:12]}..., not {wanted[:12]}...")
-
-
-def _changed(path: Path, manifest: Path, how: str) -> DataError:
-    return DataError(
-        f"{path} is not the file that {manifest.name} describes ({how}): it was edited after the export, or an export "
-        "over it was cut short; bring the exported file back, or export again"
-    )
+    return Exported(out, manifest, noted_ledger, tuple(roles["out"]), kind)

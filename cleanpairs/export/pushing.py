@@ -44,7 +44,7 @@ def push_export(
     """
     check_push(repo, endpoint)
     export = open_export(out, ledger)
-    export.check_out()
+    export.check(*export.parts)
     own = export.out if export.out.is_dir() else export.out.parent
     chosen = Path(card) if card is not None else export.out / CARD if export.out.is_dir() else beside_card(export.out)
     if not chosen.is_file():

@@ -1,7 +1,6 @@
 """An export undone: the input's table written again, from the cleaned file and what the ledger keeps of the rest.
 
-Two streams, the cleaned rows and the ledger's original rows, each rising in the row of the input that it is about, are
-merged; a batch of each is in memory at a time.
+Both rise in the row of the input that they are about; a batch of each is in memory at a time.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import ParquetSink, staged_file
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.export.datasets_format import iter_stored
 from cleanpairs.export.files import BATCH_ROWS
 from cleanpairs.export.ledger import REVERSIBLE, LedgerNote
 from cleanpairs.export.opening import Exported, open_export
-from cleanpairs.ops.columns import filtered, taken
+from cleanpairs.ops.columns import filtered, one_array, taken
 
 
 @dataclass(frozen=True)
@@ -68,150 +67,100 @@ def restore_export(
         raise ConfigError(
             f"{export.out} is an export as {export.format}, which does not hold the rows as they were: only "
             f"{' and '.join(REVERSIBLE)} exports can be restored. The input is still where it was, for an export only "
-            f"reads it, and what was changed is in {export.ledger}"
+            f"reads it, and what was changed is in {export.ledger.path}"
         )
-    export.check_ledger()
-    note = LedgerNote.read(export.ledger)
-    export.check_out()
-    rows = _Rows.read(export.ledger, note.rows)
-    count = 0
+    export.check(export.ledger)
+    note = LedgerNote.read(export.ledger.path)
+    export.check(*export.parts)
+    unchanged = undone = returned = 0
     with (
-        staged_file(to, overwrite=overwrite, inputs=[export.out, export.ledger, export.manifest]) as staged,
+        staged_file(to, overwrite=overwrite, inputs=[export.out, export.ledger.path, export.manifest]) as staged,
         ParquetSink(staged, note.schema, image_feature=False) as sink,
     ):
-        for table in _merged(export, note, rows):
+        for table, held, changed in _restored(export, note):
             sink.write(table)
-        count = sink.rows
-        if count != note.rows:
-            raise CleanpairsError(f"{count} of {note.rows} rows were restored from {export.out}; nothing is published")
-    held = rows.out_row >= 0
-    return RestoreSummary(
-        path=Path(to),
-        rows=count,
-        columns=len(note.schema),
-        unchanged=int((held & ~rows.changed).sum()),
-        undone=int((held & rows.changed).sum()),
-        returned=int((~held).sum()),
-    )
+            unchanged += int((held & ~changed).sum())
+            undone += int((held & changed).sum())
+            returned += int((~held).sum())
+    return RestoreSummary(Path(to), sink.rows, len(note.schema), unchanged, undone, returned)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Of each input row the first row that the cleaned file has of it, (n,) int64, -1: none; and whether it changed."""
-
-    out_row: np.ndarray
-    changed: np.ndarray
-
-    @classmethod
-    def read(cls, ledger: Path, n: int) -> _Rows:
-        out_row, changed = np.full(n, -1, np.int64), np.zeros(n, bool)
-        for _, batch in iter_batches([str(ledger)], ["row", "action", "out_row"], 8192):
-            row = batch.column("row").to_numpy()
-            if len(row) and not 0 <= row.min() <= row.max() < n:
-                raise DataError(f"{ledger} is damaged: it speaks of row {row.max()} of an input of {n} rows")
-            changed[row[np.array(pc.not_equal(batch.column("action"), "keep"), bool)]] = True
-            there = np.array(batch.column("out_row").is_valid(), bool)
-            at, first = np.unique(row[there], return_index=True)
-            found = filtered(batch.column("out_row"), there).to_numpy()[first]
-            new = out_row[at] < 0  # a row's pairs may lie in two batches
-            out_row[at[new]] = found[new]
-        return cls(out_row, changed)
-
-
-class _Feed:
-    """A stream of batches about rising input rows, held one at a time."""
-
-    def __init__(self, batches: Iterator[tuple[np.ndarray, pa.RecordBatch]], rows: int) -> None:
-        self._batches = ((r, b) for r, b in batches if len(r))
-        self._rows = rows
-        self._held = next(self._batches, None)
-
-    @property
-    def told_below(self) -> int:
-        """The batch held tells about all input rows below this one."""
-        return self._rows if self._held is None else int(self._held[0][-1]) + 1
-
-    def until(self, first: int, last: int) -> tuple[np.ndarray, pa.RecordBatch | None]:
-        """Input rows in [first, last) less ``first``, (k,), and their batch (k); ``last`` is at most ``told_below``."""
-        if self._held is None:
-            return np.empty(0, np.int64), None
-        rows, batch = self._held
-        lo, hi = np.searchsorted(rows, [first, last])
-        if hi == len(rows):
-            self._held = next(self._batches, None)
-        return rows[lo:hi] - first, batch.slice(lo, hi - lo)
-
-
-def _merged(export: Exported, note: LedgerNote, rows: _Rows) -> Iterator[pa.Table]:
-    """The input's table, in pieces."""
-    cleaned = _Feed(_cleaned(export, rows), note.rows)
-    originals = _Feed(_originals(export.ledger), note.rows)
-    first = 0
-    while first < note.rows:
-        last = min(cleaned.told_below, originals.told_below)
-        held, table = cleaned.until(first, last)
-        aside, lines = originals.until(first, last)
-        arrays = [
-            _column(field, note.renamed.get(field.name, field.name), last - first, held, table, aside, lines)
-            for field in note.schema
-        ]
-        for field, array in zip(note.schema, arrays, strict=True):
-            if array is None:
+def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:
+    """The input's table in pieces, and of the rows of each which the cleaned data has, and which the export changed."""
+    cleaned, first = _Cleaned(export), 0
+    for lines in _lines(export.ledger.path):
+        rows, at, of = np.unique(lines["row"], return_index=True, return_inverse=True)
+        last = first + len(rows)
+        if not np.array_equal(rows, np.arange(first, last)) or last > note.rows:
+            raise DataError(
+                f"{export.ledger.path} is damaged: it speaks of row {rows[-1]} of an input of {note.rows} rows"
+            )
+        changed = np.zeros(len(rows), bool)
+        changed[of[np.array(pc.not_equal(lines["action"], "keep"), bool)]] = True
+        out_row = np.full(len(rows), -1)
+        written = np.flatnonzero(lines["out_row"].is_valid())[::-1]  # of several rows the first one stays
+        out_row[of[written]] = lines["out_row"].fill_null(-1).to_numpy()[written]
+        held = out_row >= 0
+        table = cleaned.take(out_row[held])
+        told = taken(lines.select(["original_columns", "original_row"]), at)
+        names, originals = told["original_columns"].to_pylist(), one_array(told["original_row"])
+        columns = []
+        for field in note.schema:
+            aside = np.array([field.name in (known or ()) for known in names], bool)  # what the ledger has
+            if not (aside | held).all():
                 raise DataError(
-                    f"{export.ledger} is damaged: it does not say what column {field.name!r} held in rows "
+                    f"{export.ledger.path} is damaged: it does not say what column {field.name!r} held in rows "
                     f"{first} to {last - 1} of the input"
                 )
-        yield pa.Table.from_arrays(arrays, schema=note.schema)
+            pieces = [filtered(originals.field(field.name), aside)]
+            if not aside.all():
+                rest = filtered(table[note.renamed.get(field.name, field.name)], ~aside[held])
+                pieces.append(_as_type(one_array(rest), field.type))
+            back = np.argsort(np.argsort(~aside, kind="stable"))
+            columns.append(taken(pa.concat_arrays(pieces), back))
+        yield pa.Table.from_arrays(columns, schema=note.schema), held, changed
         first = last
+    if first != note.rows:
+        raise DataError(f"{export.ledger.path} is damaged: it ends at row {first} of an input of {note.rows} rows")
 
 
-def _cleaned(export: Exported, rows: _Rows) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
-    """Of each input row the first row of the cleaned file."""
-    if export.format == "datasets":
-        batches = iter_stored(export.out)
-    else:
-        batches = (batch for _, batch in iter_batches([str(export.out)], None, BATCH_ROWS))
-    row = np.flatnonzero(rows.out_row >= 0)
-    wanted = rows.out_row[row]
-    first = 0
-    for batch in batches:
-        lo, hi = np.searchsorted(wanted, [first, first + len(batch)])
-        yield row[lo:hi], taken(batch, wanted[lo:hi] - first)
-        first += len(batch)
-
-
-def _originals(ledger: Path) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
-    """The ledger's lines with an original row."""
+def _lines(ledger: Path) -> Iterator[pa.Table]:
+    """The ledger in pieces, in which all pairs of a row are together."""
+    left: list[pa.RecordBatch] = []
+    last = -1
     for _, batch in iter_batches([str(ledger)], None, BATCH_ROWS):
-        lines = filtered(batch, batch.column("original_columns").is_valid())
-        yield lines.column("row").to_numpy(), lines
+        row = batch.column("row").to_numpy()
+        cut = int(np.searchsorted(row, row[-1]))
+        if cut or (left and row[0] != last):
+            yield pa.Table.from_batches([*left, batch.slice(0, cut)])
+            left = []
+        left.append(batch.slice(cut))
+        last = row[-1]
+    if left:
+        yield pa.Table.from_batches(left)
 
 
-def _column(
-    field: pa.Field,
-    out_name: str,
-    n: int,
-    held: np.ndarray,
-    table: pa.RecordBatch | None,
-    aside: np.ndarray,
-    lines: pa.RecordBatch | None,
-) -> pa.Array | None:
-    """A column (n,) as it was: the ledger's value where it has one, else the cleaned file's; None if one is missing."""
-    index = np.full(n, -1, np.int64)
-    pieces: list[pa.Array] = []
-    total = 0
-    if lines is not None:
-        has = np.array([field.name in names for names in lines.column("original_columns").to_pylist()], bool)
-        pieces.append(filtered(lines.column("original_row").field(field.name), has))
-        index[aside[has]] = np.arange(has.sum())
-        total = int(has.sum())
-    left = np.flatnonzero(index[held] < 0)
-    if table is not None and len(left):
-        pieces.append(_as_type(taken(table.column(out_name), left), field.type))
-        index[held[left]] = total + np.arange(len(left))
-    if (index < 0).any():
-        return None
-    return taken(pa.concat_arrays(pieces), index)
+class _Cleaned:
+    """The rows of the cleaned data, asked for in order."""
+
+    def __init__(self, export: Exported) -> None:
+        if export.format == "datasets":
+            self._batches = iter_stored(export.out)
+        else:
+            self._batches = (batch for _, batch in iter_batches([str(export.out)], None, BATCH_ROWS))
+        self._held = next(self._batches, None)
+        self._first = 0  # row of the batch that is held
+
+    def take(self, rows: np.ndarray) -> pa.Table:
+        """Those numbered ``rows`` (k,), rising, beyond those that were asked for before."""
+        pieces = []
+        while self._held is not None and len(rows):
+            lo, hi = self._first, self._first + len(self._held)
+            pieces.append(taken(self._held, rows[rows < hi] - lo))
+            rows = rows[rows >= hi]
+            if len(rows):
+                self._first, self._held = hi, next(self._batches, None)
+        return pa.Table.from_batches(pieces) if pieces else pa.table({})
 
 
 def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -197,7 +197,7 @@ def test_a_manifest_does_not_lead_out_of_its_folder(bundle: Path, tmp_path: Path
     out, far = tmp_path / "out" / "clean.parquet", tmp_path / "far" / "ledger.parquet"
     far.parent.mkdir()
     export_plan(plan, out, ledger=far)
-    assert open_export(out).ledger.resolve() == far  # an export of the user's own put it there
+    assert open_export(out).ledger.path.resolve() == far  # an export of the user's own put it there
     assert verify_path(out).ok
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(DataError, match=r"outside of its folder.*--ledger"):

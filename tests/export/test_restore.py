@@ -402,7 +402,10 @@ def test_a_ledger_without_its_note(exported: Path, tmp_path: Path) -> None:
 
         pq.write_table(good.replace_schema_metadata(metadata), ledger)
         entries = json.loads(manifest.read_text())
-        entries["files"][ledger.name]["sha256"] = hashlib.sha256(ledger.read_bytes()).hexdigest()
+        entries["files"][ledger.name] |= {
+            "sha256": hashlib.sha256(ledger.read_bytes()).hexdigest(),
+            "bytes": ledger.stat().st_size,
+        }
         manifest.write_text(json.dumps(entries))
 
     for metadata, message in [
@@ -491,7 +494,10 @@ def test_an_older_ledger_without_the_rows_is_refused(exported: Path, tmp_path: P
     pq.write_table(pq.read_table(ledger).drop_columns(["original_row", "original_columns"]), ledger)
     manifest = tmp_path / "out.parquet.manifest.json"
     noted = json.loads(manifest.read_text())
-    noted["files"][ledger.name]["sha256"] = hashlib.sha256(ledger.read_bytes()).hexdigest()
+    noted["files"][ledger.name] |= {
+        "sha256": hashlib.sha256(ledger.read_bytes()).hexdigest(),
+        "bytes": ledger.stat().st_size,
+    }
     manifest.write_text(json.dumps(noted))
     with pytest.raises(
         DataError, match=r"out\.parquet\.ledger\.parquet .* lacks the column 'original_columns' .*version 1"
