@@ -123,8 +123,7 @@ def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
     """The dataset card of an export that is to be pushed; None for a directory. Finds out first that it can be."""
     from cleanpairs.core.errors import OutputExistsError
     from cleanpairs.export.formats import choose_format, make_format
-    from cleanpairs.export.hub import check_push
-    from cleanpairs.export.pushing import beside_card
+    from cleanpairs.export.pushing import beside_card, check_push
 
     check_push(repo)
     name, path = choose_format(out, options["format"])

@@ -120,7 +120,7 @@ def push_run(
 
     A repository that is made is ``private``; one that exists stays as it is. ``endpoint``: of the hub.
     Raises DataError: there is no such run, or it has no model; ConfigError, OutputError: as
-    :func:`cleanpairs.export.hub.push_files`.
+    :func:`cleanpairs.export.pushing.push_files`.
     """
     run = Run.open(path)
     if not (run.path / "model").is_dir():

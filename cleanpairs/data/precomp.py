@@ -10,8 +10,7 @@ for each of its captions; equal vectors make one image group, so nothing is lost
 from __future__ import annotations
 
 import glob
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,16 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import read_text, reading
-from cleanpairs.data.arrays import read_vectors
+from cleanpairs.core.regular import cached_by_file, reading
 from cleanpairs.data.columns import check_truth
-from cleanpairs.data.formats.stored import record_batch
+from cleanpairs.data.formats.clip_retrieval import ClipRetrievalReader
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
-
-_NUMBERS = re.compile(r"[\d,\s]*")
+from cleanpairs.data.table_reader import ReadRequest, chosen_split
+from cleanpairs.data.text import lines_of
+from cleanpairs.data.writing import cached_tables
 
 
 def splits_of(folder: Path) -> list[str]:
@@ -54,11 +52,12 @@ def _caption_file(folder: Path, split: str, asked: str | None) -> Path:
     return folder / f"{split}_caps_{asked}.txt"
 
 
-class PrecompReader(TableReader):
+class PrecompReader(ClipRetrievalReader):
     """Reads the research layout; see :func:`cleanpairs.data.readers.load_pairs`."""
 
     kind = "precomp"
     splits = True
+    regions = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -77,37 +76,19 @@ class PrecompReader(TableReader):
         truth = folder / f"{name}_truth.parquet"
         if truth.exists():
             paths.append(str(truth))
-        images, captions = _regions(paths[0]), lines_of(paths[1])
-        schema = _schema(images, _per_image(len(images), len(captions), paths) > 1)
-        return self.described(data, paths, schema, len(images), replace(request, columns={}))
+        request = replace(request, columns={})
+        return self.described(data, paths, self._schema(*self._parts(paths)), len(self._array(paths[0])), request)
 
-    def schema(self, source: Source) -> pa.Schema:
-        """``key``, ``caption`` (or a list ``captions``) and ``image_features``."""
-        return _schema(_regions(source.paths[0]), source.explicit_lists)
+    def _files(self, source: Source) -> tuple[list[str], list[str], list[str]]:
+        """The images, and their captions as a table in the cache."""
+        return self._parts(source.paths)
 
-    def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
-        """See :class:`TableReader`."""
-        array, lines, schema = _regions(source.paths[0]), lines_of(source.paths[1]), self.schema(source)
-        per_image, split = _per_image(len(array), len(lines), source.paths), _split_of(source)
-        for start in range(0, source.n_rows, batch_rows):
-            block = np.ascontiguousarray(array[start : min(start + batch_rows, source.n_rows)])
-            captions = lines[start * per_image : (start + len(block)) * per_image]
-            texts = pa.array(captions, pa.string())
-            if source.explicit_lists:
-                texts = pa.ListArray.from_arrays(np.arange(len(block) + 1, dtype=np.int32) * per_image, texts)
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), block.shape[2])
-            if block.shape[1] > 1:
-                vectors = pa.FixedSizeListArray.from_arrays(vectors, block.shape[1])
-            values = {
-                "key": [f"{split}-{start + i}" for i in range(len(block))],
-                source.columns["text"]: texts,
-                "image_features": vectors,
-            }
-            yield Rows(source.paths[0], record_batch(schema, values, columns))
+    def _parts(self, paths: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+        return [paths[0]], [], [_table(paths[1], paths[0], len(self._array(paths[0])))]
 
-    def mapped(self, source: Source) -> list[np.ndarray]:
-        """The vectors."""
-        return [_regions(source.paths[0])[: source.n_rows]]
+    def roles(self, source: Source) -> set[str]:
+        """None: rows are read at once."""
+        return set()
 
     def load(self, source: Source) -> Pairs:
         """All pairs of the split, with what ``corrupt`` left beside the captions."""
@@ -124,42 +105,17 @@ class PrecompReader(TableReader):
         return replace(pairs, true_mismatch=np.asarray(mismatch[:n], dtype=bool), true_key=[str(k) for k in keys[:n]])
 
 
-def _schema(array: np.ndarray, lists: bool) -> pa.Schema:
-    vectors = pa.list_(pa.from_numpy_dtype(array.dtype), array.shape[2])
-    text = ("captions", pa.list_(pa.string())) if lists else ("caption", pa.string())
-    vectors = vectors if array.shape[1] == 1 else pa.list_(vectors, array.shape[1])
-    return pa.schema([("key", pa.string()), text, ("image_features", vectors)])
-
-
-def _split_of(source: Source) -> str:
-    return Path(source.paths[0]).name.removesuffix("_ims.npy")
-
-
-def _regions(path: str) -> np.ndarray:
-    """(n, R, D) in this machine's byte order; memory-mapped where it is already."""
-    array = read_vectors(path, regions=True)
-    array = array[:, None, :] if array.ndim == 2 else array
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def lines_of(path: str) -> list[str]:
-    """The captions of a text file, one a line; of token numbers (not in ``*_caps.txt``) commas become spaces."""
-    try:
-        with reading(path):
-            text = read_text(path)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it so") from error
-    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-    if Path(path).name.endswith("_caps.txt") or not all(map(_NUMBERS.fullmatch, lines)):
-        return lines
-    return [" ".join(line.replace(",", " ").split()) for line in lines]
-
-
-def _per_image(images: int, captions: int, paths: Sequence[str]) -> int:
-    if images == 0 and captions == 0:
-        return 1
-    if images == 0 or captions == 0 or captions % images:
-        raise DataError(
-            f"{paths[1]} has {captions} captions for the {images} images of {paths[0]}: not the same for each"
-        )
-    return captions // images
+@cached_by_file(16)
+def _table(captions: str, images: str, n: int) -> str:
+    """The Parquet file in the cache with ``key`` and ``caption`` (or a list ``captions``) of each of ``n`` images."""
+    lines = lines_of(captions)
+    if bool(lines) != bool(n) or (n and len(lines) % n):
+        raise DataError(f"{captions} has {len(lines)} captions for the {n} images of {images}: not the same for each")
+    split, each = Path(images).name.removesuffix("_ims.npy"), len(lines) // max(n, 1)
+    keys = pa.array([f"{split}-{i}" for i in range(n)], pa.string())
+    texts = pa.array(lines, pa.string())
+    if each > 1:
+        table = {"key": keys, "captions": pa.ListArray.from_arrays(np.arange(n + 1, dtype=np.int32) * each, texts)}
+    else:
+        table = {"key": keys, "caption": texts}
+    return str(cached_tables([pa.table(table)]))

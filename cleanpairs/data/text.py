@@ -7,17 +7,20 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import whole
-from cleanpairs.core.regular import open_regular
+from cleanpairs.core.regular import open_regular, read_text, reading
 
 _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the ellipsis plain
     "[.,;:!?'\"()\\[\\]{}\\-_`\u00a1\u00ab\u00b7\u00bb\u00bf\u058a\u060c\u061b\u061f\u0964\u0965"
     "\u2010-\u201f\u2039\u203a\u3001\u3002\u3008-\u3011\u3014-\u301f\u30fb]+"
 )
+_NUMBERS = re.compile(r"[\d,\s]*")
 NOT_UTF8 = "the caption is not UTF-8"
 NOT_FINITE_TEXT = "its text vector is not finite"
 
@@ -70,3 +73,16 @@ def likely_encoding(path: str) -> str:
 def concerns_caption(reason: str) -> bool:
     """Whether a reason speaks of the caption or its vector: :func:`caption_fault`, :data:`NOT_UTF8`, a reader's."""
     return reason.startswith(("the caption ", "there is no caption", "its text vector ", "there is no text vector"))
+
+
+def lines_of(path: str) -> list[str]:
+    """The captions of a text file, one a line; of token numbers (not in ``*_caps.txt``) commas become spaces."""
+    try:
+        with reading(path):
+            text = read_text(path)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it so") from error
+    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    if Path(path).name.endswith("_caps.txt") or not all(map(_NUMBERS.fullmatch, lines)):
+        return lines
+    return [" ".join(line.replace(",", " ").split()) for line in lines]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cleanpairs.engine.job import Progress, remove_job, run_partitions
-from cleanpairs.engine.partitions import Partition, plan_partitions
-from cleanpairs.engine.work import Engine, Finished, Work, make_engine
+from cleanpairs.engine.work import Engine, Finished, Partition, Work, make_engine, plan_partitions
 
 __all__ = [
     "Engine", "Finished", "Partition", "Progress", "Work", "make_engine", "plan_partitions", "remove_job",

@@ -21,8 +21,7 @@ from cleanpairs.core.errors import OutputError, OutputExistsError
 from cleanpairs.core.regular import writing
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.locks import hold
-from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Engine, Finished, Work
+from cleanpairs.engine.work import Engine, Finished, Partition, Work
 
 MANIFEST = "manifest.jsonl"
 LOCK = ".job-lock"

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 from cleanpairs.core.children import start_connected
 from cleanpairs.core.errors import ConfigError, ResourceError
-from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Finished, Work, Worker, carry_out, share_of_threads
+from cleanpairs.engine.work import Finished, Partition, Work, Worker, carry_out, share_of_threads
 
 DEATHS = 3  # of the pool in a row, without a partition finished in between
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.job import claim_folder, release_folder, remove_job, run_partitions
-from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Engine
+from cleanpairs.engine.work import Engine, Partition
 from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
 

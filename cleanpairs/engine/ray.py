@@ -13,8 +13,7 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.job import ATTEMPTS
-from cleanpairs.engine.partitions import Partition
-from cleanpairs.engine.work import Finished, Work, Worker, limited
+from cleanpairs.engine.work import Finished, Partition, Work, Worker, limited
 
 MOST = 4  # attempts at a partition whose actors die
 

@@ -506,7 +506,7 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
     def push_to_hub(
         self, repo: str, *, license: str | None = None, private: bool = True, endpoint: str | None = None
     ) -> Pushed:
-        """Upload the model and a card as :func:`cleanpairs.export.hub.push_files`; :meth:`from_pretrained` loads it."""
+        """Upload model and card as :func:`cleanpairs.export.pushing.push_files`; :meth:`from_pretrained` loads it."""
         from cleanpairs.data.atomic import ScratchDirectory
         from cleanpairs.export import CardFacts
         from cleanpairs.export.pushing import push_model

@@ -3,8 +3,7 @@
 from cleanpairs.export.accounting import ExportSummary
 from cleanpairs.export.card import CardFacts
 from cleanpairs.export.diff import Change, ExportDiff, diff_export, iter_changes
-from cleanpairs.export.hub import Pushed
-from cleanpairs.export.pushing import push_export
+from cleanpairs.export.pushing import Pushed, push_export
 from cleanpairs.export.restore import RestoreSummary, restore_export
 from cleanpairs.export.writing import export_pairs
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import Registry
-from cleanpairs.data.writing import Sink
+from cleanpairs.data.writing import ParquetSink, Sink, with_image_feature
+from cleanpairs.export.card import card_features
 from cleanpairs.export.layout import Layout
 
 
@@ -44,10 +46,28 @@ class Output(Sink):
         return {}
 
 
+class ParquetOutput(ParquetSink, Output):
+    """See :class:`cleanpairs.data.ParquetSink`."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        super().__init__(path, layout.out_schema)
+
+    @staticmethod
+    def count(path: Path) -> int:
+        """By the footer."""
+        return int(pq.read_metadata(path).num_rows)
+
+    @staticmethod
+    def card(schema: pa.Schema, rows: int) -> dict[str, object]:
+        """One split, ``train``; the hub's place of the file is ``data/``."""
+        files = {"config_name": "default", "data_files": [{"split": "train", "path": "data/*.parquet"}]}
+        return {"configs": [files], **card_features(with_image_feature(schema), rows)}
+
+
 FORMATS = Registry(
     "export format",
     {
-        "parquet": ("cleanpairs.export.parquet_format:ParquetOutput", "one Parquet file"),
+        "parquet": ("cleanpairs.export.formats:ParquetOutput", "one Parquet file"),
         "webdataset": ("cleanpairs.export.webdataset_format:WebDatasetOutput", "a directory of tars, as img2dataset's"),
         "datasets": ("cleanpairs.export.datasets_format:DatasetsOutput", "a directory for datasets.load_from_disk"),
         "uids": ("cleanpairs.export.uids_format:UidsOutput", "a .npy of the uids kept, as DataComp's resharder reads"),

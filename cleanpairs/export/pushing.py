@@ -1,15 +1,22 @@
-"""An export as a dataset of the hub, a model directory as a model: which files go, under which names."""
+"""Upload to the Hugging Face hub: an export as a dataset, a model directory as a model; only when asked, in one commit.
+
+The token is found by huggingface_hub itself (``HF_TOKEN``, or ``hf auth login``) and never read here. One commit holds
+the new files and takes away the shards of an earlier upload, so that a reader finds the old data or the new.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.card import CardFacts, filled
 from cleanpairs.export.files import CARD
-from cleanpairs.export.hub import Pushed, check_push, push_files
 from cleanpairs.export.opening import open_export
 
 PARQUET_NAME = "data/train-00000-of-00001.parquet"  # as the hub's own uploads are named
@@ -18,6 +25,107 @@ STALE = r"\d{5,}\.(tar|parquet)|data-\d{5}\.arrow|data/train-\d+-of-\d+\.parquet
 # load_dataset refuses a repository with the first two; they are for load_from_disk
 _LOCAL_ONLY = ("state.json", "dataset_info.json")
 _SINGLE = {"parquet": PARQUET_NAME, "uids": "uids.npy"}
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """An upload: the repository's address, whether it was made private, the files in it, those that it replaced."""
+
+    url: str
+    private: bool
+    files: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        gone = f", {len(self.removed):,} of an earlier upload removed" if self.removed else ""
+        return f"{len(self.files):,} files pushed{gone}: {self.url}"
+
+
+def check_push(repo: str, endpoint: str | None = None) -> None:
+    """Find out, without the network, that a push could not work: before the work whose result is to be pushed.
+
+    Raises ConfigError: ``repo`` is no OWNER/NAME, or there is no token; OutputError: huggingface_hub is told to stay
+    offline.
+    """
+    from huggingface_hub import constants, get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ConfigError(f"{repo!r} is no name of a repository on the hub, which is OWNER/NAME: {error}") from error
+    if repo.count("/") != 1:
+        raise ConfigError(f"{repo!r} is no name of a repository on the hub: give OWNER/NAME")
+    if constants.HF_HUB_OFFLINE:
+        raise OutputError(f"{repo} cannot be pushed: HF_HUB_OFFLINE is set; unset it where there is a network")
+    if get_token() is None:
+        raise ConfigError(
+            f"{repo} cannot be pushed: there is no token. Make one with the right to write at "
+            f"{endpoint or constants.ENDPOINT}/settings/tokens, then `hf auth login` or set HF_TOKEN"
+        )
+
+
+def push_files(
+    repo: str,
+    files: Mapping[str, Path | bytes],
+    *,
+    kind: Literal["dataset", "model"],
+    message: str,
+    private: bool = True,
+    stale: str | None = None,
+    endpoint: str | None = None,
+) -> Pushed:
+    """Commit files to a repository of the hub, which is made where there is none.
+
+    - ``repo``: OWNER/NAME
+    - ``files``: name in the repository -> a file, or its contents
+    - ``private``: of a repository that is made; one that exists stays as public as it is
+    - ``stale``: a regular expression: files of the repository that it matches whole, and that are not among ``files``,
+      go in the same commit. Without it shards of a longer, earlier upload would mix with the new ones
+    - ``endpoint``: of the hub; huggingface_hub's own (``HF_ENDPOINT``) when None
+
+    Raises ConfigError: no OWNER/NAME, no token, or one without the right to write; OutputError: the hub cannot be
+    reached or refuses.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    check_push(repo, endpoint)
+    api = HfApi(endpoint=endpoint, library_name="cleanpairs")
+    with _explained(repo, str(api.endpoint)):
+        url = str(api.create_repo(repo, repo_type=kind, private=private, exist_ok=True))
+        there = api.list_repo_files(repo, repo_type=kind) if stale is not None else []
+        old = [name for name in there if name not in files and re.fullmatch(str(stale), name)]
+        adds = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=held) for name, held in files.items()]
+        removed = [CommitOperationDelete(path_in_repo=name) for name in old]
+        api.create_commit(repo, [*adds, *removed], commit_message=message, repo_type=kind)
+    return Pushed(url, private, tuple(files), tuple(old))
+
+
+@contextmanager
+def _explained(repo: str, endpoint: str) -> Iterator[None]:
+    """The hub's errors as ours, with what to do."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        text = " ".join(str(error).split())[:300]
+        if status in (401, 403):
+            raise ConfigError(
+                f"{repo} cannot be pushed: {endpoint} refuses the token ({status}): it needs the right to write there, "
+                f"and OWNER must be you or your organisation ({text})"
+            ) from error
+        raise OutputError(f"{repo} cannot be pushed: {endpoint} answers {status}: {text}") from error
+    except (HTTPError, OfflineModeIsEnabled, ConnectionError) as error:
+        raise OutputError(
+            f"{repo} cannot be pushed: {endpoint} cannot be reached ({' '.join(str(error).split())[:200]}). What was "
+            "to be pushed is whole on disk: push it where there is a network by `cleanpairs push`, or upload it "
+            "yourself"
+        ) from error
+    except ValueError as error:  # the hub's judgement of the card
+        raise ConfigError(f"{repo} cannot be pushed: {' '.join(str(error).split())[:400]}") from error
 
 
 def beside_card(out: Path) -> Path:
@@ -40,7 +148,7 @@ def push_export(
     dataset card; README.md of a directory, else ``<out>.card.md``, when None; ``ledger``: where it is now; where the
     manifest says when None. Data files of an earlier upload go in the same commit.
     Raises DataError: ``out`` is no export, or not as it was exported; ConfigError, OutputError: as
-    :func:`cleanpairs.export.hub.push_files`, for the other parameters too; or there is no card.
+    :func:`push_files`, for the other parameters too; or there is no card.
     """
     check_push(repo, endpoint)
     export = open_export(out, ledger)
@@ -69,7 +177,7 @@ def push_model(
 ) -> Pushed:
     """Upload a model directory (``save_pretrained``) with a model card.
 
-    Raises DataError: ``folder`` holds no model; ConfigError, OutputError: as :func:`cleanpairs.export.hub.push_files`.
+    Raises DataError: ``folder`` holds no model; ConfigError, OutputError: as :func:`push_files`.
     """
     check_push(repo, endpoint)
     folder = Path(folder)

@@ -20,8 +20,7 @@ from cleanpairs import InfoNCE, Pairs
 from cleanpairs.commands.export import push_run
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.export import CardFacts, export_pairs, push_export
-from cleanpairs.export.hub import check_push, push_files
-from cleanpairs.export.pushing import model_card, push_model
+from cleanpairs.export.pushing import check_push, model_card, push_files, push_model
 
 
 class Hub(ThreadingHTTPServer):

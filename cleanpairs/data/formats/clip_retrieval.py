@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ class ClipRetrievalReader(ParquetReader):
     """Reads a folder with ``img_emb`` and ``metadata``, and ``text_emb`` where there is one."""
 
     kind = "clip-retrieval"
+    regions: ClassVar[bool] = False  # whether an image may have several vectors
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -57,20 +59,27 @@ class ClipRetrievalReader(ParquetReader):
         """That of the metadata, and ``image_features``, ``text_features``."""
         return self._schema(*self._files(source))
 
-    @staticmethod
-    def _schema(images: Sequence[str], texts: Sequence[str], notes: Sequence[str]) -> pa.Schema:
+    def _array(self, path: str) -> np.ndarray:
+        """Vectors of one part, (n, D), or (n, R, D) where there may be regions."""
+        array = read_vectors(path, self.regions)
+        return array[:, 0] if array.ndim == 3 and array.shape[1] == 1 else array
+
+    def _schema(self, images: Sequence[str], texts: Sequence[str], notes: Sequence[str]) -> pa.Schema:
         schema = common_schema(notes)
         for name, parts in zip(VECTORS, (images, texts), strict=True):
             if not parts:
                 continue
-            kinds = {(*read_vectors(p).shape[1:], read_vectors(p).dtype.newbyteorder("=")) for p in parts}
+            kinds = {(*self._array(p).shape[1:], self._array(p).dtype.newbyteorder("=")) for p in parts}
             if len(kinds) > 1:
                 found = ", ".join(sorted(map(str, kinds)))
                 raise DataError(f"the parts of {Path(parts[0]).parent} differ: {found}")
             if name in schema.names:
                 raise DataError(f"{notes[0]} has a column {name!r}, which vectors of the folder are called: rename it")
-            D, dtype = next(iter(kinds))
-            schema = schema.append(pa.field(name, pa.list_(pa.from_numpy_dtype(dtype), int(D))))
+            *sizes, dtype = next(iter(kinds))
+            kind = pa.from_numpy_dtype(dtype)
+            for size in reversed(sizes):
+                kind = pa.list_(kind, int(size))
+            schema = schema.append(pa.field(name, kind))
         return schema
 
     def batches(
@@ -87,12 +96,14 @@ class ClipRetrievalReader(ParquetReader):
         schema = self.schema(source)
         names = schema.names if columns is None else list(columns)
         chosen = pa.schema([schema.field(n) for n in names], schema.metadata)
-        arrays = {name: [read_vectors(p) for p in parts] for name, parts in zip(VECTORS, sides, strict=True)}
+        arrays = {name: [self._array(p) for p in parts] for name, parts in zip(VECTORS, sides, strict=True)}
         for path, batch in iter_batches(notes, [n for n in names if n not in VECTORS], batch_rows, rows, first):
             values = {name: batch.column(name) for name in batch.schema.names}
             for name in set(VECTORS) & set(names):
                 block = _rows(arrays[name], first, first + len(batch))
-                values[name] = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), block.shape[1])
+                values[name] = pa.array(block.reshape(-1))
+                for size in reversed(block.shape[1:]):
+                    values[name] = pa.FixedSizeListArray.from_arrays(values[name], size)
             yield Rows(path, pa.RecordBatch.from_arrays([values[n] for n in names], schema=chosen))
             first += len(batch)
 
@@ -115,15 +126,10 @@ class ClipRetrievalReader(ParquetReader):
     def mapped(self, source: Source) -> list[np.ndarray]:
         """Vectors that lie in one part."""
         images, texts, _ = self._files(source)
-        parts = [*images, *texts]
-        if (
-            len(images) > 1
-            or len(texts) > 1
-            or any(read_vectors(p).dtype not in (np.float16, np.float32) for p in parts)
-        ):
+        arrays = [self._array(p)[: source.n_rows] for p in (*images, *texts)]
+        if max(len(images), len(texts)) > 1 or not all(array.dtype.isnative for array in arrays):
             return []
-        array, *side = (read_vectors(p)[: source.n_rows] for p in parts)
-        return [array[:, None, :], *side]
+        return [arrays[0][:, None] if arrays[0].ndim == 2 else arrays[0], *arrays[1:]]
 
 
 def _parts(folder: Path, name: str, ending: str) -> list[str]:

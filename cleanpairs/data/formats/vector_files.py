@@ -17,9 +17,9 @@ from cleanpairs.data.arrays import read_vectors
 from cleanpairs.data.formats.clip_retrieval import ClipRetrievalReader, by_number
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.parquet_io import count_rows
-from cleanpairs.data.precomp import lines_of
 from cleanpairs.data.source import Source, fingerprint_of
 from cleanpairs.data.table_reader import ReadRequest
+from cleanpairs.data.text import lines_of
 from cleanpairs.data.writing import cached_tables
 
 
