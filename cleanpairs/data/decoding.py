@@ -21,7 +21,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
@@ -140,22 +140,22 @@ class Decoder:
 
     def batches(self, encoded: Iterable[tuple[int, Sequence[bytes | None]]]) -> Iterator[DecodedBatch]:
         """Decode batches of (first row, encoded images, None where there is none), in order."""
-        waiting: deque[tuple[int, list[Future[list[Result]]]]] = deque()
+        waiting: deque[tuple[int, Iterator[list[Result]]]] = deque()
         for start, chunk in encoded:
             if self._executor is None:
                 yield _gather(start, self._there(chunk) if self.workers else [self._here(data) for data in chunk])
                 continue
             parts = [chunk[at : at + GROUP] for at in range(0, len(chunk), GROUP)]
-            waiting.append((start, [self._executor.submit(self._there, part) for part in parts]))
+            waiting.append((start, self._executor.map(self._there, parts)))
             while len(waiting) > self.preparation.ahead:
                 yield self._next(waiting)
         while waiting:
             yield self._next(waiting)
 
     @staticmethod
-    def _next(waiting: deque[tuple[int, list[Future[list[Result]]]]]) -> DecodedBatch:
+    def _next(waiting: deque[tuple[int, Iterator[list[Result]]]]) -> DecodedBatch:
         start, parts = waiting.popleft()
-        return _gather(start, [result for part in parts for result in part.result()])
+        return _gather(start, [result for part in parts for result in part])
 
     def _here(self, data: bytes | None) -> Result:
         if data is None:

@@ -78,33 +78,32 @@ def _is_image(root: str, inside: Path) -> bool:
 
 def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:
     """Raise :class:`OutputExistsError` where an output would replace an input, hold it, or lie in a directory of it."""
-    folders: dict[str, Path] = {}
-    written = [(Path(output), _spellings(output, folders)) for output in outputs]
+    written = [(Path(output), _spellings(output)) for output in outputs]
     for one in inputs if written else ():
         given = one if isinstance(one, Input) else Input(one)
-        for problem in _conflicts(written, given, folders):
+        for problem in _conflicts(written, given):
             raise OutputExistsError(f"{problem}, which is never written; name another output")
 
 
-def _conflicts(written: list[_Output], given: Input, folders: dict[str, Path]) -> Iterator[str]:
+def _conflicts(written: list[_Output], given: Input) -> Iterator[str]:
     """What outputs would do to the input."""
     name = os.fspath(given.path)
     if os.path.lexists(name):
-        yield from _touched(written, name, given, folders)
+        yield from _touched(written, name, given)
         return
     pattern = _BRACES.sub("*", name)
     if not glob.has_magic(pattern):
         return  # there is no such input, or it is the name of something else
-    whole = _real(pattern, folders)
+    whole = _real(pattern)
     for output, spelled in written:
         if any(_matches(path, whole) for path in spelled):
             yield f"{output} would be read as a part of the input {name}"
     for found in glob.iglob(pattern, recursive=True):
-        yield from _touched(written, found, given, folders)
+        yield from _touched(written, found, given)
 
 
-def _touched(written: list[_Output], name: str, given: Input, folders: dict[str, Path]) -> Iterator[str]:
-    inputs = _spellings(name, folders)
+def _touched(written: list[_Output], name: str, given: Input) -> Iterator[str]:
+    inputs = _spellings(name)
     for output, outputs in written:
         if outputs & inputs or _same(output, name):
             yield f"{output} is the input {name}"
@@ -146,17 +145,15 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
                 yield from _entries(entry.path)
 
 
-def _spellings(path: PathLike, folders: dict[str, Path]) -> set[Path]:
-    """The path with its folder's links followed, and with its own as well; ``folders`` remembers."""
-    real = _real(path, folders)
-    return {real, Path(os.path.realpath(real))} if real.is_symlink() else {real}
+def _spellings(path: PathLike) -> set[Path]:
+    """The path with its folder's links followed, and with its own as well."""
+    real = _real(path)
+    return {real, Path(os.path.realpath(real))}
 
 
-def _real(path: PathLike, folders: dict[str, Path]) -> Path:
+def _real(path: PathLike) -> Path:
     folder, name = os.path.split(os.path.abspath(path))
-    if folder not in folders:
-        folders[folder] = Path(os.path.realpath(folder))
-    return folders[folder] / name
+    return Path(os.path.realpath(folder), name)
 
 
 def _matches(path: Path, pattern: Path) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from numbers import Integral
@@ -216,24 +215,16 @@ def load_pairs(
     if isinstance(data, str | Path):
         return load_source(open_source(data, **options))
     path, options["split"] = _written(data, split), None
-    with _about(data, path):
+    try:
         source = open_source(path, **options)
         if image_root is None and (name := source.columns.get("image")):
             kind = pq.read_schema(path).field(name).type
             if not pa.types.is_nested(kind) and not is_bytes(kind):  # paths
                 source = open_source(path, **options | {"image_root": Path.cwd()})
         return load_source(source)
-
-
-@contextmanager
-def _about(data: Any, path: str | Path) -> Iterator[None]:
-    """Errors about the file in the cache that an object was written to speak of the object, in Python's words."""
-    try:
-        yield
-    except CleanpairsError as error:
-        said = (
-            str(error).replace(f"--url_list {path}", "--url_list FILE").replace(str(path), f"the {type(data).__name__}")
-        )
+    except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
+        said = str(error).replace(f"--url_list {path}", "--url_list FILE")
+        said = said.replace(str(path), f"the {type(data).__name__}")
         raise type(error)(re.sub(r"--(image|text|key)-(\w+)", r"\1_\2", said)) from error
 
 

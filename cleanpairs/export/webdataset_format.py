@@ -26,6 +26,7 @@ from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
+from cleanpairs.ops.cells import readable
 from cleanpairs.ops.columns import as_schema, fresh_names
 
 SHARD_ROWS = 10_000  # as img2dataset has it
@@ -190,26 +191,19 @@ class WebDatasetOutput(Output):
 
 def json_lines(table: pa.Table) -> list[bytes]:
     """What the .json of each row holds."""
-    return [json.dumps(plain(line, _text), ensure_ascii=False, allow_nan=False).encode() for line in _lines(table)]
+    columns = [_cells(column.combine_chunks()) for column in table.columns]
+    lines = (dict(zip(table.column_names, cells, strict=True)) for cells in zip(*columns, strict=True))
+    return [json.dumps(plain(line, _text), ensure_ascii=False, allow_nan=False).encode() for line in lines]
 
 
-def _lines(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows; of text that is not UTF-8 what can be read."""
-    try:
-        return list(table.to_pylist())
-    except UnicodeDecodeError:
-        columns = {name: _readable(table[name].combine_chunks()) for name in table.column_names}
-        return [{name: cells[i] for name, cells in columns.items()} for i in range(len(table))]
-
-
-def _readable(column: pa.Array) -> list[Any]:
+def _cells(column: pa.Array) -> list[Any]:
+    """The values of a column; of text that is not UTF-8 what can be read."""
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             return [None] * len(column)  # deep in a nested value: the Parquet file beside the tar has it
-        raw = column.cast(pa.binary() if pa.types.is_string(column.type) else pa.large_binary()).to_pylist()
-        return [None if cell is None else cell.decode(errors="replace") for cell in raw]
+        return list(readable(column).to_pylist())
 
 
 def _text(value: Any) -> str:
