@@ -30,7 +30,6 @@ MAX_PIECE_LENGTH = 16  # characters: without it a caption that is repeated becom
 START = "\u2581"
 _UNKNOWN = "\u2581\u2581"  # number 0; no caption makes it, for U+2581 begins a word only
 _BATCH = 4_096  # captions that are encoded in one call
-_REMEMBERED, _SHORT = 1 << 17, 64  # words as they are written, of few characters, whose tokens are kept for a call
 
 
 @dataclass(frozen=True)
@@ -120,9 +119,8 @@ class Tokenizer:
         if kind == "subword":
             return SubwordTokenizer.learn(captions, min_count=min_count, max_length=max_length)
         counts: Counter[str] = Counter()
-        for written, count in Counter(written for caption in captions for written in caption.split()).items():
-            for token in _SPLIT[kind](written):
-                counts[token] += count
+        for caption in captions:
+            counts.update(_SPLIT[kind](caption))
         kept = sorted((t for t, c in counts.items() if c >= min_count), key=lambda t: (-counts[t], t))[:max_size]
         return cls(kept, max_length, kind)
 
@@ -139,24 +137,11 @@ class Tokenizer:
             ends.append(len(ids))
         return TokenTable(np.array(ids, dtype=np.int64), np.array(ends, dtype=np.int64))
 
-    @property
-    def _most(self) -> int:
-        """Tokens after which a caption is cut."""
-        return self.max_length * (4 if self.kind == "characters" else 1)
-
     def _numbers(self, captions: Iterable[str]) -> Iterator[list[int]]:
-        """The numbers of each caption's tokens, cut to length; what is written alike between blanks is split once."""
-        number, split, known = self._number, _SPLIT[self.kind], dict[str, list[int]]()
+        """The numbers of each caption's tokens, cut to length."""
+        most = self.max_length * (4 if self.kind == "characters" else 1)
         for caption in captions:
-            row: list[int] = []
-            for written in caption.split():
-                found = known.get(written)
-                if found is None:
-                    found = [number.get(token, UNKNOWN) for token in split(written)]
-                    if len(written) <= _SHORT and len(known) < _REMEMBERED:
-                        known[written] = found
-                row += found
-            yield row[: self._most]
+            yield [self._number.get(token, UNKNOWN) for token in _SPLIT[self.kind](caption)[:most]]
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""

@@ -22,7 +22,6 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import writing
 from cleanpairs.data import ParquetSink, Source, iter_tables
 from cleanpairs.data.parquet_io import iter_batches
-from cleanpairs.data.prefetch import read_ahead
 from cleanpairs.data.writing import Sink
 from cleanpairs.engine import Partition
 from cleanpairs.export.decisions import Decisions
@@ -74,7 +73,7 @@ class ExportWork:
                 at = {role: path if role == "out" else Path(folder) / role for role in self.roles}
                 with ExitStack() as files:
                     sinks = {role: files.enter_context(_ArrowSink(at[role], self.schema(role))) for role in self.roles}
-                    written = self._write([partition], sinks, ahead=False)
+                    written = self._write([partition], sinks)
                 with open(path, "ab") as whole:
                     for role in self.roles[1:]:
                         with at[role].open("rb") as part:
@@ -92,7 +91,7 @@ class ExportWork:
     def write(self, partitions: Sequence[Partition], paths: Mapping[str, Path]) -> Written:
         """Write consecutive partitions into one file a role."""
         with self._sinks(paths) as sinks:
-            total = self._write(partitions, sinks, ahead=True)
+            total = self._write(partitions, sinks)
         return replace(total, parts=sinks["out"].parts)
 
     def join(self, parts: Sequence[tuple[Path, Mapping[str, Any]]], paths: Mapping[str, Path]) -> Written:
@@ -122,27 +121,25 @@ class ExportWork:
             )
             yield {role: files.enter_context(sink) for role, sink in zip(self.roles, made, strict=True)}
 
-    def _write(self, partitions: Sequence[Partition], sinks: Mapping[str, Sink], *, ahead: bool) -> Written:
-        """Write consecutive partitions; ``ahead``: read in a thread."""
+    def _write(self, partitions: Sequence[Partition], sinks: Mapping[str, Sink]) -> Written:
+        """Write consecutive partitions."""
         total = Written(dict.fromkeys(self.roles, 0), Counter())
         ledger = Ledger(self.layout)
-        with ExitStack() as files:
-            for partition in partitions:
-                batches = self._batches(partition)
-                before = self.out_first[partition.number]
-                for table, decided in files.enter_context(read_ahead(batches)) if ahead else batches:
-                    batch = self.layout.out(table, decided, self.donor_values)
-                    parts = {"out": batch.table, "ledger": ledger.lines(table, decided, batch, before)}
-                    if "dropped" in sinks:
-                        parts["dropped"] = self.layout.dropped(table, decided)
-                    for role, part in parts.items():
-                        # in one chunk: through parts or not, the same batches give the same pages
-                        sinks[role].write(part.combine_chunks())
-                        total.rows[role] += len(part)
-                    total.actions.update(counted(decided.pairs["action"]))
-                    before += len(batch.table)
-                for sink in sinks.values():
-                    sink.end_group()  # where partitions end, however many a file holds
+        for partition in partitions:
+            before = self.out_first[partition.number]
+            for table, decided in self._batches(partition):
+                batch = self.layout.out(table, decided, self.donor_values)
+                parts = {"out": batch.table, "ledger": ledger.lines(table, decided, batch, before)}
+                if "dropped" in sinks:
+                    parts["dropped"] = self.layout.dropped(table, decided)
+                for role, part in parts.items():
+                    # in one chunk: through parts or not, the same batches give the same pages
+                    sinks[role].write(part.combine_chunks())
+                    total.rows[role] += len(part)
+                total.actions.update(counted(decided.pairs["action"]))
+                before += len(batch.table)
+            for sink in sinks.values():
+                sink.end_group()  # where partitions end, however many a file holds
         return total
 
     def _batches(self, partition: Partition) -> Iterator[tuple[pa.RecordBatch, Decided]]:

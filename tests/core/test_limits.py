@@ -182,28 +182,6 @@ def test_a_lack_of_memory_while_reading_is_no_fault_of_the_data() -> None:
         raise pa.ArrowInvalid("not what it says")
 
 
-def test_no_thread_is_started_where_memory_is_capped(tmp_path: Path) -> None:
-    """A thread without memory for its own start is waited for for ever."""
-    script = """
-import resource, sys, threading
-from pathlib import Path
-from cleanpairs.data.prefetch import read_ahead
-from cleanpairs.data.source import fingerprint_files
-files = [Path(name) for name in sys.argv[1:]]
-free = fingerprint_files(files, "x")
-resource.setrlimit(resource.RLIMIT_DATA, (2**33, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-threading.Thread.start = lambda self: sys.exit("a thread was started")
-assert fingerprint_files(files, "x") == free
-with read_ahead(iter([1, 2, 3])) as items:
-    assert list(items) == [1, 2, 3]
-"""
-    files = [tmp_path / name for name in "abc"]
-    for file in files:
-        file.write_bytes(file.name.encode() * 1000)
-    done = subprocess.run([sys.executable, "-c", script, *map(str, files)], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr
-
-
 def test_no_thread_decodes_where_memory_is_capped() -> None:
     """The processes that decode are asked one after the other, and the images are the same."""
     script = """
