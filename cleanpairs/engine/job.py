@@ -90,8 +90,14 @@ def claim_folder(folder: Path) -> None:
 def remove_job(folder: Path) -> None:
     """Remove what a job has left in its folder, and the folder if there is nothing else in it."""
     with suppress(OSError):
-        for file in [*_parts(folder), folder / MANIFEST]:
+        for file in [*_parts(folder), folder / MANIFEST, folder / LOCK]:
             file.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def release_folder(folder: Path) -> None:
+    """Remove the folder of jobs that have removed what they left in it, if there is nothing else."""
+    with suppress(OSError):
         if [path.name for path in folder.iterdir()] == [LOCK]:
             (folder / LOCK).unlink()
             folder.rmdir()

@@ -20,7 +20,6 @@ from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.arrow_io import count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.stored import IMAGE_TYPE
-from cleanpairs.data.writing import with_image_feature
 from cleanpairs.export.card import card_features, features_of
 from cleanpairs.export.files import BATCH_ROWS, sha256_of
 from cleanpairs.export.formats import Output
@@ -29,13 +28,6 @@ from cleanpairs.ops.columns import as_schema, one_array
 
 SHARD_BYTES = 500 * 2**20  # of a file in memory, as `datasets` has it
 STATE = "state.json"
-
-
-def with_structs(schema: pa.Schema, image: str | None) -> pa.Schema:
-    """``schema`` with the column ``image`` as struct<bytes, path> where it is of bytes, and its features noted."""
-    if image is not None and is_bytes(schema.field(image).type):
-        schema = schema.set(schema.get_field_index(image), pa.field(image, IMAGE_TYPE))
-    return with_image_feature(schema)
 
 
 class DatasetsOutput(Output):
@@ -49,7 +41,10 @@ class DatasetsOutput(Output):
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self._folder, self._image = folder, layout.out_columns.get("image")
-        self._features = features_of(with_structs(layout.out_schema, self._image))
+        schema, image = layout.out_schema, self._image
+        if image is not None and is_bytes(schema.field(image).type):
+            schema = schema.set(schema.get_field_index(image), pa.field(image, IMAGE_TYPE))
+        self._features = features_of(schema)  # which notes images
         self._schema = self._features.arrow_schema
         self.rows = 0
         self.parts: dict[str, int] = {}

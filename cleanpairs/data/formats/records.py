@@ -108,8 +108,6 @@ def _opened(path: str, encoding: str | None = None) -> TextIO:
 
 def _is_text(value: str) -> bool:
     """Whether it holds no bytes that were not UTF-8."""
-    if value.isascii():
-        return True
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
