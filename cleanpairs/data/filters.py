@@ -12,7 +12,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -40,14 +39,13 @@ _LETTER = re.compile(r"[^\W\d_]")
 class Filter:
     """What is set aside: ``reason``, with the ``setting`` where there is one; ``always``: unless it is told not to be.
 
-    ``like``: what it is after.
+    What each is after: docs/repair.md.
     """
 
     name: str
     reason: str
     setting: float | None
     always: bool
-    like: str
     find: Callable[[Pairs, float], np.ndarray]  # pairs (k,)
 
     def said(self, setting: float | None) -> str:
@@ -194,39 +192,30 @@ def _script(caption: str) -> tuple[str, float]:
     """The script of most letters, as Unicode's names begin, and its share of them."""
     if caption.isascii():
         return ("LATIN", 1.0) if _LETTER.search(caption) else ("", 0.0)
-    found = Counter(_script_of(c) for c in caption if c.isalpha())
+    found = Counter(unicodedata.name(c, "OTHER").split()[0] for c in caption if c.isalpha())
     if not found:
         return "", 0.0
     script, n = found.most_common(1)[0]
     return script, n / found.total()
 
 
-@lru_cache(maxsize=1 << 16)
-def _script_of(letter: str) -> str:
-    return unicodedata.name(letter, "OTHER").split()[0]
-
-
 FILTERS = {
     f.name: f
     for f in (
-        Filter("blank", "the image shows one colour", None, True, "cleanvision: low_information", _blank),
-        Filter("small", "the image's shorter side has fewer than {:g} pixels", 64, False,
-               "data-juicer: image_shape_filter (1); DataComp: 200", _small),
-        Filter("aspect", "the image's longer side is more than {:g} times the shorter", 3, False,
-               "data-juicer: image_aspect_ratio_filter (3); cleanvision: odd_aspect_ratio (2.9)", _aspect),
-        Filter("no_word", "the caption has no letter", None, True, "data-juicer: alphanumeric_filter",
+        Filter("blank", "the image shows one colour", None, True, _blank),
+        Filter("small", "the image's shorter side has fewer than {:g} pixels", 64, False, _small),
+        Filter("aspect", "the image's longer side is more than {:g} times the shorter", 3, False, _aspect),
+        Filter("no_word", "the caption has no letter", None, True,
                _by_caption(lambda caption, _: not _LETTER.search(caption))),
-        Filter("url", "the caption is an address, or the name of a file", None, True,
-               "data-juicer: clean_links_mapper", _by_caption(_is_address)),
-        Filter("hashtags", "the caption is #tags, @names and addresses", None, True,
-               "data-juicer: special_characters_filter", _by_caption(_is_tags)),
+        Filter("url", "the caption is an address, or the name of a file", None, True, _by_caption(_is_address)),
+        Filter("hashtags", "the caption is #tags, @names and addresses", None, True, _by_caption(_is_tags)),
         Filter("caption_length", "the caption has fewer than {:g} characters", 10, False,
-               "data-juicer: text_length_filter (10)", _by_caption(lambda caption, n: len(caption.strip()) < n)),
+               _by_caption(lambda caption, n: len(caption.strip()) < n)),
         Filter("mojibake", "the caption was read in another encoding than it was written in", None, False,
-               "ftfy; data-juicer: fix_unicode_mapper", _by_caption(_is_mojibake)),
+               _by_caption(_is_mojibake)),
         Filter("language", "the caption is in another script than at least {:.0%} of all", MAIN_SCRIPT, False,
-               "data-juicer: language_id_score_filter, which asks a model", _foreign),
+               _foreign),
         Filter("repeated_caption", "the caption is that of {:g} images or more, and of 1 % of all", 20, True,
-               "data-juicer: document_deduplicator", _repeated),
+               _repeated),
     )
 }  # fmt: skip

@@ -66,14 +66,14 @@ class LocalEngine:
         workers = {w.connection: w for w in (_Worker(work, threads) for _ in range(min(self.workers, len(waiting))))}
         try:
             for worker in workers.values():
-                worker.begin(waiting.pop(), folder)
+                worker.send((waiting.pop(), folder))
             busy = set(workers)
             while busy:
                 for connection in wait(busy):
                     worker = workers[cast(Connection, connection)]
                     finished = worker.result()
                     if waiting:
-                        worker.begin(waiting.pop(), folder)
+                        worker.send((waiting.pop(), folder))
                     else:
                         busy.remove(worker.connection)
                     yield finished
@@ -99,17 +99,14 @@ class _Worker:
             self.process, self.connection = start_connected(code)
         except OSError as error:
             raise ResourceError(f"no process can be started ({error}): take fewer workers") from error
-        self._send((work, threads))
+        self.send((work, threads))
 
-    def _send(self, what: object) -> None:
+    def send(self, what: object) -> None:
+        """The work at first, then a partition and its folder each time."""
         try:
             self.connection.send(what)
         except OSError as error:
             raise _DeathError from error
-
-    def begin(self, partition: Partition, folder: Path) -> None:
-        """Have it do a partition."""
-        self._send((partition, folder))
 
     def result(self) -> Finished:
         """What it has done, or the error that it has raised."""

@@ -18,11 +18,11 @@ from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import read_json, reading
 from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.file_names import expand_files
+from cleanpairs.data.formats.remote import HUB
 from cleanpairs.data.images import resolve_path
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
 
-HUB = "hf://"
 _HUB_NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 
