@@ -17,7 +17,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.noise import apply_noise, corrupt, inject_noise
-from cleanpairs.export.accounting import refuse_changed_input
+from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.methods.clip_score import ClipScore
 from cleanpairs.methods.infonce import InfoNCE
 
