@@ -101,7 +101,7 @@ def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np
         written = np.flatnonzero(lines["out_row"].is_valid())[::-1]  # of several rows the first one stays
         out_row[of[written]] = lines["out_row"].fill_null(-1).to_numpy()[written]
         held = out_row >= 0
-        table = cleaned.take(out_row[held])
+        table = cleaned.rows_at(out_row[held])
         told = taken(lines.select(["original_columns", "original_row"]), at)
         names, originals = told["original_columns"].to_pylist(), one_array(told["original_row"])
         columns = []
@@ -151,7 +151,7 @@ class _Cleaned:
         self._held = next(self._batches, None)
         self._first = 0  # row of the batch that is held
 
-    def take(self, rows: np.ndarray) -> pa.Table:
+    def rows_at(self, rows: np.ndarray) -> pa.Table:
         """Those numbered ``rows`` (k,), rising, beyond those that were asked for before."""
         pieces = []
         while self._held is not None and len(rows):

@@ -264,7 +264,7 @@ class RepairPlan:
                         f"{path} is no repair plan without {_beside(path).name}, which was written beside the plan "
                         "that was edited: save that under its name, or copy the other's .csv.json to this name"
                     )
-                return cls(followed(read_csv(path, PLAN_SCHEMA)), **_note_of(path))
+                return cls._noted(path, read_csv(path, PLAN_SCHEMA), _note_of(path))
             table = read_table(path)
             metadata = table.schema.metadata or {}
             if METADATA_KEY not in metadata:
@@ -272,7 +272,14 @@ class RepairPlan:
                     f"{path} is no repair plan: its Parquet metadata lacks {METADATA_KEY.decode()!r}, which pandas "
                     "does not write; to edit a plan, have it written as CSV: cleanpairs rematch --out plan.csv"
                 )
-            return cls(followed(table), **json.loads(metadata[METADATA_KEY]))
+            return cls._noted(path, table, json.loads(metadata[METADATA_KEY]))
+
+    @classmethod
+    def _noted(cls, path: Path, table: pa.Table, note: dict[str, Any]) -> RepairPlan:
+        try:
+            return cls(followed(table), **note)
+        except ConfigError as error:
+            raise DataError(f"{path} is a damaged repair plan: its note is not as written: {error}") from error
 
 
 def _summary(plan: RepairPlan, tables: Iterable[pa.Table]) -> PlanSummary:
