@@ -10,14 +10,11 @@ so that fitting h to the null alone gives both. g is a beta calibration (Kull et
 
     g(q) = 1 / (1 + exp(-(a - b log q + c log(1 - q)))),    b, c > 0
 
-three parameters, by maximum likelihood with a weak prior: two powers hold in the tails, where a histogram has nothing
-left to count. Its log odds end at 7 either way, but for a small slope that keeps the order. g goes to 1 at q = 0: the
-lowest scores are taken to be mismatched pairs', as Storey's estimate takes them (JRSS B 2002), so pi is an upper
-estimate where some right pairs look like any mismatched one.
-
-After a training the lowest scores are mismatched pairs' alone, and g is flat near q = 0. Of a few ``planted`` pairs the
-weak prior lets it fall from there on, so that pi comes out low, the more so the higher it is: for them b is expected to
-be large. Pairs of one training share its luck, too, of which the bootstrap does not know: their intervals are wider.
+three parameters, by maximum likelihood with a prior: two powers hold in the tails, where a histogram has nothing left
+to count. Its log odds end at 7 either way, but for a small slope that keeps the order. g goes to 1 at q = 0, and is
+flat there (b is expected to be large): the lowest scores are taken to be mismatched pairs', as Storey's estimate takes
+them (JRSS B 2002), so pi is an upper estimate where some right pairs look like any mismatched one. With a weak prior a
+few null pairs let g fall from q = 0 on, and pi comes out low, the more so the higher it is.
 
 Quantiles do not say where the gap between right and mismatched pairs is. Of a score whose scale means something, like
 a similarity, the score at q may take the place of log(1 - q) (``by_score``).
@@ -27,8 +24,9 @@ learned), they are weighted so that its first three moments are what they must b
 1992), which takes off the luck of a small draw.
 
 Intervals: the bootstrap of observed pairs and null, and within each draw the chance by which a given number of pairs
-with these probabilities holds more or fewer mismatched ones. What is not in them: a null that is not like the
-mismatched pairs, such as near misses, which score higher than random pairs.
+with these probabilities holds more or fewer mismatched ones. Null pairs have more luck in common than the bootstrap
+knows, having gone through one training: its draws are spread 1.3 times. What is not in them: a null that is not like
+the mismatched pairs, such as near misses, which score higher than random pairs.
 """
 
 from __future__ import annotations
@@ -41,11 +39,10 @@ import numpy as np
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
 START = np.array([0.0, 1.0, 1.0])
-# Means and precisions of normal priors of a, log b, log c; with the score in the place of log(1 - q); of planted pairs.
-PRIOR = np.zeros(3), np.array([0.02, 0.3, 0.3])
+# Means and precisions of normal priors of a, log b and log c; without and with the score in the place of log(1 - q).
+PRIOR = np.log([1.0, 5.0, 0.3]), np.array([0.02, 3.0, 1.0])
 SCORE_PRIOR = np.zeros(3), np.array([0.02, 0.3, 0.05])
-PLANTED_PRIOR = np.log([1.0, 5.0, 0.3]), np.array([0.02, 3.0, 1.0])
-PLANTED_SPREAD = 1.3  # of the bootstrap's draws about the estimate: so much larger were the errors of 57 fits
+SPREAD = 1.3  # of the bootstrap's draws about the estimate: so much larger were the errors of 57 fits
 BOUNDS = ((-60.0, 60.0), (-3.0, 4.5), (-3.0, 4.5))
 SUREST, ORDER = 7.0, 0.5  # of the log odds, and what they fall by from q = 0 to 1 anyway
 EDGE = 1e-4  # quantiles nearer to 0 and 1 are alike
@@ -207,7 +204,6 @@ def calibrate(
     *,
     known: np.ndarray | None = None,
     by_score: bool = False,
-    planted: bool = False,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Calibration | None:
@@ -215,7 +211,7 @@ def calibrate(
 
     ``known`` (m,) in (0, 1): of the null pairs, the quantile of another figure in its null distribution, which is known
     exactly; ``by_score``: whether the scores themselves count, in deviations of the null's, and not log(1 - q);
-    ``planted``: the null pairs were trained with the observed ones; ``draws``: of the bootstrap; 0: no intervals.
+    ``draws``: of the bootstrap; 0: no intervals.
     """
     if min(len(observed), len(null)) < LEAST:
         return None
@@ -224,15 +220,15 @@ def calibrate(
     if by_score:
         at = (np.arange(len(observed)) + 0.5) / len(observed)
         scores = -np.interp(_MIDDLE, at, np.sort(observed) - null.mean()) / max(float(null.std()), 1e-12)
-    prior = SCORE_PRIOR if by_score else PLANTED_PRIOR if planted else PRIOR
+    prior = SCORE_PRIOR if by_score else PRIOR
     theta = _fit(q, weight, START, prior, scores)
     for b in range(draws):
         rows, seen = rng.integers(0, len(null), len(null)), rng.integers(0, len(observed), len(observed))
         drawn = None if known is None else known[rows]
         found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta, prior, scores)
-    if planted:
-        found[:, 0] = theta[0] + PLANTED_SPREAD * (found[:, 0] - theta[0])
-        found[:, 1:] = theta[1:] * (found[:, 1:] / theta[1:]) ** PLANTED_SPREAD
+    if not by_score:
+        found[:, 0] = theta[0] + SPREAD * (found[:, 0] - theta[0])
+        found[:, 1:] = theta[1:] * (found[:, 1:] / theta[1:]) ** SPREAD
     return Calibration(theta, found, scores)
 
 

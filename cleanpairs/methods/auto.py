@@ -223,7 +223,7 @@ class _Weighing(TrainingStrategy):
         null[self.planted] = True
         observed, planted = order[:n][~null], order[self.planted]
         known = positions(self.observed[self.planted], self.null) if len(self.null) else None
-        found = calibrate(observed, planted, known=known, planted=True, draws=DRAWS if last else 0, seed=self.seed)
+        found = calibrate(observed, planted, known=known, draws=DRAWS if last else 0, seed=self.seed)
         if found is None:
             return self.as_given if last and self.similarity else self.mixed(order[:n])
         at = positions(order[:n], observed)
