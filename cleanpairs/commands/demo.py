@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.commands.fit import fit_run
-from cleanpairs.commands.run import PLAN, Run
+from cleanpairs.commands.run import PLAN, Run, refuse_precious
 from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.core.progress import FitProgress
 from cleanpairs.core.recipe import Recipe
@@ -57,6 +57,7 @@ def run_demo(
     began = time.perf_counter()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
+    refuse_precious(out / "run")
     _begin(out / RESULT)
     noisy = out / "noisy.parquet"
     column: dict[str, Any] = {"image_column": "image"} if images else {}

@@ -164,7 +164,7 @@ class Run:
             if not (path / "run.json").exists() and not aside.exists():
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
             for folder in (path, aside):
-                _refuse_precious(folder)
+                refuse_precious(folder)
         run._before = (_latest_before(),) if latest else ()
         try:
             if path.exists() and not resume:
@@ -210,13 +210,13 @@ class Run:
     def forget_replaced(self) -> None:
         """The new run is complete: the one that it replaces goes."""
         if self._aside.exists():
-            _refuse_precious(self._aside)  # somebody may have put something there meanwhile
+            refuse_precious(self._aside)  # somebody may have put something there meanwhile
             shutil.rmtree(self._aside, ignore_errors=True)
 
     def restore_replaced(self) -> None:
         """The new run has failed: the one that it was to replace comes back, if there was one."""
         if self._aside.exists():
-            _refuse_precious(self.path)
+            refuse_precious(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
             self._aside.rename(self.path)
 
@@ -225,7 +225,7 @@ class Run:
         if any(p.is_file() for p in (self.path / "checkpoints").rglob("*")) or (self.path / "model").exists():
             return
         with suppress(OutputExistsError):
-            _refuse_precious(self.path)
+            refuse_precious(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
             for before in self._before:
                 _restore_latest(before)
@@ -394,7 +394,7 @@ def is_latest(run: str | Path) -> bool:
     return False
 
 
-def _refuse_precious(folder: Path) -> None:
+def refuse_precious(folder: Path) -> None:
     """OutputExistsError where a run that is to be removed holds what no fit has left: files, labels, an edited plan."""
     if folder.exists():
         refuse_labels(folder)

@@ -11,10 +11,21 @@ import pytest
 
 from cleanpairs import Auto
 from cleanpairs.commands.demo import run_demo
+from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.data import load_pairs
 
 pytestmark = pytest.mark.slow
 SENTENCES = True  # see conftest.py
+
+
+def test_a_demo_whose_run_holds_somebody_s_work_is_left_as_it_is(tmp_path: Path) -> None:
+    files = {"noisy.parquet": "as it was", "result.json": "{}", "run/run.json": "{}", "run/notes.txt": "mine"}
+    (tmp_path / "run").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(OutputExistsError, match=r"notes\.txt"):
+        run_demo(tmp_path)
+    assert {name: (tmp_path / name).read_text() for name in files} == files
 
 
 def test_the_demo_finds_cleans_and_leaves_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
