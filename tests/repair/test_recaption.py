@@ -100,6 +100,25 @@ def test_a_caption_that_is_no_better_is_not_used() -> None:
     assert high.table.equals(plan.table)  # below the lowest repair score
 
 
+def test_new_captions_do_not_keep_the_vectors_of_the_old_ones() -> None:
+    pairs, plan = corpus()
+    given = replace(pairs, text_vectors=np.ones((len(pairs), 3), np.float32))
+    seen: list[Pairs] = []
+
+    def score(asked: Pairs) -> np.ndarray:
+        seen.append(asked)
+        return by_colour(asked)
+
+    assert recaption(given, plan, Namer(), score).summary().recaptioned == 6
+    old, new = seen
+    assert old.text_vectors is not None and new.text_vectors is None
+    model = CRCL(
+        backbone="mlp", text_encoder="features", epochs=1, refine_epochs=(), image_size=32, require_evidence=False
+    ).fit(given)
+    with pytest.raises(DataError, match="needs vectors of the captions"):  # of captions that are written there are none
+        model.recaption(given, plan, Namer())
+
+
 def test_equal_captions_go_to_so_many_images_only() -> None:
     pairs, plan = corpus()
     for reuse in (1, 2):
