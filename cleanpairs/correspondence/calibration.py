@@ -24,9 +24,9 @@ learned), they are weighted so that its first three moments are what they must b
 1992), which takes off the luck of a small draw.
 
 Intervals: the bootstrap of observed pairs and null, and within each draw the chance by which a given number of pairs
-with these probabilities holds more or fewer mismatched ones. Null pairs have more luck in common than the bootstrap
-knows, having gone through one training: its draws are spread 1.3 times. What is not in them: a null that is not like
-the mismatched pairs, such as near misses, which score higher than random pairs.
+with these probabilities holds more or fewer mismatched ones. Scores of one model share its luck, of which the
+bootstrap does not know: its draws are spread 1.3 times. What is not in them: a null that is not like the mismatched
+pairs, such as near misses, which score higher than random pairs.
 """
 
 from __future__ import annotations
@@ -220,12 +220,11 @@ def calibrate(
     if by_score:
         at = (np.arange(len(observed)) + 0.5) / len(observed)
         scores = -np.interp(_MIDDLE, at, np.sort(observed) - null.mean()) / max(float(null.std()), 1e-12)
-    prior = SCORE_PRIOR if by_score else PRIOR
-    theta = _fit(q, weight, START, prior, scores)
+    theta = _fit(q, weight, START, scores)
     for b in range(draws):
         rows, seen = rng.integers(0, len(null), len(null)), rng.integers(0, len(observed), len(observed))
         drawn = None if known is None else known[rows]
-        found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta, prior, scores)
+        found[b] = _fit(positions(null[rows], observed[seen]), _raked(drawn, len(null)), theta, scores)
     if not by_score:
         found[:, 0] = theta[0] + SPREAD * (found[:, 0] - theta[0])
         found[:, 1:] = theta[1:] * (found[:, 1:] / theta[1:]) ** SPREAD
@@ -240,19 +239,14 @@ def noise_rate(found: Calibration | None, n: int) -> Estimate:
     return rate if rate.high - rate.low <= WIDE else UNDETERMINED
 
 
-def _fit(
-    q: np.ndarray,
-    weight: np.ndarray,
-    start: np.ndarray,
-    prior: tuple[np.ndarray, np.ndarray],
-    scores: np.ndarray | None = None,
-) -> np.ndarray:
+def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:
     """theta (3,) by maximum likelihood of the null's quantiles (m,), which are counted in bins."""
     from scipy.optimize import minimize
     from scipy.special import expit
 
     count = np.bincount(np.minimum((q * BINS).astype(int), BINS - 1), weights=weight, minlength=BINS)
-    total, grid, (expected, precision) = float(count.sum()), _features(_MIDDLE, scores), prior
+    total, grid = float(count.sum()), _features(_MIDDLE, scores)
+    expected, precision = PRIOR if scores is None else SCORE_PRIOR
 
     def loss(p: np.ndarray) -> tuple[float, np.ndarray]:
         theta = np.array([p[0], *np.exp(p[1:])])

@@ -58,9 +58,6 @@ CANDIDATES = 32
 # similarity.
 WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
-SPREAD = (
-    1.3  # of the intervals: planted pairs learned in one training have more luck in common than the bootstrap knows
-)
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
