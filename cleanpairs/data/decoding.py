@@ -41,7 +41,6 @@ MOST_WORKERS = 8
 PER_WORKER = 512  # images: fewer do not repay the start of another process
 START_SECONDS = 120.0  # for a worker to start, on a machine that is busy
 MISSING = "there is no image"
-GROUP = 16  # images that a worker is given at once
 REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason; dimensions and their sizes; behind it the bytes of either
 Result = np.ndarray | str  # an array, or why there is none
 
@@ -140,22 +139,15 @@ class Decoder:
 
     def batches(self, encoded: Iterable[tuple[int, Sequence[bytes | None]]]) -> Iterator[DecodedBatch]:
         """Decode batches of (first row, encoded images, None where there is none), in order."""
-        waiting: deque[tuple[int, Iterator[list[Result]]]] = deque()
+        waiting: deque[tuple[int, Iterator[Result]]] = deque()
+        decode = self._there if self.workers else self._here
+        ahead, each = (0, map) if self._executor is None else (self.preparation.ahead, self._executor.map)
         for start, chunk in encoded:
-            if self._executor is None:
-                yield _gather(start, self._there(chunk) if self.workers else [self._here(data) for data in chunk])
-                continue
-            parts = [chunk[at : at + GROUP] for at in range(0, len(chunk), GROUP)]
-            waiting.append((start, self._executor.map(self._there, parts)))
-            while len(waiting) > self.preparation.ahead:
-                yield self._next(waiting)
+            waiting.append((start, each(decode, chunk)))
+            while len(waiting) > ahead:
+                yield _gather(*waiting.popleft())
         while waiting:
-            yield self._next(waiting)
-
-    @staticmethod
-    def _next(waiting: deque[tuple[int, Iterator[list[Result]]]]) -> DecodedBatch:
-        start, parts = waiting.popleft()
-        return _gather(start, [result for part in parts for result in part])
+            yield _gather(*waiting.popleft())
 
     def _here(self, data: bytes | None) -> Result:
         if data is None:
@@ -167,12 +159,10 @@ class Decoder:
         except DataError as error:
             return str(error)
 
-    def _there(self, images: Sequence[bytes | None]) -> list[Result]:
-        """What workers make of a few images."""
-        return [MISSING if data is None else self._decoded(data) for data in images]
-
-    def _decoded(self, data: bytes) -> Result:
+    def _there(self, data: bytes | None) -> Result:
         """What a worker makes of an image; where it is lost with it, a fresh one."""
+        if data is None:
+            return MISSING
         why = ""
         for fresh in (False, True):
             if self._closed:
@@ -207,7 +197,8 @@ class Decoder:
         return worker
 
 
-def _gather(start: int, results: Sequence[Result]) -> DecodedBatch:
+def _gather(start: int, decoded: Iterable[Result]) -> DecodedBatch:
+    results = list(decoded)
     failures = {row: " ".join(found.split()) for row, found in enumerate(results, start) if isinstance(found, str)}
     rows = np.array([row for row in range(start, start + len(results)) if row not in failures], dtype=np.int64)
     return DecodedBatch(start, len(results), rows, [r for r in results if not isinstance(r, str)], failures)
@@ -250,7 +241,6 @@ class _Worker:
             ) from lost
 
     def kill(self) -> None:
-        """End it, whatever it does."""
         with suppress(OSError):
             self._process.kill()
 

@@ -68,8 +68,7 @@ class SmallCNN(nn.Module):
             x = images.to(dtype) * 2.0 - 1.0
         x = x.contiguous(memory_format=torch.channels_last)  # (B, 3, H, W) in [-1, 1]
         cells = self.body(x).flatten(2).transpose(1, 2)  # (B, R, C)
-        regions: Tensor = self.project(cells)  # (B, R, D)
-        return regions
+        return self.project(cells)
 
 
 class Backbone(DualEncoder, Standardised):
@@ -93,14 +92,10 @@ class Backbone(DualEncoder, Standardised):
         """Regions (B, R, D), of themselves or of pixels."""
         return images if self.cnn is None else self.cnn(images)
 
-    def _input(self) -> Standardised:
-        """Where the regions are standardised."""
-        return self
-
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of region inputs, (D,) each; pixels have none."""
         if self.cnn is None:
-            self._input().standardise(mean, std)
+            self.standardise(mean, std)
 
     def fit_text(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the sentence vectors, (D,) each."""

@@ -50,18 +50,15 @@ class DualEncoder(nn.Module):
 
     def vector(self, state: Any) -> Tensor:
         """(B, E) unit vectors of a state, for nearest neighbours and distances: itself, or its parts' mean."""
-        found: Tensor = state
-        return found
+        return state
 
     def similarity(self, images: Any, texts: Any) -> Tensor:
         """(B_image, B_text) similarity."""
-        found: Tensor = images @ texts.T
-        return found
+        return images @ texts.T
 
     def paired_similarity(self, images: Any, texts: Any) -> Tensor:
         """(B,) similarity of each image with the caption beside it: the diagonal of :meth:`similarity`."""
-        found: Tensor = (images * texts).sum(dim=1)
-        return found
+        return (images * texts).sum(dim=1)
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the input regions, (D,) each; nothing, where they stay as they come."""

@@ -167,8 +167,7 @@ class EfficientNetLite0(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Feature map ``(B, 1280, ceil(H/32), ceil(W/32))`` of normalised images ``(B, 3, H, W)``."""
-        out: Tensor = self.head(self.blocks(self.stem(x)))
-        return out
+        return self.head(self.blocks(self.stem(x)))
 
     @staticmethod
     def preprocess(images: Sequence[Image.Image], image_size: int = default_image_size) -> Tensor:

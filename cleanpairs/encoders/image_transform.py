@@ -7,7 +7,7 @@ its own there), but that long strips are cut before they are enlarged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -100,20 +100,10 @@ class ImageTransform:
 
     def pixels(self, images: Sequence[Image.Image]) -> np.ndarray:
         """As :meth:`__call__`, but (B, 3, H, W) uint8, not yet standardised: a quarter of the bytes to keep."""
-        prepared = [self._centre(self._resize(to_rgb(image))) for image in images]  # of (H, W, 3) uint8
-        return np.ascontiguousarray(np.stack(prepared).transpose(0, 3, 1, 2))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Its fields, for JSON."""
-        return {**asdict(self), "resample": None if self.resample is None else int(self.resample)}
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """The transform of :meth:`to_dict`."""
-        made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-        if made["resample"] is not None:
-            made["resample"] = Image.Resampling(made["resample"])
-        return cls(**made)
+        prepared = [self._resize(to_rgb(image)) for image in images]
+        if self.crop is not None:
+            prepared = [_cut(image, self.crop[1], self.crop[0]) for image in prepared]
+        return np.ascontiguousarray(np.stack([np.asarray(image) for image in prepared]).transpose(0, 3, 1, 2))
 
     def standardise(self, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) from 0 to 255, as :meth:`pixels` makes them, to float32 as the network wants them."""
@@ -135,15 +125,10 @@ class ImageTransform:
         size = (edge, other) if image.width <= image.height else (other, edge)
         return image.resize(size, self.resample)
 
-    def _centre(self, image: Image.Image) -> np.ndarray:
-        if self.crop is not None:
-            image = _cut(image, self.crop[1], self.crop[0])
-        return np.asarray(image)
-
 
 def pixels_of(image: Image.Image, **fields: Any) -> np.ndarray:
-    """(3, H, W) uint8 of one image, by the transform of these :meth:`ImageTransform.to_dict`; for workers."""
-    return np.asarray(ImageTransform.from_dict(fields).pixels([image])[0])
+    """(3, H, W) uint8 of one image, by the transform of these fields, as JSON has them; for workers."""
+    return np.asarray(ImageTransform(**fields).pixels([image])[0])
 
 
 def _cut(image: Image.Image, width: int, height: int) -> Image.Image:

@@ -36,22 +36,7 @@ class ResidualHead(nn.Module):
         return l2_normalise(x + self.mlp(x))
 
 
-class _VectorEncoder(DualEncoder):
-    """What both kinds of heads share; the state is a unit vector."""
-
-    image: nn.Module
-    text: nn.Module
-
-    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of vectors (B, R, D); those of several regions are averaged."""
-        return self.image(images.mean(dim=1))
-
-    def encode_texts(self, tokens: PackedTokens) -> Tensor:
-        """Unit vectors (B, E) of B captions, each of which is one vector."""
-        return self.text(tokens.ids)
-
-
-class JointHead(_VectorEncoder):
+class JointHead(DualEncoder):
     """Images and captions that are vectors of one space already (CLIP, SigLIP), through a :class:`ResidualHead` each.
 
     ``dim_image``: dimensions E of the space; ``hidden``: width of the MLPs; E when None; ``dropout``: within the MLPs.
@@ -66,12 +51,20 @@ class JointHead(_VectorEncoder):
         self.image = ResidualHead(dim_image, hidden or dim_image, dropout)
         self.text = ResidualHead(dim_image, hidden or dim_image, dropout)
 
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Unit vectors (B, E) of vectors (B, R, E); those of several regions are averaged."""
+        return self.image(images.mean(dim=1))
+
+    def encode_texts(self, tokens: PackedTokens) -> Tensor:
+        """Unit vectors (B, E) of B captions, each of which is one vector."""
+        return self.text(tokens.ids)
+
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What is learned, as an optimizer takes it, for a training at ``lr``."""
         return [{"params": list(self.parameters()), "lr": lr * HEAD_RATE}]
 
 
-class VectorTowers(_VectorEncoder):
+class VectorTowers(DualEncoder):
     """Images and captions that are vectors of two spaces, brought into one: linear map plus residual MLP each.
 
     ``image_drop``: share of regions left out at random in training, where an image has several.
@@ -83,18 +76,16 @@ class VectorTowers(_VectorEncoder):
         super().__init__()
         self.dim, self.image_drop = dim, image_drop
         self.config = {"dim_image": dim_image, "dim_text": dim_text, "dim": dim, "image_drop": image_drop}
-        self.image: RegionTower = RegionTower(dim_image, dim)
-        self.text: RegionTower = RegionTower(dim_text, dim)
+        self.image = RegionTower(dim_image, dim)
+        self.text = RegionTower(dim_text, dim)
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
         """Unit vectors (B, E) of regions (B, R, D); ``keep`` (B, R): region dropping."""
-        out: Tensor = self.image(images, keep)
-        return out
+        return self.image(images, keep)
 
     def encode_texts(self, tokens: PackedTokens) -> Tensor:
         """Unit vectors (B, E) of B captions, each of which is one vector."""
-        out: Tensor = self.text(tokens.ids[:, None])
-        return out
+        return self.text(tokens.ids[:, None])
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the image vectors, (D,) each."""

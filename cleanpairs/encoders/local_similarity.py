@@ -51,7 +51,6 @@ class _MeanNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, D)."""
         mean: Any = self.running_mean
         var: Any = self.running_var
         return batch_norm(input, mean, var, self.weight, self.bias, self.training and len(input) > 1, eps=self.eps)
@@ -162,7 +161,10 @@ class LocalSimilarity(nn.Module):
         regions, gram, seen = self._prepared(images)
         lengths = texts.lengths.cpu()
         vector = n * S * regions.element_size()  # of one word with all images
-        step = _captions_of_a_block(n, int(lengths.max()) + 1, vector, regions.device.type == "cpu")
+        nodes = int(lengths.max()) + 1
+        step = max(1, BLOCK_BYTES // (vector * nodes))  # captions of a block
+        if regions.device.type == "cpu":
+            step = min(step, max(CPU_CAPTIONS, CPU_NODES // (n * nodes)))
         kept = vector * KEPT_VECTORS + n * regions[0, 0].nbytes * KEPT_CONTEXTS
         again = torch.is_grad_enabled() and kept * int((lengths + 1).sum()) > KEEP_BYTES
         out = []
@@ -211,8 +213,7 @@ class LocalSimilarity(nn.Module):
             local = _vectors(self.local, a @ regions, words)  # (B, L, S)
             whole = _vectors(self.whole, v_bar.to(regions.dtype), t_bar.to(regions.dtype))
         nodes = torch.cat([whole[:, None], local], dim=1)
-        out: Tensor = self.reasoning(nodes, self._nodes(texts.lengths, words.shape[1]))
-        return out
+        return self.reasoning(nodes, self._nodes(texts.lengths, words.shape[1]))
 
     @staticmethod
     def _nodes(lengths: Tensor, L: int) -> Tensor:
@@ -223,12 +224,6 @@ class LocalSimilarity(nn.Module):
 def _vectors(layer: nn.Linear, contexts: Tensor, words: Tensor) -> Tensor:
     """l2(W |u - t|^2 + b) of contexts (..., D) and words (..., D)."""
     return normalize(linear((contexts - words).square(), layer.weight, layer.bias), dim=-1)
-
-
-def _captions_of_a_block(n: int, nodes: int, vector: int, cpu: bool) -> int:
-    """How many captions of ``nodes`` nodes with n images; ``vector`` bytes a node with all images."""
-    most = max(1, BLOCK_BYTES // (vector * nodes))
-    return min(most, max(CPU_CAPTIONS, CPU_NODES // (n * nodes))) if cpu else most
 
 
 def _attention(s: Tensor, seen: Tensor | None, gram: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.image_transform import ImageTransform
@@ -152,13 +153,10 @@ class PretrainedCLIP:
 
         CLIP looks backwards only, so padding is masked; SigLIP learned with its padding.
         """
-        siglip = self.model_type == "siglip"
-        L = self.max_length if siglip else len(tokens.batch_sizes)
-        ids = tokens.ids.new_full((L, len(tokens.lengths)), self._pad)
-        present = torch.arange(L, device=ids.device)[:, None] < tokens.lengths  # (L, B)
-        ids[present] = tokens.ids
-        mask = {} if siglip else {"attention_mask": present.T.long().contiguous()}
-        return {"input_ids": ids.T.contiguous(), **mask}
+        packed, siglip = PackedSequence(tokens.ids, tokens.batch_sizes), self.model_type == "siglip"
+        ids = pad_packed_sequence(packed, True, self._pad, self.max_length if siglip else None)[0].contiguous()
+        present = torch.arange(ids.shape[1], device=ids.device) < tokens.lengths[:, None]  # (B, L)
+        return {"input_ids": ids} | ({} if siglip else {"attention_mask": present.long()})
 
     def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of captions, at most ``max_length`` each, with the marks of start and end."""
@@ -169,5 +167,4 @@ class PretrainedCLIP:
             clean = [" ".join(text.translate(_PUNCTUATION).split()) for text in clean]
         if not clean:
             return []
-        ids: list[list[int]] = self.tokenizer(clean, truncation=True, max_length=self.max_length)["input_ids"]
-        return ids
+        return self.tokenizer(clean, truncation=True, max_length=self.max_length)["input_ids"]

@@ -139,7 +139,6 @@ class SentenceEncoder:
 
 
 def _found(name: str, revision: str | None) -> Path:
-    """The directory of a model."""
     if name == SHIPPED:
         folder = shipped()
         if folder is None:
@@ -175,9 +174,7 @@ def _slow_numbers(tokenizer: Any, limit: int, texts: list[str]) -> list[list[int
 
 
 def _last_states(model: Any, ids: Tensor) -> Tensor:
-    """The last layer's states by a network of transformers."""
-    hidden: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-    return hidden
+    return model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
 
 
 def _pooling(folder: Path) -> str:

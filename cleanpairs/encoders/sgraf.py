@@ -75,8 +75,7 @@ class _LocalEncoder(backbone.Backbone):
 
     def similarity(self, images: Local, texts: Local) -> Tensor:
         """(B_image, B_text) in (0, 1)."""
-        out: Tensor = self.compare(images, texts)
-        return out
+        return self.compare(images, texts)
 
     def paired_similarity(self, images: Local, texts: Local) -> Tensor:
         """(B,) in (0, 1)."""

@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.encoders.joint_head import HEAD_RATE, ResidualHead, _VectorEncoder
+from cleanpairs.encoders.base import DualEncoder
+from cleanpairs.encoders.joint_head import HEAD_RATE, ResidualHead
 from cleanpairs.encoders.model_files import INSTALL
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.tokenizer import PackedTokens
@@ -31,7 +32,7 @@ def parse_tune(tune: Any) -> tuple[str, int] | None:
     return (kind, 0) if kind in ("head", "lora", "full") and not colon else None
 
 
-class TunedCLIP(_VectorEncoder):
+class TunedCLIP(DualEncoder):
     """Both towers, with a :class:`cleanpairs.encoders.joint_head.ResidualHead` behind each.
 
     Images are pixels (B, 3, H, W) uint8 as the model's own preparation cuts them; captions are its tokens.

@@ -10,7 +10,7 @@ from torch import Tensor
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders import backbone
 from cleanpairs.encoders.tokenizer import PackedTokens
-from cleanpairs.encoders.towers import RegionTower, Standardised, WordTower, l2_normalise
+from cleanpairs.encoders.towers import RegionTower, WordTower, l2_normalise
 
 
 @dataclass(frozen=True)
@@ -52,5 +52,6 @@ class VSEInf(backbone.Backbone):
         assert tokens.sentences is not None
         return l2_normalise(words + self.sentence(tokens.sentences[:, None]))
 
-    def _input(self) -> Standardised:
-        return self.image
+    def standardise(self, mean: Tensor, std: Tensor) -> None:
+        """Of the tower."""
+        self.image.standardise(mean, std)

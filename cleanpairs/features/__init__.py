@@ -1,16 +1,9 @@
 """The images and captions of a corpus as matrices that training can index, computed once and kept."""
 
-from cleanpairs.features.images import (
-    ImageEncoder,
-    ImageMatrix,
-    encoded_matrix,
-    image_matrix,
-    pixel_matrix,
-    resolve_image_encoder,
-)
-from cleanpairs.features.texts import FrozenTexts, PrecomputedTexts, TextEncoder, TokenNumbers, WordsAndSentences
+from cleanpairs.features.images import ImageMatrix, encoded_matrix, image_matrix, pixel_matrix, resolve_image_encoder
+from cleanpairs.features.texts import FrozenTexts, PrecomputedTexts, TokenNumbers, WordsAndSentences
 
 __all__ = [
-    "FrozenTexts", "ImageEncoder", "ImageMatrix", "PrecomputedTexts", "TextEncoder", "TokenNumbers",
-    "WordsAndSentences", "encoded_matrix", "image_matrix", "pixel_matrix", "resolve_image_encoder",
+    "FrozenTexts", "ImageMatrix", "PrecomputedTexts", "TokenNumbers", "WordsAndSentences", "encoded_matrix",
+    "image_matrix", "pixel_matrix", "resolve_image_encoder",
 ]  # fmt: skip

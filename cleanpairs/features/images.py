@@ -6,9 +6,9 @@ the cache directory, keyed by the input's fingerprint and the encoder; ``cnn`` k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,30 +17,17 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import IMAGE_ENCODERS
 from cleanpairs.data import Pairs, cache_dir
 from cleanpairs.data.decoding import RGB, SQUARE, Decoder, Preparation, workers_for
-from cleanpairs.features.rows import Chunk, Rows, compute_rows, digest
+from cleanpairs.features.rows import Chunk, Progress, Rows, compute_rows, digest
 
 if TYPE_CHECKING:  # it brings torch
     from cleanpairs.encoders.image_transform import ImageTransform
+    from cleanpairs.encoders.module_encoder import ModuleEncoder
+    from cleanpairs.encoders.pretrained import PretrainedCLIP
 
-Progress = Callable[[int, int], None]
 Encode = Callable[[list[np.ndarray]], np.ndarray]  # of prepared images
 DEFAULT_SIZE = {"cnn": 64, "efficientnet_lite0": 224}
 BATCH = 64  # images that are decoded and encoded at once: where a killed run goes on
 _IN_MEMORY: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
-
-
-class ImageEncoder(Protocol):
-    """A frozen image encoder."""
-
-    name: str
-    fingerprint: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of what it makes of one image: (D,) or (R, D)."""
-
-    def encode_images(self, images: Sequence[Any]) -> np.ndarray:
-        """(n, D) or (n, R, D) float32 of n decoded images."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +95,9 @@ def image_matrix(
     return ImageMatrix(rows.array, rows.failures, name, size)
 
 
-def encoded_matrix(pairs: Pairs, encoder: ImageEncoder, *, progress: Progress | None = None) -> ImageMatrix:
+def encoded_matrix(
+    pairs: Pairs, encoder: PretrainedCLIP | ModuleEncoder, *, progress: Progress | None = None
+) -> ImageMatrix:
     """All images of ``pairs`` through a frozen encoder that is at hand, (M, R, D) float32; kept as in the cache.
 
     Raises ConfigError: the data has vectors only.
@@ -180,26 +169,24 @@ def _chunks(
                     failures |= {int(row): "its features are not finite" for row in batch.rows[~finite]}
                     found[~finite] = 0
                     values[batch.rows - batch.start] = found
-                yield Chunk(batch.start, values, failures)
+                yield batch.start, values, failures
 
     return chunks
 
 
-def _prepared_for(encoder: ImageEncoder) -> tuple[Preparation, Encode]:
+def _prepared_for(encoder: PretrainedCLIP | ModuleEncoder) -> tuple[Preparation, Encode]:
     """What a worker makes of an image, and what ``encoder`` makes of a batch of it: of pixels, where a worker can be
     told their transform, else of the whole picture.
     """
     from cleanpairs.encoders.image_transform import ImageTransform
 
-    encode_pixels: Any = getattr(encoder, "encode_pixels", None)
-    transform = getattr(encoder, "transform", None)
-    if encode_pixels is not None and isinstance(transform, ImageTransform):
-        return _transformed(transform), lambda pixels: np.asarray(encode_pixels(np.stack(pixels)))
+    if isinstance(encoder.transform, ImageTransform):
+        return _transformed(encoder.transform), lambda pixels: encoder.encode_pixels(np.stack(pixels))
     return RGB, lambda pictures: encoder.encode_images(_pictures(pictures))
 
 
 def _transformed(transform: ImageTransform) -> Preparation:
-    return Preparation("cleanpairs.encoders.image_transform:pixels_of", transform.to_dict())
+    return Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform))
 
 
 def _pictures(arrays: list[np.ndarray]) -> list[Any]:

@@ -26,15 +26,8 @@ from cleanpairs.data.atomic import write_whole
 
 SYNC_SECONDS = 5.0
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Rows ``start`` to ``start + len(values)``, and row -> why it failed (such rows are zero)."""
-
-    start: int
-    values: np.ndarray
-    failures: dict[int, str]
+Progress = Callable[[int, int], None]  # done, and all there is to do
+Chunk = tuple[int, np.ndarray, dict[int, str]]  # its first row, its rows, and row -> why it failed: those are zero
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ def compute_rows(
     chunks: Callable[[int], Iterator[Chunk]],
     *,
     folder: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Rows:
     """``n`` rows of ``shape``: out of ``folder``, as far as they are there, else computed; in memory where that is
     None.
@@ -63,11 +56,11 @@ def compute_rows(
     """
     if folder is None or n == 0:
         array, failures = np.zeros((n, *shape), dtype), {}
-        for chunk in chunks(0) if n else ():
-            array[chunk.start : chunk.start + len(chunk.values)] = chunk.values
-            failures.update(chunk.failures)
+        for start, values, failed in chunks(0) if n else ():
+            array[start : start + len(values)] = values
+            failures.update(failed)
             if progress is not None:
-                progress(chunk.start + len(chunk.values), n)
+                progress(start + len(values), n)
         return Rows(array, failures)
     done, failures = _state(folder, n)
     if done < n:
@@ -93,7 +86,7 @@ def _go_on(
     chunks: Callable[[int], Iterator[Chunk]],
     done: int,
     failures: dict[int, str],
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
     """Compute rows from ``done`` on. Plain writes, not a writable map: a full disk is then an error and no crash."""
     size = int(np.prod(shape)) * dtype.itemsize
@@ -102,11 +95,11 @@ def _go_on(
         np.lib.format.write_array_header_1_0(file, header)
         file.seek(file.tell() + done * size)
         synced = time.monotonic()
-        for chunk in chunks(done):
-            new = chunk.values[done - chunk.start :]  # all of them, unless chunks were cut elsewhere by the run before
+        for start, values, failed in chunks(done):
+            new = values[done - start :]  # all of them, unless chunks were cut elsewhere by the run before
             file.write(np.ascontiguousarray(new, dtype=dtype).tobytes())
-            failures.update(chunk.failures)
-            done = chunk.start + len(chunk.values)
+            failures.update(failed)
+            done = start + len(values)
             if progress is not None:
                 progress(done, n)
             if time.monotonic() - synced > SYNC_SECONDS or done == n:

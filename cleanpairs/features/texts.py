@@ -6,36 +6,28 @@ which looks into the cache first. Captions that occur more than once are encoded
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, cache_dir
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
-from cleanpairs.features.rows import Chunk, compute_rows, digest
+from cleanpairs.features.rows import Chunk, Progress, compute_rows, digest
 
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:  # transformers is an extra
+    from cleanpairs.encoders.pretrained import PretrainedCLIP
+    from cleanpairs.encoders.sentences import SentenceEncoder
+
 CHUNK = 1024  # captions that are encoded in one call: where a killed run goes on
-
-
-class TextEncoder(Protocol):
-    """A frozen text encoder."""
-
-    name: str
-    fingerprint: str
-    dim: int
-
-    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors (n, E) float32."""
 
 
 class FrozenTexts:
     """One vector a caption, by a frozen encoder."""
 
-    def __init__(self, encoder: TextEncoder) -> None:
+    def __init__(self, encoder: PretrainedCLIP | SentenceEncoder) -> None:
         self.encoder = encoder
         self._last: tuple[dict[str, int], np.ndarray] | None = None  # of captions that are in memory only
 
@@ -56,7 +48,7 @@ class FrozenTexts:
         def chunks(first: int) -> Iterator[Chunk]:
             for start in range(first, len(unique), CHUNK):
                 values = self.encoder.encode_texts(unique[start : start + CHUNK])
-                yield Chunk(start, np.where(np.isfinite(values), values, 0), {})
+                yield start, np.where(np.isfinite(values), values, 0), {}
 
         folder = None
         if keep:
@@ -98,13 +90,12 @@ class WordsAndSentences:
 class TokenNumbers:
     """A pretrained model's own token numbers, for towers that are trained on."""
 
-    def __init__(self, pretrained: Any) -> None:
+    def __init__(self, pretrained: PretrainedCLIP) -> None:
         self.pretrained = pretrained
 
     def encode(self, captions: Iterable[str]) -> TokenTable:
         """Token numbers of n captions."""
-        table: TokenTable = self.pretrained.tokens(list(captions))
-        return table
+        return self.pretrained.tokens(list(captions))
 
     def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
         """Token numbers of N captions."""

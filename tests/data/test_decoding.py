@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def decode(decoder: Decoder, images: Sequence[bytes | None], size: int = 4) -> l
 
 TRANSFORM = ImageTransform(20, None, None, (16, 16), Image.Resampling.BICUBIC, 1 / 255, (0.5,) * 3, (0.5,) * 3)
 PREPARATIONS = [
-    SQUARE(17), RGB, SIGNATURE, Preparation("cleanpairs.encoders.image_transform:pixels_of", TRANSFORM.to_dict())
+    SQUARE(17), RGB, SIGNATURE, Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(TRANSFORM))
 ]  # fmt: skip
 
 

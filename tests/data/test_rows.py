@@ -35,7 +35,7 @@ def source(asked: list[int], width: int = 5, die_at: int | None = None) -> Calla
                 raise KeyboardInterrupt
             asked.append(start)
             end = min(start + width, N)
-            yield Chunk(start, values(start, end), {6: "it is broken"} if start <= 6 < end else {})
+            yield start, values(start, end), {6: "it is broken"} if start <= 6 < end else {}
 
     return chunks
 
@@ -101,7 +101,7 @@ def test_a_cache_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> No
 def test_few_rows(tmp_path: Path, n: int) -> None:
     def chunks(first: int) -> Iterator[Chunk]:
         for start in range(first, n):
-            yield Chunk(start, values(start, start + 1), {})
+            yield start, values(start, start + 1), {}
 
     for _ in range(2):
         rows = compute_rows(n, SHAPE, np.float32, chunks, folder=tmp_path / "c")

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cleanpairs.encoders.gpo import GPO
-from cleanpairs.encoders.towers import BiGRU
+from cleanpairs.encoders.towers import GPO, BiGRU
 
 
 def defined(pool: GPO, x: Tensor) -> Tensor:
