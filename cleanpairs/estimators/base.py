@@ -13,7 +13,7 @@ import numpy as np
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import nearest
 from cleanpairs.data import load_pairs
-from cleanpairs.data.dataset_objects import as_dataset
+from cleanpairs.data.readers import as_dataset
 
 
 class Estimator:

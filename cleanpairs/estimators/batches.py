@@ -10,7 +10,6 @@ is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -51,14 +50,6 @@ class RowScorer(Protocol):
 
     def compared(self, batch: RowBatch, z_image: np.ndarray, z_text: np.ndarray) -> np.ndarray:
         """As a call, (k,) float32, by the vectors that :meth:`embedded` gave of the batch."""
-
-
-def vector_scorer(model: PairCleaner, roles: Set[str]) -> RowScorer | None:
-    """What scores rows of which these roles are known, batch by batch; None: the pairs are needed as a whole."""
-    given = model.text_encoder_ == "features"
-    if "features" not in roles or model.image_encoder_ != "features" or (given and "text_features" not in roles):
-        return None
-    return VectorScorer(model, text_vectors=given, pictures=model.near_duplicates and "image" in roles)
 
 
 class VectorScorer:

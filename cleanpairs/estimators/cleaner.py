@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.encoders.base import input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
-from cleanpairs.estimators.batches import RowScorer, vector_scorer
+from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.encoders import AUTO, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.networks import builder, restore_networks, stored_networks
 from cleanpairs.estimators.null_threshold import null_threshold
@@ -25,6 +25,7 @@ from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_encoders
 from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
+from cleanpairs.features.rows import Progress
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
 from cleanpairs.trainer import EpochRecord, Trainer, TrainingData, TrainingSettings, TrainingStage, TrainingStrategy
@@ -111,8 +112,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         resume: bool = False,
         on_epoch: Callable[[EpochRecord, np.ndarray], None] | None = None,
         on_step: Callable[[int, int, float], None] | None = None,
-        on_encode: Callable[[int, int], None] | None = None,
-        on_encode_texts: Callable[[int, int], None] | None = None,
+        on_encode: Progress | None = None,
+        on_encode_texts: Progress | None = None,
     ) -> Self:
         """Train on ``pairs`` and estimate the correspondence of each; see :meth:`PairScorer.fit`.
 
@@ -127,7 +128,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _fit(
         self, pairs: Any, val: Any, run_dir: str | Path | None, resume: bool,
         on_epoch: Callable[[EpochRecord, np.ndarray], None] | None, on_step: Callable[[int, int, float], None] | None,
-        on_encode: tuple[Callable[[int, int], None] | None, ...],
+        on_encode: tuple[Progress | None, ...],
     ) -> Self:  # fmt: skip
         self._forget()
         pairs = load_pairs(pairs)
@@ -176,10 +177,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             )
 
     def _training_data(
-        self,
-        pairs: Pairs,
-        on_encode: Callable[[int, int], None] | None,
-        on_encode_texts: Callable[[int, int], None] | None,
+        self, pairs: Pairs, on_encode: Progress | None, on_encode_texts: Progress | None
     ) -> tuple[Pairs, ImageMatrix, np.ndarray, TrainingData]:
         """The pairs with their groups, the images' features, which pairs are usable, and these for a training."""
         self.load_encoders(text_encoder_for(self, pairs))
@@ -224,14 +222,11 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if saved and path is not None:
             self.encoders_.check(saved, path)
 
-    def _tokens(
-        self, pairs: Pairs, progress: Callable[[int, int], None] | None = None, rows: np.ndarray | None = None
-    ) -> TokenTable:
+    def _tokens(self, pairs: Pairs, progress: Progress | None = None, rows: np.ndarray | None = None) -> TokenTable:
         """The captions of all pairs, quarantined ones too, or of ``rows`` (k,)."""
         if isinstance(self.tokenizer_, Tokenizer):
-            return self.tokenizer_.encode(
-                pairs.captions if rows is None else [pairs.captions[i] for i in rows.tolist()]
-            )
+            captions = pairs.captions if rows is None else [pairs.captions[i] for i in rows.tolist()]
+            return self.tokenizer_.encode(captions)
         if rows is not None and isinstance(self.tokenizer_, WordsAndSentences):
             return self.tokenizer_.encode_rows(pairs, rows)
         table: TokenTable = self.tokenizer_.encode_pairs(pairs, progress)  # of pretrained encoders: it knows the cache
@@ -305,8 +300,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """See :meth:`PairScorer.score_embedded`: by the bank."""
-        rows = np.arange(len(pairs))
-        return self.bank_.edges(images, texts, pairs.image_group, pairs.text_group, pairs.image_index, rows)
+        groups = pairs.image_group, pairs.text_group
+        return self.bank_(images, texts, *groups, pairs.image_index, np.arange(len(pairs)))
 
     def takes_own_threshold(self, fingerprint: str) -> bool:
         """See :meth:`PairScorer.takes_own_threshold`: where none was asked for."""
@@ -315,7 +310,10 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer.row_scorer`: image vectors stream, with captions or their vectors."""
         self._fitted()
-        return vector_scorer(self, roles)
+        given = self.text_encoder_ == "features"
+        if "features" not in roles or self.image_encoder_ != "features" or (given and "text_features" not in roles):
+            return None
+        return VectorScorer(self, text_vectors=given, pictures=self.near_duplicates and "image" in roles)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Unit vectors (m, d) float32 of images.

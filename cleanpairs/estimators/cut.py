@@ -26,7 +26,6 @@ class Cut:
     lost: float | None
 
     def __str__(self) -> str:
-        """For a terminal."""
         text = f"kept            {self.kept:,} of {self.pairs:,} pairs, correspondence from {self.threshold:.4g} on"
         if self.share is None or self.lost is None:
             return text + "\nmismatched      undetermined: these scores are no calibrated probabilities"

@@ -19,6 +19,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import BACKBONES
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.tokenizer import TokenTable
+from cleanpairs.estimators.languages import MOST_PIECES, MOST_UNKNOWN, knows
 from cleanpairs.features import (
     FrozenTexts,
     ImageMatrix,
@@ -28,6 +29,8 @@ from cleanpairs.features import (
     image_matrix,
     pixel_matrix,
 )
+from cleanpairs.features.rows import Progress
+from cleanpairs.features.texts import precomputed_text_vectors
 
 if TYPE_CHECKING:
     from cleanpairs.encoders.module_encoder import ModuleEncoder
@@ -116,9 +119,7 @@ class Encoders:
 
     # -- what they make of pairs ------------------------------------------------------------------------------------
 
-    def images(
-        self, pairs: Pairs, encoder: str, image_size: int | None, progress: Callable[[int, int], None] | None = None
-    ) -> ImageMatrix:
+    def images(self, pairs: Pairs, encoder: str, size: int | None, progress: Progress | None = None) -> ImageMatrix:
         """The images as the trained model takes them: vectors, regions or pixels.
 
         ``encoder``: a name for :func:`cleanpairs.features.image_matrix`, where no pretrained network is in its place.
@@ -133,7 +134,7 @@ class Encoders:
             return matrix
         if self.image is not None:
             return encoded_matrix(pairs, self.image, progress=progress)
-        return image_matrix(pairs, encoder, image_size=image_size, progress=progress)
+        return image_matrix(pairs, encoder, image_size=size, progress=progress)
 
     def texts(self, pairs: Pairs | None = None, dim: int | None = None) -> Any:
         """What makes tables of captions, in place of a :class:`cleanpairs.encoders.tokenizer.Tokenizer`; None: nothing.
@@ -144,8 +145,6 @@ class Encoders:
             return TokenNumbers(self.both) if self.tuned else FrozenTexts(self.both)
         if isinstance(self.text, str):
             if dim is None:
-                from cleanpairs.features.texts import precomputed_text_vectors
-
                 assert pairs is not None
                 dim = int(precomputed_text_vectors(pairs).shape[1])
             return PrecomputedTexts(dim)
@@ -170,8 +169,6 @@ class Encoders:
         beside = "learned words and " if takes_sentences(estimator.backbone) else ""
         if estimator.text_encoder != AUTO:
             return self, f"{beside}vectors of {self.text.name}"
-        from cleanpairs.estimators.languages import MOST_PIECES, MOST_UNKNOWN, knows
-
         known, why = knows(self.text, captions)
         if known:
             return self, f"{beside}vectors of {self.text.name} ({why})"

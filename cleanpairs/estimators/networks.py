@@ -122,7 +122,6 @@ def _members(model: Any) -> list[Any]:
 
 
 def _builder_of(name: str, model: PairCleaner) -> Any:
-    """The maker of a network by its name: a backbone, or one on pretrained networks."""
     if name in HEADS:
         return partial(HEADS.load(name), model.encoders_.both) if name == "tuned_clip" else HEADS.load(name)
     return BACKBONES.load(name)

@@ -7,7 +7,7 @@ input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -33,6 +33,7 @@ from cleanpairs.estimators.refusal import HINT
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
 from cleanpairs.estimators.unseen import UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.features import ImageMatrix
+from cleanpairs.features.rows import Progress
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
 from cleanpairs.repair.gather import Gathered
 from cleanpairs.repair.plan import RepairPlan
@@ -141,8 +142,8 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         y: Any = None,
         *,
         val: Any = None,
-        on_encode: Callable[[int, int], None] | None = None,
-        on_encode_texts: Callable[[int, int], None] | None = None,
+        on_encode: Progress | None = None,
+        on_encode_texts: Progress | None = None,
     ) -> Self:
         """Estimate the correspondence of each of ``pairs``.
 
@@ -285,7 +286,9 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
             self.threshold_ = (
                 self._default_threshold(density_minimum) if self.threshold is None else float(self.threshold)
             )
-            if self.threshold is None and self.require_evidence and not self._hint():
+            found = getattr(self, "evidence_", None)
+            hint = found is None or found.z >= HINT  # of pairs that depend on each other, unless they were not asked
+            if self.threshold is None and self.require_evidence and not hint:
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
 
     def _set_bank(
@@ -300,11 +303,6 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         known = images.take(image_index[rows]), texts.take(rows), image_group[rows], text_group[rows]
         device = "cpu" if model is None else self.resolved_device()
         self.bank_ = Bank(*known, self.tau_, self.eval_group_size - 1, model, device)
-
-    def _hint(self) -> bool:
-        """Whether the pairs gave any sign of depending on each other; where they were not asked, they may."""
-        found = getattr(self, "evidence_", None)
-        return found is None or found.z >= HINT
 
     # -- use --------------------------------------------------------------------------------------------------------
 
@@ -377,7 +375,8 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         self._fitted()
         found, threshold = self.embed(pairs), self.threshold_
         if correspondence is None:
-            correspondence = self._correspondence_of(found)
+            of_fit = self._is_of_fit(found) and len(found.pairs) == len(self.correspondence_)
+            correspondence = self.correspondence_ if of_fit else self.scores_of(found)
             threshold = self.applied_threshold(self.threshold_of(found, correspondence))
         chosen = asked.resolved(threshold)
         usable = replace(found.pairs, reasons=found.quarantined)
@@ -401,12 +400,6 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
 
     def _is_of_fit(self, found: Embedded) -> bool:
         return found.pairs.source.fingerprint == self.fingerprint_
-
-    def _correspondence_of(self, found: Embedded) -> np.ndarray:
-        """(n,) float32: that of ``fit`` for its data, else by the scorer."""
-        if self._is_of_fit(found) and len(found.pairs) == len(self.correspondence_):
-            return self.correspondence_
-        return self.scores_of(found)
 
     def own_threshold(self, pairs: Any) -> UnseenThreshold | None:
         """The threshold of :meth:`score_pairs` for pairs that the model has not seen, and the share of mismatched ones;
@@ -475,7 +468,7 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         *,
         min_repair_score: float | None = None,
         max_reuse: int = 1,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> RepairPlan:
         """Write captions for the pairs that ``plan`` drops, and use those that fit better than the old ones.
 

@@ -57,7 +57,7 @@ def unseen_threshold(
     if ((seen >= 0) & (seen == places(bank.text_group, text_group[known]))).mean() > MOST_SEEN:
         return None
     image, text = (known[rows] for rows in null_pairs(image_group[known], text_group[known], seed))
-    null, observed = bank.edges(images, texts, image_group, text_group, image, text), scores[known]
+    null, observed = bank(images, texts, image_group, text_group, image, text), scores[known]
     found = calibrate(observed, null, seed=seed) if len(null) and one_space(observed, null) else None
     if found is None:
         return None

@@ -49,6 +49,11 @@ _KEPT = 1 << 23  # similarities that it keeps of each side: 96 MiB
 _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
 _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
 
+_Same = Callable[[slice, np.ndarray], np.ndarray]
+_Side = tuple[np.ndarray, np.ndarray, _Same]
+"""Who asks (n, d), who answers (m, d), and whether some of these are a pair's own once more: of a block (b,) of those
+that ask and rows (b, k) or (1, k) of those that answer, (b, k) bool."""
+
 
 @dataclass(frozen=True)
 class Background:
@@ -76,18 +81,11 @@ class Background:
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         own = cosines(pairs.images, pairs.texts)
-        return np.stack([self._side(*side, own, kind, tau) for side in self._sides(pairs)])
+        return np.stack([self._shared(side, own, kind, tau) for side in self._sides(pairs)])
 
-    def _side(
-        self,
-        asking: np.ndarray,
-        answering: np.ndarray,
-        same: Callable[[slice, np.ndarray], np.ndarray],
-        own: np.ndarray,
-        kind: str,
-        tau: float,
-    ) -> np.ndarray:
+    def _shared(self, side: _Side, own: np.ndarray, kind: str, tau: float) -> np.ndarray:
         """(n,) float64, of one direction."""
+        asking, answering, same = side
         n, m = len(asking), len(answering)
         out = np.empty(n)
         search = prepare(asking, answering, NEAREST) if m > EXACT_UP_TO else None
@@ -117,14 +115,8 @@ class Background:
             release(asking)
         return out
 
-    def _sides(
-        self, pairs: Background
-    ) -> list[tuple[np.ndarray, np.ndarray, Callable[[slice, np.ndarray], np.ndarray]]]:
-        """Of images, and of captions: who asks, who answers, and whether some of these are the pair's own once more (b,
-        k) bool.
-        """
-
-        def same(mine: np.ndarray, theirs: np.ndarray) -> Callable[[slice, np.ndarray], np.ndarray]:
+    def _sides(self, pairs: Background) -> list[_Side]:
+        def same(mine: np.ndarray, theirs: np.ndarray) -> _Same:
             return lambda block, at: np.asarray(theirs[at] == mine[block, None])
 
         return [
@@ -171,7 +163,7 @@ def balanced(pairs: Background, *, tau: float = TAU, steps: int = STEPS) -> np.n
     rest of a sum counts with the mean worth of what is kept.
     """
     own = cosines(pairs.images, pairs.texts)
-    sides = [_largest(*side, own, tau) for side in pairs._sides(pairs)]
+    sides = [_largest(side, own, tau) for side in pairs._sides(pairs)]
     found = [np.zeros(len(pairs)), np.zeros(len(pairs))]
     first = found
     for step in range(steps):
@@ -186,14 +178,9 @@ def balanced(pairs: Background, *, tau: float = TAU, steps: int = STEPS) -> np.n
     return -tau * (np.stack(first) + np.stack(found))
 
 
-def _largest(
-    asking: np.ndarray,
-    answering: np.ndarray,
-    same: Callable[[slice, np.ndarray], np.ndarray],
-    own: np.ndarray,
-    tau: float,
-) -> tuple[csr_array, np.ndarray, np.ndarray]:
+def _largest(side: _Side, own: np.ndarray, tau: float) -> tuple[csr_array, np.ndarray, np.ndarray]:
     """exp(s / tau - top) (N, N) of the largest similarities of each row, the sum (N,) of the others, and top (N,)."""
+    asking, answering, same = side
     n = len(asking)
     k = min(n, max(1, _KEPT // n))
     values, columns, rest, top = np.empty((n, k)), np.empty((n, k), np.int32), np.empty(n), np.empty(n)

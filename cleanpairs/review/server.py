@@ -103,7 +103,6 @@ class _Pages:
         return answer
 
     def _problem(self, request: Request) -> str | None:
-        """What speaks against the request."""
         if request.headers.get("host", "") not in self._hosts:
             return "this server answers to 127.0.0.1 alone"
         origin = request.headers.get("origin")
@@ -117,7 +116,6 @@ class _Pages:
         return None
 
     def file(self, request: Request, body: Body) -> Response:
-        """A file of the page."""
         name = FILES.get(request.path_params.get("name", ""))
         if name is None:
             return PlainTextResponse("there is no such file", 404, HEADERS)
@@ -126,7 +124,6 @@ class _Pages:
         return Response(text, media_type=f"{kind}; charset=utf-8", headers=HEADERS)
 
     def state(self, request: Request, body: Body) -> Any:
-        """How far it is."""
         vectors = self.review.pairs.images.kind != "bytes"
         opened = len(self.review.log.decisions)
         return self.review.progress() | {"title": self.title, "vectors": vectors, "opened": opened}
@@ -142,7 +139,6 @@ class _Pages:
         return {"list": name, "total": len(ids), "rows": self.review.rows(ids[:100])}
 
     def rows(self, request: Request, body: Body) -> Any:
-        """A window of a list."""
         asked = request.query_params
         start, count = int(asked.get("start", "0")), int(asked.get("count", "100"))
         if start < 0 or not 0 < count <= MOST_ROWS:
@@ -153,11 +149,9 @@ class _Pages:
         return {"start": start, "rows": self.review.rows(ids[start : start + count])}
 
     def pair(self, request: Request, body: Body) -> Any:
-        """All of one pair."""
         return self.review.pair(request.path_params["pair"])
 
     def image(self, request: Request, body: Body) -> Response:
-        """Its picture."""
         i, pairs = request.path_params["pair"], self.review.pairs
         if not 0 <= i < len(pairs) or pairs.images.kind != "bytes":
             return PlainTextResponse("there is no such image", 404, HEADERS)
@@ -169,7 +163,6 @@ class _Pages:
         return Response(small, media_type="image/jpeg", headers=HEADERS)
 
     def decide(self, request: Request, body: Body) -> Any:
-        """A decision about one pair."""
         donor, caption = body.get("donor"), body.get("caption")
         i = int(body["pair"])
         self.review.decide(
@@ -180,7 +173,6 @@ class _Pages:
         return self.review.progress() | {"rows": self.review.rows(np.array([i]))}
 
     def batch(self, request: Request, body: Body) -> Any:
-        """One about many."""
         alike = "alike" in body
         ids = self.review.alike(int(body["alike"])) if alike else self.lists.get(str(body.get("list")))
         if ids is None:
@@ -189,19 +181,16 @@ class _Pages:
         return self.review.progress() | {"changed": 0 if made is None else len(made.pairs)}
 
     def undo(self, request: Request, body: Body) -> Any:
-        """The last one taken back."""
         made = self.review.undo(str(body.get("page", ""))[:64], int(body.get("opened", 0)))
         changed = [] if made is None else list(made.pairs)
         rows = self.review.rows(np.array(changed[:1], np.int64))
         return self.review.progress() | {"changed": len(changed), "rows": rows}
 
     def write(self, request: Request, body: Body) -> Any:
-        """Plan and labels."""
         return self.review.write(self.folder)
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object that comes with a request."""
     raw = b""
     async for chunk in request.stream():
         raw += chunk

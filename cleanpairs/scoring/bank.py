@@ -46,29 +46,21 @@ class Bank:
         return len(self.images)
 
     def __call__(
-        self, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray
-    ) -> np.ndarray:
-        """Matching probability (n,) float32 of n pairs; bank entries with a pair's own image or text are no negatives
-        of it.
-        """
-        rows = np.arange(len(images))
-        return self.edges(images, texts, image_group, text_group, rows, rows)
-
-    def edges(
         self,
         images: Embeddings,
         texts: Embeddings,
         image_group: np.ndarray,
         text_group: np.ndarray,
-        image_of: np.ndarray,
-        text_of: np.ndarray,
+        image_of: np.ndarray | None = None,
+        text_of: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Matching probability (e,) float32 of e pairs out of m images and n texts; ``image_of``, ``text_of`` (e,)
-        int64.
+        """Matching probability (e,) float32 of e pairs out of m images and n texts, ``image_of``, ``text_of`` (e,)
+        int64; by default of each image with the text beside it.
 
-        ``image_group``, ``text_group`` (m,), (n,) int64: content hashes. What an image or a text has in common with the
-        bank is computed once: many candidate pairs of few images and texts cost little more than their own similarity.
+        ``image_group``, ``text_group`` (m,), (n,) int64: content hashes; bank entries with a pair's own image or text
+        are no negatives of it.
         """
+        image_of, text_of = (np.arange(len(images)) if given is None else given for given in (image_of, text_of))
         return self.judging(images, texts, image_group, text_group, image_of, text_of)(image_of, text_of, None)
 
     def judging(

@@ -6,7 +6,7 @@ laid end to end, since captions have different lengths.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,34 +64,24 @@ def as_input(images: np.ndarray | Tensor, device: torch.device | str) -> Tensor:
     return x if x.dtype == torch.uint8 else x.float()
 
 
-class _Collector:
-    """States, batch by batch and in any order, to the embeddings of n rows."""
-
-    def __init__(self, model: DualEncoder, n: int) -> None:
-        self.model = model
-        self.vectors = np.empty((n, model.dim), dtype=np.float32)
-        self.lengths = np.zeros(n, dtype=np.int64)
-        self.found: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def add(self, rows: np.ndarray, state: State) -> None:
-        self.vectors[rows] = self.model.vector(state).float().cpu().numpy()
+def _collected(model: DualEncoder, n: int, states: Iterable[tuple[np.ndarray, State]]) -> Embeddings:
+    """The embeddings of n rows by their states, which come batch by batch and in any order."""
+    vectors, lengths = np.empty((n, model.dim), np.float32), np.zeros(n, np.int64)
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    for rows, state in states:
+        vectors[rows] = model.vector(state).float().cpu().numpy()
         if isinstance(state, Local):
-            lengths = state.lengths.cpu().numpy()
-            there = np.arange(state.parts.shape[1]) < lengths[:, None]
-            self.lengths[rows] = lengths
-            self.found.append((rows, state.parts.float().cpu().numpy()[there]))
-
-    def done(self) -> Embeddings:
-        if not self.model.local:
-            return Embeddings(self.vectors)
-        offsets = np.concatenate([[0], np.cumsum(self.lengths)])
-        width = self.found[0][1].shape[1] if self.found else self.model.dim
-        parts = np.empty((int(offsets[-1]), width), dtype=np.float32)
-        for rows, values in self.found:
-            lengths = self.lengths[rows]
-            ends = np.cumsum(lengths)
-            parts[np.repeat(offsets[rows] - ends + lengths, lengths) + np.arange(int(ends[-1]))] = values
-        return Embeddings(self.vectors, parts, offsets)
+            lengths[rows] = state.lengths.cpu().numpy()
+            there = np.arange(state.parts.shape[1]) < lengths[rows, None]
+            found.append((rows, state.parts.float().cpu().numpy()[there]))
+    if not model.local:
+        return Embeddings(vectors)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    parts = np.empty((int(offsets[-1]), found[0][1].shape[1] if found else model.dim), np.float32)
+    for rows, values in found:
+        ends = np.cumsum(lengths[rows])
+        parts[np.repeat(offsets[rows] - ends + lengths[rows], lengths[rows]) + np.arange(int(ends[-1]))] = values
+    return Embeddings(vectors, parts, offsets)
 
 
 @torch.inference_mode()
@@ -100,11 +90,13 @@ def embed_images(
 ) -> Embeddings:
     """Embeddings of images (M, R, D) float or (M, 3, H, W) uint8, in evaluation mode."""
     model.eval()
-    out = _Collector(model, len(images))
-    for start in range(0, len(images), batch_size):
-        x = as_input(images[start : start + batch_size], device)
-        out.add(np.arange(start, start + len(x)), model.encode_images(x))
-    return out.done()
+
+    def states() -> Iterator[tuple[np.ndarray, State]]:
+        for start in range(0, len(images), batch_size):
+            x = as_input(images[start : start + batch_size], device)
+            yield np.arange(start, start + len(x)), model.encode_images(x)
+
+    return _collected(model, len(images), states())
 
 
 @torch.inference_mode()
@@ -113,13 +105,15 @@ def embed_texts(
 ) -> Embeddings:
     """Embeddings of N captions, in evaluation mode; batches hold captions of like length."""
     model.eval()
-    out = _Collector(model, len(tokens))
     by_length = np.argsort(-tokens.lengths, kind="stable")
-    for start in range(0, len(tokens), batch_size):
-        rows = by_length[start : start + batch_size]
-        packed, order = pack(tokens, rows)
-        out.add(rows[order], model.encode_texts(packed.to(torch.device(device))))
-    return out.done()
+
+    def states() -> Iterator[tuple[np.ndarray, State]]:
+        for start in range(0, len(tokens), batch_size):
+            rows = by_length[start : start + batch_size]
+            packed, order = pack(tokens, rows)
+            yield rows[order], model.encode_texts(packed.to(torch.device(device)))
+
+    return _collected(model, len(tokens), states())
 
 
 @dataclass(frozen=True)

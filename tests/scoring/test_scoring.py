@@ -133,7 +133,7 @@ def test_edges_are_the_pairs_scored_one_by_one() -> None:
     bank = a_bank(rng)
     zi, zt, gi, gt = probes(bank, rng)
     image_of, text_of = rng.integers(0, 9, 60), rng.integers(0, 9, 60)
-    got = bank.edges(Rows(zi), Rows(zt), gi, gt, image_of, text_of)
+    got = bank(Rows(zi), Rows(zt), gi, gt, image_of, text_of)
     want = [direct(bank, zi[a], zt[b], gi[a], gt[b]) for a, b in zip(image_of, text_of, strict=True)]
     np.testing.assert_allclose(got, want, rtol=2e-5)
 
