@@ -25,10 +25,9 @@ from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.columns import find_columns
 from cleanpairs.data.rows import convert, vector_shape
-from cleanpairs.data.views import plain_batch, plain_schema
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.persistence import load_estimator
-from cleanpairs.ops.columns import is_list, one_array
+from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 
 COLUMNS = ("correspondence", "is_mismatch", "reason")
 ROWS = 4096  # that are scored at once

@@ -46,15 +46,12 @@ def write_tensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mappin
     """
     from safetensors import SafetensorError
 
+    if all(isinstance(value, np.ndarray) for value in tensors.values()):
+        from safetensors.numpy import save_file
+    else:
+        from safetensors.torch import save_file  # type: ignore[assignment]
     try:
-        if all(hasattr(value, "__array_interface__") for value in tensors.values()):
-            from safetensors.numpy import save_file as save_arrays
-
-            save_arrays(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
-        else:
-            from safetensors.torch import save_file
-
-            save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+        save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
     except SafetensorError as error:
         found = _OS_ERROR.search(str(error))
         if found is None:

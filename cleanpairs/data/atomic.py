@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -53,7 +53,6 @@ def _sync(path: Path) -> None:
 
 
 def _refuse(target: Path, overwrite: bool, directory: bool, inputs: Paths, ours: Names | None) -> None:
-    """OutputExistsError where ``target`` must not be written."""
     refuse_inputs([target], inputs)
     try:
         mode = os.lstat(target).st_mode
@@ -80,27 +79,18 @@ def _collect_stale(parent: Path, name: str) -> None:
     """Remove staging directories of the target ``name`` whose writer is dead: its lock is free."""
     ours = re.compile(re.escape(_prefix(name)) + r"[a-z0-9_]{8}")  # as mkdtemp has it; "out" is not "out-2"
     for folder in [p for p in parent.iterdir() if ours.fullmatch(p.name)]:
-        try:
+        with suppress(OSError):  # somebody writes there
+            if not (folder / ".lock").exists():  # its writer died before it held it, if that is long ago
+                old = time.time() - folder.stat().st_mtime > _LOCKED_WITHIN
+                if old and {p.name for p in folder.iterdir()} <= {".locking"}:
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
             fd = os.open(folder / ".lock", os.O_RDWR)
-        except FileNotFoundError:
-            _collect_unlocked(folder)
-            continue
-        except OSError:
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            pass  # somebody writes there
-        finally:
-            os.close(fd)
-
-
-def _collect_unlocked(folder: Path) -> None:
-    """Remove a staging directory whose writer died before it held its lock: it has been without one for long."""
-    with suppress(OSError):
-        if time.time() - folder.stat().st_mtime > _LOCKED_WITHIN and {p.name for p in folder.iterdir()} <= {".locking"}:
-            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(fd)
 
 
 class ScratchDirectory:
@@ -172,38 +162,28 @@ class _Output:
     def publish(self) -> None:
         self._written = os.lstat(self.staged)
         try:
-            self._publish_new()
+            if os.path.lexists(self.target):
+                raise FileExistsError(self.target)
+            # Either refuses what is there: a directory that is not empty, a file.
+            self._rename(_NOREPLACE, os.rename if self.directory else os.link)
         except FileExistsError as error:
             if not self.overwrite:
                 raise OutputExistsError(f"{self.target} has appeared meanwhile; it is left as it is") from error
-            self._replace()
+            self._rename(_EXCHANGE, self._replace)
 
-    def _publish_new(self) -> None:
-        """FileExistsError where there is something."""
-        if os.path.lexists(self.target):
-            raise FileExistsError(self.target)
+    def _rename(self, flags: int, otherwise: Callable[[Path, Path], None]) -> None:
         try:
-            _renameat2(self.staged, self.target, _NOREPLACE)
+            _renameat2(self.staged, self.target, flags)
         except OSError as error:
             if error.errno not in _MISSING:
                 raise
-            if self.directory:
-                os.rename(self.staged, self.target)  # refuses a directory that is not empty
-            else:
-                os.link(self.staged, self.target)  # refuses a file that exists
+            otherwise(self.staged, self.target)
 
-    def _replace(self) -> None:
-        try:
-            _renameat2(self.staged, self.target, _EXCHANGE)
-        except OSError as error:
-            if error.errno not in _MISSING:
-                raise
-            if self.directory:
-                raise OutputExistsError(
-                    f"{self.target} cannot be replaced in one step on this filesystem; name another"
-                ) from error
-            self._final = True  # the old file goes: this cannot be taken back
-            os.replace(self.staged, self.target)
+    def _replace(self, staged: Path, target: Path) -> None:
+        if self.directory:
+            raise OutputExistsError(f"{target} cannot be replaced in one step on this filesystem; name another")
+        self._final = True  # the old file goes: this cannot be taken back
+        os.replace(staged, target)
 
     def withdraw(self) -> None:
         """The old output back, if what is there was published by this one; without an error of its own, as there is one

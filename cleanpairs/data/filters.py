@@ -18,6 +18,7 @@ import numpy as np
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.registry import nearest
+from cleanpairs.data.duplicates import flat_images
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 
@@ -98,8 +99,6 @@ def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) ->
 
 
 def _blank(pairs: Pairs, _: float) -> np.ndarray:
-    from cleanpairs.data.duplicates import flat_images
-
     if pairs.images.kind == "features":
         return np.empty(0, np.int64)
     flat = flat_images(pairs)  # with those that cannot be decoded

@@ -35,10 +35,6 @@ _STAGING = re.compile(r"(^|/)\.cleanpairs-")  # what a killed writer has left, s
 _LABELS = {"pair_id", "key", "stratum", "matched"}  # columns of an audit's labels
 
 
-def _everything(inside: Path) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Input:
     """A file, a directory, or several files by a glob or by braces.
@@ -48,7 +44,7 @@ class Input:
     """
 
     path: PathLike
-    keeps: Kept = _everything
+    keeps: Kept = lambda inside: True
     deep: bool = True
 
 
@@ -86,7 +82,6 @@ def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input
 
 
 def _conflicts(written: list[_Output], given: Input) -> Iterator[str]:
-    """What outputs would do to the input."""
     name = os.fspath(given.path)
     if os.path.lexists(name):
         yield from _touched(written, name, given)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import ImageSource, encoded_list, vector_groups, vector_images
+from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
 
@@ -64,7 +66,6 @@ class Pairs:
         return (len(self),)
 
     def __getitem__(self, rows: Any) -> Pairs:
-        """As :meth:`select`."""
         return self.select(np.atleast_1d(np.arange(len(self))[rows]))
 
     @property
@@ -264,7 +265,6 @@ def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, s
 
 
 def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
-    """As :func:`_of_vectors`, of M encoded images."""
     groups = np.array([content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images)], np.int64)
     return encoded_list(images), groups, {i: "there is no image" for i, b in enumerate(images) if not b}
 
@@ -303,10 +303,6 @@ def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:
             f"{file} must hold {len(pairs)} booleans, or a permutation of the captions 0 to {len(pairs) - 1}; "
             f"found {values.dtype} {values.shape}"
         )
-    import pyarrow as pa
-
-    from cleanpairs.data.parquet_io import read_table
-
     try:
         table = read_table(file, ["true_mismatch"])
         check_truth(table.schema, str(file))

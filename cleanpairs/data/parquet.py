@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
 
 import pyarrow as pa
 
+from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.parquet_io import (
     common_schema,
     count_rows,
     encoded_at,
-    expand,
     group_sizes,
     iter_batches,
     open_parquet,
@@ -37,7 +38,8 @@ class ParquetReader(TableReader):
 
     def open(self, data: str, request: ReadRequest) -> Source:
         """Where the data is, what its columns are; nothing but schemas and hashes is read."""
-        paths = expand(data)
+        folder = Path(data).absolute()
+        paths = parquet_files(folder) if folder.is_dir() else expand_files(data, ".parquet")
         return self.described(data, paths, common_schema(paths), sum(count_rows(paths)), request)
 
     def schema(self, source: Source) -> pa.Schema:
@@ -57,10 +59,8 @@ class ParquetReader(TableReader):
         rows: int | None = None,
     ) -> Iterator[Rows]:
         """See :class:`TableReader`; of ``rows`` rows from ``first`` on: the row groups before them are not read."""
-        for path, batch in iter_batches(
-            source.paths, columns, batch_rows, source.n_rows if rows is None else rows, first
-        ):
-            yield Rows(path, batch)
+        rows = source.n_rows if rows is None else rows
+        return starmap(Rows, iter_batches(source.paths, columns, batch_rows, rows, first))
 
     def iter_range(
         self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True

@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, check_regular, read_json, reading
-from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.in_place import location, open_remote
 from cleanpairs.data.images import encoded_bytes, image_cells, rows_by_file
-from cleanpairs.data.views import plain_batch, plain_schema
+from cleanpairs.ops.columns import plain_batch, plain_schema
 
 _BUFFER = 1 << 20
 _REMOTE_BUFFER = 4 << 20  # bytes of one column asked for at once, of a file in an object store
@@ -40,14 +39,6 @@ def parquet_files(folder: Path) -> list[str]:
             continue  # of somebody else
     found = sorted(folder.glob("[!.]*.parquet"))  # hidden ones are somebody's staging
     return [str(p) for p in found if os.path.realpath(p) not in aside]
-
-
-def expand(data: str) -> list[str]:
-    """The Parquet files of a file, glob or directory, absolute, sorted. Raises DataError: there is none."""
-    found = parquet_files(Path(data)) if Path(data).is_dir() else expand_files(data, ".parquet")
-    if not found:
-        raise DataError(f"no such input: {data} has no Parquet file")
-    return [str(Path(p).absolute()) for p in found]
 
 
 def _named(path: str, what: str = "read as Parquet") -> AbstractContextManager[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from numbers import Integral
@@ -26,6 +26,7 @@ from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import TABLES, Source, cache_folder
 from cleanpairs.data.table_reader import ReadRequest
+from cleanpairs.data.writing import cached_tables, write_tables
 
 _HUB_LIKE = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = (".parquet", ".arrow", ".tar", ".csv", ".tsv", ".json", ".jsonl", ".npy")  # no names of datasets
@@ -92,8 +93,6 @@ def open_source(data: str | Path, *, text_column: str | None = None, **options: 
 
 def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
     """The input with one more column, of the texts of several, as Parquet in the cache directory; and its name."""
-    from cleanpairs.data.writing import write_tables
-
     digest = sha256("|".join([source.fingerprint, *names]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
     known = next(iter(iter_tables(source, 1))).schema.names
@@ -115,7 +114,6 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
 
 
 def _texts(column: pa.Array, where: str) -> pa.Array:
-    """The values of a column as texts."""
     try:
         if pa.types.is_nested(column.type):
             raise pa.ArrowNotImplementedError("a value of it is several")
@@ -230,15 +228,11 @@ def load_pairs(
 
 def load_source(source: Source) -> Pairs:
     """The pairs of an input that was opened by :func:`open_source`."""
-    pairs: Pairs = READERS.load(source.kind)().load(source)
-    return pairs
+    return READERS.load(source.kind)().load(source)
 
 
 def _written(data: Any, split: str | None) -> Path:
     """A table of any kind as a Parquet file in the cache directory, named by its content."""
-    from cleanpairs.data.dataset_objects import as_dataset, dataset_tables
-    from cleanpairs.data.writing import cached_tables
-
     dataset = as_dataset(data, split)
     if dataset is None and hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):
         if len(data.columns) and not len(data):
@@ -263,6 +257,55 @@ def _written(data: Any, split: str | None) -> Path:
     return path
 
 
+def as_dataset(data: Any, split: str | None = None) -> Any:
+    """The ``datasets.Dataset`` or ``IterableDataset`` that ``data`` is, or can be made; None where it is neither.
+
+    ``data`` Dataset, DatasetDict, IterableDataset, IterableDatasetDict, dict of columns, list of dicts; ``split``: of a
+    DatasetDict; ``train``, or the first, when None.
+    Raises DataError: `datasets` cannot make columns of it; ConfigError: there is no such split.
+    """
+    if not isinstance(data, Mapping | list) and not type(data).__module__.startswith("datasets"):
+        return None
+    import datasets
+
+    if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
+        name = split or ("train" if "train" in data else next(iter(data), ""))
+        if name not in data:
+            raise ConfigError(f"there is no split {name!r} (splits: {', '.join(data) or 'none'})")
+        return data[name]
+    if isinstance(data, datasets.Dataset | datasets.IterableDataset):
+        return data
+    if isinstance(data, list) and (odd := [row for row in data if not isinstance(row, Mapping)]):
+        raise DataError(
+            "a list is to be a list of dicts, one for each pair, {'image': ..., 'caption': ...}, not of "
+            f"{type(odd[0]).__name__}; two lists go as {{'image': images, 'caption': captions}}, files as a glob"
+        )
+    try:
+        return datasets.Dataset.from_dict(dict(data)) if isinstance(data, Mapping) else datasets.Dataset.from_list(data)
+    except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+        of = "; a dict holds columns, of one value a pair (in Dataset.map: batched=True)" * isinstance(data, Mapping)
+        raise DataError(f"the {type(data).__name__} cannot be taken as a table: {error}{of}") from error
+
+
+def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
+    """The rows of a dataset, some hundred at once, with the images in them where they are files here."""
+    from datasets.table import embed_table_storage
+
+    features = dataset.features
+    if features is None:  # of a stream
+        features = dataset._resolve_features().features
+    schema = features.arrow_schema
+    for batch in dataset.with_format("arrow").iter(256):
+        table = batch.cast(schema)
+        remote = any(
+            "://" in (path or "")
+            for column in table.columns
+            if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0
+            for path in column.combine_chunks().field("path").to_pylist()
+        )
+        yield table if remote else embed_table_storage(table)  # what is a URL is not fetched, and set aside
+
+
 def _regions_as_lists(frame: Any) -> Any:
     """The frame with matrices (R, D) in its cells as lists of vectors: Arrow takes no other."""
     found = {}
@@ -281,4 +324,5 @@ def iter_tables(
     """
     if source.kind == "memory":
         raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
-    yield from READERS.load(source.kind)().iter_tables(source, batch_rows, columns)
+    for rows in READERS.load(source.kind)().some(source, batch_rows, columns):
+        yield rows.batch

@@ -15,6 +15,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, image_cells, vector_groups
 from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_groups
+from cleanpairs.ops.cells import decoded, list_lengths, readable
 from cleanpairs.ops.columns import filtered, grouped, is_list, taken
 
 Vectors = tuple[np.ndarray, dict[int, str]]
@@ -119,10 +120,10 @@ def _only(column: pa.Array, rows: np.ndarray) -> pa.Array:
 
 
 def texts_of(column: pa.Array) -> list[Any]:
-    """The texts of a column, or its lists of texts; see :func:`_readable`."""
+    """The texts of a column, or its lists of texts."""
     if is_list(column.type):
-        return list(grouped(_readable(column.flatten())[0], np.maximum(_lengths(column), 0)).to_pylist())
-    return list(_readable(column)[0].to_pylist())
+        return grouped(readable(column.flatten()), list_lengths(column)).to_pylist()
+    return readable(column).to_pylist()
 
 
 def convert(
@@ -192,16 +193,16 @@ def _fill_pairs(
     n, texts = out.n_rows, captions
     out.row, out.position = np.arange(n), np.zeros(n, np.int64)
     if is_list(captions.type):
-        lengths = np.maximum(_lengths(captions), 0)
+        lengths = list_lengths(captions)
         counts = np.maximum(lengths, 1)  # a row without captions is a pair without one
         out.row = np.repeat(np.arange(n), counts)
         out.position = np.arange(len(out.row)) - np.repeat(np.cumsum(counts) - counts, counts)
         there = lengths[out.row] > 0
         texts = taken(captions.flatten(), pa.array(np.cumsum(there) - 1, mask=~there))
-    texts, spoilt = _readable(texts)
+    texts, spoilt = decoded(texts)
     names = pa.array(np.arange(first_row, first_row + n)).cast(pa.string())
     if keys is not None:
-        own, _ = _readable(keys)
+        own = readable(keys)
         names = pc.coalesce(own, names) if own.null_count else own
     out.captions, out.keys = texts.fill_null(""), taken(names, out.row)
     found: dict[int, str] = {}
@@ -211,20 +212,6 @@ def _fill_pairs(
     for i in np.flatnonzero(np.isin(out.row, list(faults))).tolist():
         found[i] = faults[int(out.row[i])]
     out.faults = dict(sorted(found.items()))
-
-
-def _readable(column: pa.Array) -> tuple[pa.Array, list[int]]:
-    """A column as text (n,), and the rows that were not UTF-8, of which it has what can be read."""
-    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    column = column.cast(pa.string())
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        cells = column.cast(pa.binary()).to_pylist()
-        texts = [None if cell is None else cell.decode("utf-8", "replace") for cell in cells]
-        spoilt = [i for i, text in enumerate(texts) if text is not None and text.encode() != cells[i]]
-        return pa.array(texts, pa.string()), spoilt
-    return column, []
 
 
 def _scores(column: pa.Array | None, rows: RowBatch) -> np.ndarray:

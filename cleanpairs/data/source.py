@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -54,27 +54,18 @@ class Source:
         return tuple(path for path in self.inputs if Path(path).absolute().parent != tables) or self.paths
 
 
-def fingerprint_files(paths: Sequence[str | os.PathLike[str]], settings: str) -> str:
-    """SHA-256 over the contents of files, in order, and over a text of settings.
-
-    Raises DataError: a file cannot be read.
+def fingerprint_of(source: Source) -> str:
+    """SHA-256 over the contents of a source's files as they are now, in order, and what else makes two sources differ;
+    of pairs in memory their own. Raises DataError: a file cannot be read.
     """
-    total = hashlib.sha256(settings.encode())
-    for path in paths:
+    if source.kind == "memory":
+        return source.fingerprint
+    text = f"{source.kind}|{sorted(source.columns.items())}|{source.n_rows}|{source.image_root}"
+    total = hashlib.sha256((text + (f"|{sorted(source.options.items())}" if source.options else "")).encode())
+    for path in source.paths:
         with reading(path):
             total.update(digest_of(path, cache_dir() / "digests"))
     return total.hexdigest()
-
-
-def settings_text(source: Source) -> str:
-    """What else than the contents makes two sources differ."""
-    text = f"{source.kind}|{sorted(source.columns.items())}|{source.n_rows}|{source.image_root}"
-    return text + (f"|{sorted(source.options.items())}" if source.options else "")
-
-
-def fingerprint_of(source: Source) -> str:
-    """The fingerprint of ``source`` as its files are now; its own for pairs in memory."""
-    return source.fingerprint if source.kind == "memory" else fingerprint_files(source.paths, settings_text(source))
 
 
 def cache_dir() -> Path:

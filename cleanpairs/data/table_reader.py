@@ -17,7 +17,7 @@ from cleanpairs.data.columns import check_truth, find_columns, score_columns
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, vector_groups
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import RowBatch, convert, vector_shape
-from cleanpairs.data.source import Source, cache_folder, fingerprint_files, settings_text
+from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
 from cleanpairs.ops.columns import is_list
 from cleanpairs.ops.scratch import Scratch, release
@@ -111,7 +111,7 @@ class TableReader(ABC):
         """Vectors (n_rows, R, D), and those of captions (n_rows, D), that may stay where they are; none by default."""
         return []
 
-    def _some(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+    def some(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """As :meth:`batches`; one empty batch where there are no rows."""
         rows = None
         for rows in self.batches(source, batch_rows, columns):
@@ -120,12 +120,6 @@ class TableReader(ABC):
             schema = self.schema(source)
             schema = schema if columns is None else pa.schema([schema.field(c) for c in columns], schema.metadata)
             yield Rows("", pa.RecordBatch.from_pylist([], schema=schema))
-
-    def iter_tables(
-        self, source: Source, batch_rows: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """All rows of ``source`` in order; one empty batch where there are none."""
-        return (rows.batch for rows in self._some(source, batch_rows, columns))
 
     def _wanted(self, source: Source) -> list[str]:
         """The columns that become pairs."""
@@ -142,7 +136,7 @@ class TableReader(ABC):
         empty batch where there are none; ``hash_vectors`` as in :func:`cleanpairs.data.rows.convert`.
         """
         shape, text_shape = self._vector_shape(source), self._vector_shape(source, "text_features")
-        for rows in batches or self._some(source, BATCH, self._wanted(source)):
+        for rows in batches or self.some(source, BATCH, self._wanted(source)):
             yield convert(
                 rows.batch,
                 source.columns,
@@ -199,7 +193,7 @@ class TableReader(ABC):
             explicit_lists="text" in found and is_list(schema.field(found["text"]).type),
             options=dict(options or {}),
         )
-        return replace(source, fingerprint=fingerprint_files(paths, settings_text(source)))
+        return replace(source, fingerprint=fingerprint_of(source))
 
 
 def load_rows(

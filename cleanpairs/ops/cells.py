@@ -73,14 +73,21 @@ def list_lengths(array: pa.Array) -> np.ndarray:
 
 def readable(array: pa.Array) -> pa.Array:
     """Text as a plan has it: plain strings, of whole numbers too, with what is not UTF-8 replaced."""
+    return decoded(array)[0]
+
+
+def decoded(array: pa.Array) -> tuple[pa.Array, list[int]]:
+    """As :func:`readable`, and the rows that were not UTF-8."""
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     text = array.cast(pa.string(), safe=False) if not pa.types.is_string_view(array.type) else array.cast(pa.string())
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
         cells = text.cast(pa.binary()).to_pylist()
-        return pa.array([None if c is None else c.decode("utf-8", "replace") for c in cells], pa.string())
-    return text
+        texts = [None if cell is None else cell.decode("utf-8", "replace") for cell in cells]
+        spoilt = [i for i, text in enumerate(texts) if text is not None and text.encode() != cells[i]]
+        return pa.array(texts, pa.string()), spoilt
+    return text, []
 
 
 def _bytes(array: pa.Array) -> list[bytes | None]:

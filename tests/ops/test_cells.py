@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cleanpairs.data.views import plain_batch
 from cleanpairs.ops.cells import codes
-from cleanpairs.ops.columns import as_schema
+from cleanpairs.ops.columns import as_schema, plain_batch
 
 INNER = pa.struct([("a", pa.binary_view()), ("b", pa.list_(pa.null()))])
 PLAIN = pa.struct([("a", pa.binary()), ("b", pa.list_(pa.null()))])

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import open_regular, reading
-from cleanpairs.data.views import plain_batch, plain_schema
+from cleanpairs.ops.columns import plain_batch, plain_schema
 
 _MAGIC = b"ARROW1"  # of the file format; streams begin with the length of their first message
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"

@@ -132,7 +132,6 @@ def _records(path: str, encoding: str | None) -> Listing:
 
 
 def _typed(values: Sequence[Any]) -> pa.Array:
-    """Values of JSON as an Arrow column."""
     try:
         found = pa.array(values)
     except (pa.ArrowException, OverflowError, UnicodeError):

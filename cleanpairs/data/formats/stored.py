@@ -114,7 +114,6 @@ class ListingReader(TableReader):
 
 
 def _named_images(schema: pa.Schema, source: Source) -> str | None:
-    """The column that names image files."""
     name = source.columns.get("image")
     return name if name is not None and pa.types.is_string(schema.field(name).type) else None
 

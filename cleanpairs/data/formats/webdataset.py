@@ -145,7 +145,6 @@ def _json(file: BinaryIO, sample: Sample) -> bytes | None:
 
 
 def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
-    """The fields of a sample's .json; none where it holds no object."""
     try:
         record = json.loads(_json(file, sample) or b"null")
     except (ValueError, RecursionError):
