@@ -18,7 +18,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
@@ -93,52 +93,41 @@ def _collect_stale(parent: Path, name: str) -> None:
                 os.close(fd)
 
 
-class ScratchDirectory:
-    """A directory ``path`` for files of a while; those that a kill has left go when the next of its name is made.
+@contextmanager
+def scratch_directory(name: str, near: AnyPath | None = None) -> Iterator[Path]:
+    """A directory for files of a while; those that a kill has left go when the next of its name is made.
 
-    A context manager. ``near``: where it is made; the system's folder for temporary files when None.
+    ``near``: where it is made; the system's folder for temporary files when None.
     """
-
-    def __init__(self, name: str, near: AnyPath | None = None) -> None:
-        parent = Path(near or tempfile.gettempdir())
-        _collect_stale(parent, name)
-        self.path = Path(tempfile.mkdtemp(prefix=_prefix(name), dir=parent))
-        self._lock: int | None = None
-        try:
-            self._lock = os.open(self.path / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
-            with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
-            os.rename(self.path / ".locking", self.path / ".lock")  # seen only when it is held
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Remove it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def __enter__(self) -> Path:
-        return self.path
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    parent = Path(near or tempfile.gettempdir())
+    _collect_stale(parent, name)
+    path, lock = Path(tempfile.mkdtemp(prefix=_prefix(name), dir=parent)), None
+    try:
+        lock = os.open(path / ".locking", os.O_RDWR | os.O_CREAT, 0o600)
+        with suppress(OSError):  # a courtesy that some network filesystems do not know; the rename is the guarantee
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(path / ".locking", path / ".lock")  # seen only when it is held
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 class _Output:
     """One target: its staging directory, what is written there, and what became of it."""
 
-    def __init__(self, target: Path, overwrite: bool, inputs: Paths, directory: bool, ours: Names | None) -> None:
+    def __init__(
+        self, stack: ExitStack, target: AnyPath, overwrite: bool, inputs: Paths, directory: bool, ours: Names | None
+    ) -> None:
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
         _refuse(self.target, overwrite, directory, inputs, ours)
         self._written: os.stat_result | None = None  # what is to be published, to know it again
         self._final = False
         with writing(self.target):
             make_parents(self.target)
-            self.scratch = ScratchDirectory(self.target.name, self.target.parent)
-        self.staged = self.scratch.path / self.target.name
+            self.scratch = stack.enter_context(scratch_directory(self.target.name, self.target.parent))
+        self.staged = self.scratch / self.target.name
 
     def finish(self) -> None:
         """Everything that takes time, or may fail for want of room, before anything is renamed."""
@@ -203,19 +192,19 @@ class _Output:
 class StagedSet:
     """Outputs that appear together; see :func:`staged_set`."""
 
-    def __init__(self) -> None:
-        self._outputs: list[_Output] = []
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack, self._outputs = stack, list[_Output]()
 
     def file(self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = ()) -> Path:
         """A path to write a file to, as of :func:`staged_file`."""
-        self._outputs.append(_Output(Path(target), overwrite, inputs, False, None))
+        self._outputs.append(_Output(self._stack, target, overwrite, inputs, False, None))
         return self._outputs[-1].staged
 
     def directory(
         self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
     ) -> Path:
         """An empty directory to fill, as of :func:`staged_directory`."""
-        output = _Output(Path(target), overwrite, inputs, True, ours)
+        output = _Output(self._stack, target, overwrite, inputs, True, ours)
         self._outputs.append(output)
         with writing(output.target):
             output.staged.mkdir()
@@ -224,7 +213,7 @@ class StagedSet:
     def _culprit(self, error: OSError) -> _Output | None:
         """The output that an error in the block is about: the one whose staging it names, the last if it names none."""
         for output in self._outputs:
-            if str(error.filename or "").startswith(str(output.scratch.path)):
+            if str(error.filename or "").startswith(str(output.scratch)):
                 return output
         return self._outputs[-1] if self._outputs and not error.filename else None
 
@@ -254,8 +243,8 @@ def staged_set() -> Iterator[StagedSet]:
 
     Raises OutputExistsError, OutputError: as of :func:`staged_file`.
     """
-    outputs = StagedSet()
-    try:
+    with ExitStack() as stack:
+        outputs = StagedSet(stack)
         try:
             yield outputs
         except CleanpairsError:
@@ -268,9 +257,6 @@ def staged_set() -> Iterator[StagedSet]:
                 raise
             raise OutputError(f"{output.target} cannot be written: {error_text(error)}") from error
         outputs._publish()
-    finally:
-        for output in outputs._outputs:
-            output.scratch.close()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cleanpairs.core.regular import sha256_of, writing
-from cleanpairs.data.atomic import ScratchDirectory, staged_file
+from cleanpairs.data.atomic import scratch_directory, staged_file
 from cleanpairs.data.source import TABLES, cache_folder
 from cleanpairs.ops.columns import as_schema
 
@@ -165,7 +165,7 @@ def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:
 def cached_tables(tables: Iterable[pa.Table]) -> Path | None:
     """Tables of one schema as a Parquet file in the cache directory, named by its content; None of none."""
     folder = cache_folder(TABLES)
-    with ScratchDirectory("dataset", folder) as scratch:
+    with scratch_directory("dataset", folder) as scratch:
         rows = scratch / "rows.parquet"
         if not write_tables(rows, tables):
             return None

@@ -500,14 +500,14 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         self, repo: str, *, license: str | None = None, private: bool = True, endpoint: str | None = None
     ) -> Pushed:
         """Upload model and card as :func:`cleanpairs.export.pushing.push_files`; :meth:`from_pretrained` loads it."""
-        from cleanpairs.data.atomic import ScratchDirectory
+        from cleanpairs.data.atomic import scratch_directory
         from cleanpairs.export import CardFacts
         from cleanpairs.export.pushing import push_model
 
         rate = None if np.isnan(self.noise_rate_) else float(self.noise_rate_)
         made = self.versions_ or versions()
         about = CardFacts(license=license, method=self.method_name, noise_rate=rate, versions=made)
-        with ScratchDirectory("model") as folder:
+        with scratch_directory("model") as folder:
             path = self.save_pretrained(folder / "model")
             return push_model(path, repo, about=about, private=private, endpoint=endpoint)
 

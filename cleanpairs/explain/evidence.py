@@ -1,9 +1,12 @@
-"""Evidence for a doubt: the captions of similar trusted images, the images of similar trusted captions, the words."""
+"""Evidence for a doubt: the captions of similar trusted images, the images of similar trusted captions, the words.
+
+And the worst pairs of a corpus, however few: one ranked list, a row an issue, as cleanlab's tables of issues are.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.explain.issues import ranked_issues, worst_pairs
 from cleanpairs.explain.words import NEIGHBOURS, WordSupport
 from cleanpairs.ops.search import prepare
 
@@ -23,6 +26,18 @@ AGREED = "captions of similar images say"
 NOTHING = "no word of the caption speaks for or against it"
 SPARE = 16  # neighbours more than are asked for, since those of the same image or text do not count
 
+ISSUES = (
+    "mismatched", "near-duplicate images, different captions", "one caption, many images", "uninformative",
+    "another script",
+)  # fmt: skip
+SCHEMA = pa.schema([
+    ("issue", pa.string()), ("rank", pa.int64()), ("pair_id", pa.int64()), ("key", pa.string()),
+    ("score", pa.float64()), ("caption", pa.string()), ("why", pa.string()),
+])  # fmt: skip
+MOST_ROWS = 1000  # of one image, that are compared with each other
+MOST_GROUPS = 50_000  # of rows that show one image
+
+Found = tuple[int, float, str]  # of an issue: pair_id, score in [0, 1] (low is bad), why
 Vectors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -149,8 +164,9 @@ class Explainer:
         return found
 
     def worst(self, count: int) -> np.ndarray:
-        """See :func:`cleanpairs.explain.issues.worst_pairs`."""
-        return worst_pairs(self.correspondence, count)
+        """(k,) pairs with the lowest correspondence, lowest first; quarantined ones, which are NaN, have none."""
+        known = np.flatnonzero(np.isfinite(self.correspondence))
+        return known[np.argsort(self.correspondence[known], kind="stable")][:count]
 
     def sentences(self, most: int = 100_000, more: int = 100) -> dict[int, str]:
         """Pair -> :meth:`why`, of the flagged pairs, and of ``more`` others with the lowest correspondence; of ``most``
@@ -161,9 +177,24 @@ class Explainer:
         return dict(zip(ids.tolist(), self.why(ids), strict=True))
 
     def issues(self, count: int = 50) -> pa.Table:
-        """See :func:`cleanpairs.explain.issues.ranked_issues`."""
-        texts = lambda rows: self.vectors(rows)[1]  # noqa: E731
-        return ranked_issues(self.pairs, texts, self.correspondence, count=count, why=self.why)
+        """The ``count`` worst pairs of each of :data:`ISSUES`, worst first; columns of :data:`SCHEMA`.
+
+        Every pair that is not quarantined has a place in the first list.
+        """
+        pairs, worst = self.pairs, self.worst(count)
+        lists: list[list[Found]] = [
+            [(i, float(self.correspondence[i]), why) for i, why in zip(worst.tolist(), self.why(worst), strict=True)],
+            sorted(_different(pairs, lambda rows: self.vectors(rows)[1]), key=lambda f: f[1]),
+            sorted(_repeated(pairs), key=lambda f: f[1]),
+            [(i, 0.0, why.removeprefix(PREFIX)) for i, why in sorted(pairs.reasons.items()) if why.startswith(PREFIX)],
+            sorted(((i, 1 - share, said) for i, share, said in other_scripts(pairs.captions)), key=lambda f: f[1]),
+        ]
+        rows = [
+            (issue, rank, i, pairs.keys[i], score, pairs.captions[i] or "", reason)
+            for issue, found in zip(ISSUES, lists, strict=True)
+            for rank, (i, score, reason) in enumerate(found[:count], 1)
+        ]
+        return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
 
     def why(self, pair_ids: Sequence[int] | np.ndarray) -> list[str]:
         """One sentence for each of the pairs (n,)."""
@@ -213,6 +244,38 @@ class _Side:
         order = np.argsort(~there, axis=1, kind="stable")[:, :k]
         there, place, scores = (np.take_along_axis(x, order, 1) for x in (there, place, scores))
         return np.where(there, place, -1), np.where(there, scores, np.nan)
+
+
+def _different(pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray]) -> Iterator[Found]:
+    """Of several rows that show one image, the caption that is least like one of the others."""
+    group = pairs.pair_image_group
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1)) if len(order) else order
+    several = np.ones(len(starts), bool)
+    for values in (pairs.row[order], pairs.text_group[order]):
+        several &= np.minimum.reduceat(values, starts) < np.maximum.reduceat(values, starts) if len(starts) else True
+    ends = np.append(starts[1:], len(order))
+    groups = [order[a:b][:MOST_ROWS] for a, b in zip(starts[several], ends[several], strict=True)]
+    groups = groups[:MOST_GROUPS]
+    vectors = np.split(texts(np.concatenate(groups)), np.cumsum([len(g) for g in groups])[:-1]) if groups else []
+    for rows, own in zip(groups, vectors, strict=True):
+        similar = own @ own.T
+        similar[pairs.row[rows][:, None] == pairs.row[rows]] = np.inf  # captions of one row may differ
+        at = int(similar.min(axis=1).argmin())
+        other = int(similar[at].argmin())
+        if pairs.text_group[rows[at]] != pairs.text_group[rows[other]]:
+            said = f"the image of pair {rows[other]} is the same, whose caption is “{pairs.captions[rows[other]]}”"
+            yield int(rows[at]), float(np.clip((1 + similar[at, other]) / 2, 0, 1)), said
+
+
+def _repeated(pairs: Pairs) -> Iterator[Found]:
+    """Captions of several images, by the first pair of each."""
+    both = np.unique(np.stack([pairs.text_group, pairs.pair_image_group]), axis=1)
+    images = np.unique(both[0], return_counts=True)[1]
+    _, first = np.unique(pairs.text_group, return_index=True)
+    for i, n in zip(first[images > 1].tolist(), images[images > 1].tolist(), strict=True):
+        if pairs.captions[i]:
+            yield i, 1 / n, f"{n} images have this caption"
 
 
 def named_words(why: str) -> tuple[list[str], list[str]]:

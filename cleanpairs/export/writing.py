@@ -23,7 +23,7 @@ import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.regular import read_json, sha256_of
 from cleanpairs.data import Pairs, Source, fingerprint_of, iter_tables, staged_set
-from cleanpairs.data.atomic import ScratchDirectory
+from cleanpairs.data.atomic import scratch_directory
 from cleanpairs.data.guard import refuse_foreign, refuse_unless
 from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
@@ -213,7 +213,7 @@ def check_export(source: Source, out: str | Path, settings: ExportSettings) -> N
     plan: ConfigError, OutputExistsError.
     """
     export = _Export(source, out, settings)
-    with ScratchDirectory("check") as folder:
+    with scratch_directory("check") as folder:
         path = folder / "out"
         if export.format.directory:
             path.mkdir()
@@ -255,7 +255,7 @@ class _Export:
                 partitions = plan_partitions(ParquetReader().row_groups(source), source.n_rows, target=PARTITION)
             scan = plan.scan(partitions)
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it
-            with ScratchDirectory("donors", near) as folder:
+            with scratch_directory("donors", near) as folder:
                 columns = donor_columns(source, folder, images=scan.image_donors, texts=scan.text_donors)
                 donors = np.union1d(scan.text_donors, scan.image_donors)
                 captions = plan.store(folder / "captions.arrow", donors)  # and keys

@@ -16,7 +16,7 @@ import pytest
 
 from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
 from cleanpairs.data import atomic
-from cleanpairs.data.atomic import ScratchDirectory, staged_directory, staged_file, staged_set
+from cleanpairs.data.atomic import scratch_directory, staged_directory, staged_file, staged_set
 
 
 def _write_and_raise(path: Path, error: BaseException) -> None:
@@ -440,14 +440,14 @@ def test_a_set_stops_at_a_target_that_appears_meanwhile(tmp_path: Path) -> None:
 
 
 def test_scratch_that_a_kill_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    with ScratchDirectory("donors", tmp_path) as living:
+    with scratch_directory("donors", tmp_path) as living:
         dead = tmp_path / ".cleanpairs-donors-abcdefgh"
         dead.mkdir()
         (dead / ".lock").write_text("")
         (dead / "images.arrow").write_text("of nobody")
         foreign = tmp_path / ".cleanpairs-donors-of-mine"
         foreign.mkdir()
-        with ScratchDirectory("donors", tmp_path) as other:
+        with scratch_directory("donors", tmp_path) as other:
             assert living.is_dir() and other.is_dir() and living != other
             assert not dead.exists() and foreign.is_dir()
     assert list(tmp_path.iterdir()) == [foreign]

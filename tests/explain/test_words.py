@@ -10,7 +10,7 @@ import pytest
 from cleanpairs import ClipScore, InfoNCE
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.explain import ISSUES, Explainer, ranked_issues
+from cleanpairs.explain import ISSUES, Explainer
 
 TOPICS = {
     "beach": "sand waves sea surf shell",
@@ -147,9 +147,11 @@ def test_issues_are_ranked_however_few_are_flagged() -> None:
     y = np.linspace(0.6, 0.99, 60)
     y[42] = 0.55
     y[5] = np.nan
-    table = ranked_issues(pairs, lambda rows: texts[rows], y, count=3, why=lambda rows: [f"of {i}" for i in rows])
+    asked = Explainer(pairs, lambda rows: (unit(features[rows, 0]), texts[rows]), y, 0.5)
+    table = asked.issues(3)
     found = {issue: [r for r in table.to_pylist() if r["issue"] == issue] for issue in ISSUES}
-    assert [r["pair_id"] for r in found["mismatched"]] == [42, 0, 1] and found["mismatched"][0]["why"] == "of 42"
+    assert [r["pair_id"] for r in found["mismatched"]] == [42, 0, 1]
+    assert [r["why"] for r in found["mismatched"]] == asked.why([42, 0, 1])
     assert [r["pair_id"] for r in found["one caption, many images"]] == [7]
     assert "3 images" in found["one caption, many images"][0]["why"]
     assert [r["pair_id"] for r in found["uninformative"]] == [5]

@@ -110,14 +110,14 @@ def _records(path: str, encoding: str | None) -> Listing:
     columns: dict[str, list[Any]] = {} if is_json else {name: [] for name in csv_header(path, encoding)[0]}
     faults: dict[int, str] = {}
     lines: list[int] = []
-    for record in iter_json(path) if is_json else iter_csv(path, encoding):
-        if record.fault:
-            faults[len(lines)] = record.fault
-        for name in [n for n in record.values if n not in columns]:
+    for line, record, fault in iter_json(path) if is_json else iter_csv(path, encoding):
+        if fault:
+            faults[len(lines)] = fault
+        for name in [n for n in record if n not in columns]:
             columns[name] = [None] * len(lines)
         for name, values in columns.items():
-            values.append(record.values.get(name))
-        lines.append(record.line)
+            values.append(record.get(name))
+        lines.append(line)
     if is_json:
         return Listing(pa.table({name: _typed(values) for name, values in columns.items()}), faults)
     kinds: dict[str, pa.DataType] = {}

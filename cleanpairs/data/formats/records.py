@@ -11,7 +11,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,15 +23,7 @@ MAX_FIELD = 16 * 2**20  # characters of a field of CSV, bytes of a line of JSON
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _IMAGE_NAME = re.compile(rf"({'|'.join(map(re.escape, IMAGES))})\b", re.IGNORECASE)
 DELIMITERS = ",\t;|"
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One line: its number from 1 on, its values by column, and why it cannot be used."""
-
-    line: int
-    values: dict[str, Any] = field(default_factory=dict)
-    fault: str | None = None
+Record = tuple[int, dict[str, Any], str | None]  # its number from 1 on, values by column, and why it cannot be used
 
 
 def csv_header(path: str, encoding: str | None = None) -> tuple[list[str], str]:
@@ -79,7 +70,7 @@ def iter_csv(path: str, encoding: str | None = None) -> Iterator[Record]:
                     raise DataError(
                         f"{path}, line {line}: a quoted field is not closed, or is longer than {MAX_FIELD} characters"
                     ) from error
-                yield Record(line, fault=f"line {line} cannot be read: {error}")
+                yield line, {}, f"line {line} cannot be read: {error}"
                 continue
             except UnicodeError as error:  # what no byte can be passed over in, as UTF-16
                 raise undecodable(f"{path}, line {line} or soon after,", path, encoding, error) from error
@@ -93,7 +84,7 @@ def iter_csv(path: str, encoding: str | None = None) -> Iterator[Record]:
             if not all(map(_is_text, fields)):
                 fault = fault or f"line {line} is not {encoding or f'UTF-8; the file may be {likely_encoding(path)}'}"
                 fields = [f.encode("utf-8", "replace").decode() for f in fields]
-            yield Record(line, dict(zip(names, fields, strict=False)), fault)
+            yield line, dict(zip(names, fields, strict=False)), fault
 
 
 def undecodable(where: str, path: str, encoding: str | None, error: UnicodeError) -> DataError:
@@ -137,8 +128,8 @@ def iter_json(path: str) -> Iterator[Record]:
             if not raw.strip():
                 continue
             record = _parsed(raw, number)
-            if number == 1 and record.fault:
-                raise DataError(f"{path}, {record.fault}: it is no JSON Lines")
+            if number == 1 and record[2]:
+                raise DataError(f"{path}, {record[2]}: it is no JSON Lines")
             yield record
 
 
@@ -146,12 +137,12 @@ def _parsed(raw: bytes, number: int) -> Record:
     try:
         value = json.loads(raw)
     except UnicodeDecodeError:
-        return Record(number, fault=f"line {number} is not UTF-8")
+        return number, {}, f"line {number} is not UTF-8"
     except (ValueError, RecursionError) as error:
-        return Record(number, fault=f"line {number} is no JSON: {error}")
+        return number, {}, f"line {number} is no JSON: {error}"
     if not isinstance(value, dict):
-        return Record(number, fault=f"line {number} is no JSON object")
-    return Record(number, _clean(value) if b"\\u" in raw else value)
+        return number, {}, f"line {number} is no JSON object"
+    return number, _clean(value) if b"\\u" in raw else value, None
 
 
 def _listed(path: str) -> Iterator[Record]:
@@ -160,10 +151,8 @@ def _listed(path: str) -> Iterator[Record]:
     if not isinstance(values, list):
         raise DataError(f"{path} must be a list of objects, found {type(values).__name__}")
     for number, value in enumerate(values, 1):
-        if isinstance(value, dict):
-            yield Record(number, _clean(value))
-        else:
-            yield Record(number, fault=f"entry {number} is no JSON object")
+        known = isinstance(value, dict)
+        yield number, _clean(value) if known else {}, None if known else f"entry {number} is no JSON object"
 
 
 def _clean(value: Any) -> Any:
