@@ -46,8 +46,7 @@ def image_signatures(images: ImageSource) -> np.ndarray:
     table = np.zeros((len(images), 201), np.uint8)
     with Decoder(SIGNATURE, workers_for(len(images))) as decoder:
         for batch in decoder.batches(images.iter_encoded(256)):
-            for row, values in zip(batch.rows.tolist(), batch.arrays, strict=True):
-                table[row] = values
+            table[batch.rows] = np.reshape(batch.arrays, (-1, 201))
     return table
 
 

@@ -32,9 +32,9 @@ KEPT_VECTORS, KEPT_CONTEXTS = 14, 2  # tensors as large as them, and as the cont
 KEEP_BYTES = 6 << 30  # above it the blocks of a training step are computed again in the backward pass
 
 
-def _there(state: Local) -> Tensor:
-    """(B, L) bool: which parts are no padding."""
-    return torch.arange(state.parts.shape[1], device=state.parts.device) < state.lengths[:, None]
+def _there(lengths: Tensor, most: int) -> Tensor:
+    """(B, most) bool: which are no padding, of so many each."""
+    return torch.arange(most, device=lengths.device) < lengths[:, None]
 
 
 class _MeanNorm(nn.Module):
@@ -79,8 +79,8 @@ class SelfAttention(nn.Module):
 
     def forward(self, state: Local) -> Tensor:
         """(B, D)."""
-        there = _there(state)
         parts = state.parts.to(self.weigh.weight.dtype)
+        there = _there(state.lengths, parts.shape[1])
         mean = parts.sum(dim=1) / state.lengths[:, None].to(parts.dtype)  # padding is zero
         common = self.local(parts) * self.whole(mean)[:, None, :]
         weight = self.weigh(common).squeeze(-1).masked_fill(~there, float("-inf")).softmax(dim=1)  # (B, L)
@@ -171,7 +171,7 @@ class LocalSimilarity(nn.Module):
         for start in range(0, m, step):
             at = slice(start, start + step)
             L = int(lengths[at].max())
-            there = None if bool((lengths[at] == L).all()) else self._nodes(texts.lengths[at], L)
+            there = None if bool((lengths[at] == L).all()) else _there(texts.lengths[at] + 1, L + 1)
             args = (regions, gram, seen, v_bar, texts.parts[at, :L], there, t_bar[at])
             out.append(checkpoint(self._block, *args, use_reentrant=False) if again else self._block(*args))
         return torch.cat(out, dim=1)
@@ -181,7 +181,8 @@ class LocalSimilarity(nn.Module):
         regions = images.parts.to(self.local.weight.dtype)
         with torch.autocast(regions.device.type, enabled=False):
             gram = regions @ regions.transpose(1, 2)
-        return regions, gram, None if bool((images.lengths == regions.shape[1]).all()) else _there(images)
+        R = regions.shape[1]
+        return regions, gram, None if bool((images.lengths == R).all()) else _there(images.lengths, R)
 
     def _block(
         self, regions: Tensor, gram: Tensor, seen: Tensor | None, v_bar: Tensor, words: Tensor, there: Tensor | None,
@@ -213,12 +214,7 @@ class LocalSimilarity(nn.Module):
             local = _vectors(self.local, a @ regions, words)  # (B, L, S)
             whole = _vectors(self.whole, v_bar.to(regions.dtype), t_bar.to(regions.dtype))
         nodes = torch.cat([whole[:, None], local], dim=1)
-        return self.reasoning(nodes, self._nodes(texts.lengths, words.shape[1]))
-
-    @staticmethod
-    def _nodes(lengths: Tensor, L: int) -> Tensor:
-        """(B, L + 1) bool: node 0 and the words there are."""
-        return torch.arange(L + 1, device=lengths.device) <= lengths[:, None]
+        return self.reasoning(nodes, _there(texts.lengths + 1, words.shape[1] + 1))
 
 
 def _vectors(layer: nn.Linear, contexts: Tensor, words: Tensor) -> Tensor:

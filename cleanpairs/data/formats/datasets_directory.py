@@ -51,7 +51,8 @@ class DatasetsReader(TableReader):
             if request.split is not None:
                 raise DataError(f"{data} has no splits: it is one Arrow file")
             paths = expand_files(data, ".arrow")
-        return self.described(data, paths, _schema(paths), sum(_counts(paths)), request)
+        n_rows = sum(count_arrow_rows(path) for path in paths if not path.endswith(".json"))
+        return self.described(data, paths, _schema(paths), n_rows, request)
 
     def schema(self, source: Source) -> pa.Schema:
         """The one that the files share."""
@@ -83,10 +84,6 @@ def _schema(paths: Sequence[str]) -> pa.Schema:
         return Features.from_dict(_json(Path(paths[0]))["features"]).arrow_schema
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{paths[0]} does not say which columns there are: {error}") from error
-
-
-def _counts(paths: Sequence[str]) -> list[int]:
-    return [0 if path.endswith(".json") else count_arrow_rows(path) for path in paths]
 
 
 def _files(folder: Path, split: str | None) -> list[str]:

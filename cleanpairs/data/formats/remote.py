@@ -85,7 +85,6 @@ def fetch(data: str, allow_urls: bool) -> str:
 
 _UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is handed out; ::/96 and fec0::/10 are not in it
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_LAST_32 = 2**32 - 1
 _DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")  # which Python's tables do not all have yet
 _NOT_PUBLIC = tuple(  # nor these; the last one is Azure's own, at an address that looks public
     ipaddress.IPv4Network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
@@ -168,13 +167,12 @@ def is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address.split("%")[0])
     if isinstance(ip, ipaddress.IPv4Address):
         return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
-    if ip.ipv4_mapped is not None:
-        return is_public(str(ip.ipv4_mapped))
-    if ip in _NAT64:
-        return is_public(str(ipaddress.IPv4Address(int(ip) & _LAST_32)))
+    last = ipaddress.IPv4Address(int(ip) & (2**32 - 1))
+    if ip.ipv4_mapped is not None or ip in _NAT64:
+        return is_public(str(last))
     inner = [ip.sixtofour, *(ip.teredo or ())]
     if (int(ip) >> 32) & 0xFDFFFFFF == 0x5EFE:  # ISATAP
-        inner.append(ipaddress.IPv4Address(int(ip) & _LAST_32))
+        inner.append(last)
     embedded = all(is_public(str(v4)) for v4 in inner if v4 is not None)
     of_internet = ip.is_global or ip.sixtofour is not None  # 6to4 is none to Python 3.13, whatever it embeds
     return ip in _UNICAST and of_internet and embedded and ip not in _DOCUMENTATION
