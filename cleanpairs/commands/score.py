@@ -35,8 +35,8 @@ from cleanpairs.engine import Finished, Partition, Progress, make_engine, plan_p
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.languages import MOST_NEW, SAMPLE, unknown_share
+from cleanpairs.estimators.null_threshold import BLOCK, UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.estimators.persistence import load_estimator
-from cleanpairs.estimators.unseen import BLOCK, UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.scoring import Embeddings
 
 ROWS = 4096  # of a batch
@@ -50,7 +50,7 @@ class ScoreResult:
     its first captions that the model does not know, None where it has no vocabulary.
 
     ``noise_rate``: the estimated share of mismatched pairs, NaN where undetermined, if the threshold goes by random
-    pairs of this input (:mod:`cleanpairs.estimators.unseen`); None where it is that of ``fit``.
+    pairs of this input (:mod:`cleanpairs.estimators.null_threshold`); None where it is that of ``fit``.
     """
 
     pairs: int

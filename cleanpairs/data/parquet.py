@@ -27,6 +27,7 @@ class ParquetReader(TableReader):
     """Reads Parquet; see :func:`cleanpairs.data.readers.load_pairs`."""
 
     kind = "parquet"
+    streams = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -69,10 +70,6 @@ class ParquetReader(TableReader):
         rows = max(0, min(rows, source.n_rows - first))
         read = self.batches(source, batch_rows, self._wanted(source), first, rows)
         return self.iter_rows(source, read, first, hash_vectors)
-
-    def roles(self, source: Source) -> set[str]:
-        """What :meth:`iter_range` gives of each row: the roles of the columns."""
-        return set(source.columns)
 
     def row_groups(self, source: Source) -> list[int]:
         """Rows of each row group, in order over all files."""

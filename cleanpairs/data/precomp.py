@@ -57,6 +57,7 @@ class PrecompReader(ClipRetrievalReader):
 
     kind = "precomp"
     splits = True
+    streams = False
     regions = True
 
     @staticmethod
@@ -85,10 +86,6 @@ class PrecompReader(ClipRetrievalReader):
 
     def _parts(self, paths: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
         return [paths[0]], [], [_table(paths[1], paths[0], len(self._array(paths[0])))]
-
-    def roles(self, source: Source) -> set[str]:
-        """None: rows are read at once."""
-        return set()
 
     def load(self, source: Source) -> Pairs:
         """All pairs of the split, with what ``corrupt`` left beside the captions."""

@@ -63,6 +63,7 @@ class TableReader(ABC):
 
     kind: ClassVar[str]
     splits: ClassVar[bool] = False  # whether some inputs have several
+    streams: ClassVar[bool] = False  # whether there is an ``iter_range``, of a part of the rows
 
     @abstractmethod
     def schema(self, source: Source) -> pa.Schema:
@@ -77,7 +78,7 @@ class TableReader(ABC):
 
     def roles(self, source: Source) -> set[str]:
         """What ``iter_range`` gives of each row: the roles of the columns; none where there is no such thing."""
-        return set()
+        return set(source.columns) if self.streams else set()
 
     def encoded(self, source: Source) -> ImageSource | None:
         """The encoded images, by row; None where there are none."""

@@ -24,7 +24,7 @@ from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.refusal import evidence_of, refuse_without
 from cleanpairs.estimators.scorer import Embedded, PairScorer, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings, check_encoders
-from cleanpairs.features import FrozenTexts, ImageMatrix, WordsAndSentences
+from cleanpairs.features import FrozenTexts, ImageMatrix, TokenNumbers, WordsAndSentences
 from cleanpairs.features.rows import Progress
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
@@ -224,7 +224,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _tokens(self, pairs: Pairs, progress: Progress | None = None, rows: np.ndarray | None = None) -> TokenTable:
         """The captions of all pairs, quarantined ones too, or of ``rows`` (k,)."""
-        if isinstance(self.tokenizer_, Tokenizer):
+        if isinstance(self.tokenizer_, Tokenizer | TokenNumbers):
             captions = pairs.captions if rows is None else [pairs.captions[i] for i in rows.tolist()]
             return self.tokenizer_.encode(captions)
         if rows is not None and isinstance(self.tokenizer_, WordsAndSentences):

@@ -27,11 +27,11 @@ from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.cut import Cut, cut_at
 from cleanpairs.estimators.languages import MOST_NEW, unknown_share
+from cleanpairs.estimators.null_threshold import UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.plotting import Plots
 from cleanpairs.estimators.refusal import HINT
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
-from cleanpairs.estimators.unseen import UnseenThreshold, some_runs, unseen_threshold
 from cleanpairs.features import ImageMatrix
 from cleanpairs.features.rows import Progress
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch

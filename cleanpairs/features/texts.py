@@ -1,7 +1,7 @@
 """Captions as a table that training can index: vectors of a frozen encoder, its token numbers, or given vectors.
 
-Each has what :class:`cleanpairs.encoders.tokenizer.Tokenizer` has, ``encode(captions)``, and ``encode_pairs(pairs)``,
-which looks into the cache first. Captions that occur more than once are encoded once.
+Each has what :class:`cleanpairs.encoders.tokenizer.Tokenizer` has, ``encode(captions)``; what has vectors also
+``encode_pairs(pairs)``, which looks into the cache first. Captions that occur more than once are encoded once.
 """
 
 from __future__ import annotations
@@ -96,10 +96,6 @@ class TokenNumbers:
     def encode(self, captions: Iterable[str]) -> TokenTable:
         """Token numbers of n captions."""
         return self.pretrained.tokens(list(captions))
-
-    def encode_pairs(self, pairs: Pairs, progress: Progress | None = None) -> TokenTable:
-        """Token numbers of N captions."""
-        return self.encode(pairs.captions)
 
 
 class PrecomputedTexts:

@@ -16,7 +16,7 @@ from cleanpairs.cli import main
 from cleanpairs.commands.ray_data import ScorePairs
 from cleanpairs.commands.score import _by_row_group, score_stream
 from cleanpairs.data.noise import apply_noise, inject_noise
-from cleanpairs.estimators.unseen import BLOCK, BLOCKS, some_runs, unseen_threshold
+from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, some_runs, unseen_threshold
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.scoring import Bank, Embeddings
 
