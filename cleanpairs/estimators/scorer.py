@@ -219,7 +219,8 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         self.resolved_device()
 
     def _validate(self) -> None:
-        self._draw_seed()
+        if self.random_state is None or isinstance(self.random_state, np.random.Generator):
+            self.random_state = int(np.random.default_rng(self.random_state).integers(2**31))
         if not isinstance(self.drop, str):
             raise ConfigError(
                 f"drop of {self.method_name} must be names of filters with commas between them, found {self.drop!r}"

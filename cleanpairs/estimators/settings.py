@@ -71,11 +71,6 @@ class Estimator:
 
         return str(estimator_html_repr(self)) if get_config()["display"] == "diagram" else None
 
-    def _draw_seed(self: Any) -> None:
-        """A seed for ``random_state=None``, or out of a Generator; it is kept there."""
-        if self.random_state is None or isinstance(self.random_state, np.random.Generator):
-            self.random_state = int(np.random.default_rng(self.random_state).integers(2**31))
-
     def decision_function(self: Any, pairs: Any) -> np.ndarray:
         """How far each pair is below the threshold, (n,) float32: mismatched above 0; NaN where quarantined.
 
