@@ -63,23 +63,15 @@ def _index(path: str) -> list[Sample]:
             if parts[2].lower() in members:
                 raise DataError(f"{path} holds {name[:200]!r} more than once: its samples cannot be told apart")
             members[parts[2].lower()] = Member(member.offset_data, member.size)
-        end = tar.offset
-    _check_end(path, end)
-    return [Sample(key, members) for key, members in found.items()]
-
-
-def _check_end(path: str, end: int) -> None:
-    """DataError unless the tar ends as tars do: ``tarfile`` takes a broken header, and a cut, for the end."""
-    with open_regular(path) as file:
-        file.seek(end)
+        file.seek(end := tar.offset)  # tarfile takes a broken header, and a cut, for the end
         block = file.read(tarfile.BLOCKSIZE)
-    if block == bytes(tarfile.BLOCKSIZE):
-        return
     if len(block) < tarfile.BLOCKSIZE:
         raise DataError(
             f"{path} is cut short: it ends at byte {end + len(block)} without the mark of its end; fetch it again"
         )
-    raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")
+    if any(block):
+        raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")
+    return [Sample(key, members) for key, members in found.items()]
 
 
 def member_bytes(file: BinaryIO, member: Member) -> bytes:
