@@ -147,7 +147,8 @@ def bag_of_tokens(ids: np.ndarray, offsets: np.ndarray) -> Any:
     from scipy.sparse import csr_array
 
     n = len(offsets) - 1
-    bag = csr_array((np.ones(len(ids), np.float32), ids, offsets), shape=(n, int(ids.max(initial=0)) + 1))
+    shape = n, int(ids.max(initial=0)) + 1
+    bag = csr_array((np.ones(len(ids), np.float32), ids, offsets), shape=shape, copy=True)
     bag.sum_duplicates()
     bag.data[:] = 1
     df = np.bincount(bag.indices, minlength=bag.shape[1])

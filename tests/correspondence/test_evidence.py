@@ -122,6 +122,9 @@ def test_vectors_of_regions_of_pixels_and_of_tokens() -> None:
     assert image_vectors(pixels, np.arange(10)).shape == (10, 3 * 64)
     assert not standardised(np.full((5, 2), 7.7)).any()
     table = Tokenizer.fit(["a red cat", "a cat", "dog"]).encode(["a red cat", "a a cat", "dog"])
+    ids, offsets = table.ids.copy(), table.offsets.copy()
     bag = bag_of_tokens(table.ids, table.offsets).toarray()
+    # The captions stay as they are: two words of one caption in this order, a word twice.
+    assert table.ids.tolist() == ids.tolist() and table.offsets.tolist() == offsets.tolist()
     assert (bag > 0).sum(axis=1).tolist() == [3, 2, 1]
     assert bag.max() == pytest.approx(np.log(4))
