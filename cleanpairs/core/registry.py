@@ -168,6 +168,7 @@ HEADS = Registry(  # models on, or of, pretrained networks: chosen by the encode
     {
         "joint_head": ("joint_head:JointHead", "a residual MLP on vectors of one space"),
         "vector_towers": ("joint_head:VectorTowers", "vectors of two spaces, brought into one"),
+        "linear": ("linear:Linear", "ridge regressions between frozen spaces, in closed form"),
         "tuned_clip": ("tuned:TunedCLIP", "CLIP or SigLIP: LoRA, last blocks, or all of it"),
     },
     "cleanpairs.encoders",

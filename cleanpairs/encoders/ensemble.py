@@ -1,4 +1,4 @@
-"""Several dual encoders as one: its similarity is the mean of theirs."""
+"""Several dual encoders as one: its similarity is the weighted mean of theirs."""
 
 from __future__ import annotations
 
@@ -16,30 +16,34 @@ from cleanpairs.encoders.tokenizer import PackedTokens
 class Ensemble(DualEncoder):
     """The mean of several dual encoders of one kind, itself a dual encoder.
 
-    Where the members compare unit vectors, the state is their vectors side by side over the root of their number: its
-    dot product is the mean cosine, so everything behind sees one model of more dimensions. Where they compare words
-    with regions, the parts stand side by side.
+    Where the members compare unit vectors, the state is their vectors side by side, each times the root of its weight:
+    its dot product is the mean cosine, so everything behind sees one model of more dimensions. Where they compare
+    words with regions, the parts stand side by side. ``weights``: of the members' cosines, with the sum 1; the same
+    for all when None.
     """
 
-    def __init__(self, members: Sequence[Any]) -> None:
+    def __init__(self, members: Sequence[Any], weights: Sequence[float] | None = None) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
+        self.roots = [math.sqrt(weight) for weight in weights or [1 / len(members)] * len(members)]
         first: Any = self.members[0]
         self.local = bool(first.local)
         self.dims = [int(m.dim) for m in members]
         self.dim = sum(self.dims)
         self.image_drop, self.text_drop = first.image_drop, first.text_drop
         self.config: dict[str, Any] = {"members": [m.config for m in members]}
+        if weights is not None:
+            self.config["weights"] = list(weights)
 
     def _joined(self, states: Sequence[Any]) -> State:
         if self.local:
             return Local(torch.cat([s.parts for s in states], dim=-1), states[0].lengths)
-        return torch.cat(list(states), dim=-1) / math.sqrt(len(states))
+        return torch.cat([state * root for state, root in zip(states, self.roots, strict=True)], dim=-1)
 
     def _split(self, state: State) -> list[State]:
         if isinstance(state, Local):
             return [Local(parts, state.lengths) for parts in state.parts.split(self.dims, dim=-1)]
-        return [part * math.sqrt(len(self.dims)) for part in state.split(self.dims, dim=-1)]
+        return [part / root for part, root in zip(state.split(self.dims, dim=-1), self.roots, strict=True)]
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> State:
         """The members' states, side by side."""

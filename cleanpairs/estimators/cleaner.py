@@ -14,7 +14,7 @@ from PIL import Image
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.encoders.base import input_dim
+from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.encoders import AUTO, WORDS, Encoders, takes_sentences, text_encoder_for
@@ -150,14 +150,14 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         trained = trainer.fit(
             data, self._stages(), self._procedure(data), builder(self, matrix, data), self._validator(val), resume
         )
-        self.model_, self.heads_, self.history_ = trained.model, trained.heads, trained.history
+        self.heads_, self.history_ = trained.heads, trained.history
         self.best_val_rsum_ = trained.best_val_rsum
         self.correspondence_ = np.full(len(pairs), np.nan, dtype=np.float32)
         self.correspondence_[usable] = np.clip(trained.values, 0.0, 1.0)
         if not np.isfinite(self.correspondence_[usable]).all():
             raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
         self.fingerprint_ = pairs.source.fingerprint
-        self.tau_ = self.label_tau or self.tau
+        self.model_, self.tau_ = self._with_temperature(trained.model, trained.values, data)
         self._set_threshold(self.correspondence_[usable])
         if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
             self._set_by_null(matrix.array, data)
@@ -166,6 +166,13 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         texts = embed_texts(self.model_, data.tokens, device=device)
         self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
         return self
+
+    def _with_temperature(self, networks: DualEncoder, y: np.ndarray, data: TrainingData) -> tuple[DualEncoder, float]:
+        """The model that retrieves and scores, and the temperature of its probabilities: the networks as trained.
+
+        ``y`` (N,) is the correspondence of the training's pairs.
+        """
+        return networks, self.label_tau or self.tau
 
     def _refuse_other_work(self, pairs: Pairs) -> None:
         """Processes that train together train on the same."""

@@ -100,8 +100,12 @@ def restore_networks(model: PairCleaner, saved: Saved, image_encoder: Any, image
     for known in (shape, *shape.get("members", ())):
         known.pop("packed_regions", None)  # of models that were saved before: it is so of all
     with torch.random.fork_rng(devices=[]):  # weights that are drawn only to be replaced
-        build, members = _builder_of(shape.pop("name"), model), shape.get("members")
-        network = build(**shape) if members is None else Ensemble([build(**member) for member in members])
+        name, members = shape.pop("name"), shape.get("members")
+        each = [
+            _builder_of(member.get("name", name), model)(**{k: v for k, v in member.items() if k != "name"})
+            for member in members or [shape]
+        ]
+        network = Ensemble(each, shape.get("weights")) if members else each[0]
     weights = saved.weights()
     heads = [model.head(member) for member in _members(network)]
     for k, head in enumerate(heads):

@@ -19,8 +19,11 @@ r"""Auto: no noise rate, no threshold, no schedule to choose; and probabilities 
    caption that suits it best of those left over (L2RM's idea, in the whole corpus and not in a batch); these repaired
    pairs train with the weight ``repaired``.
 
-The correspondence is w, a probability; the threshold is 1/2. The model is the mean of both networks (Co-teaching's two
-views, as in NCR and REPAIR).
+7. Beside the networks the model has a ridge regression between the frozen spaces, weighted by w, in closed form
+   (:mod:`cleanpairs.encoders.linear`). On few pairs it retrieves better than they do, and with them better than either.
+
+The correspondence is w, a probability; the threshold is 1/2. The model's similarity is the mean of both networks'
+(Co-teaching's two views, as in NCR and REPAIR) and the regression's.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ from cleanpairs.correspondence.mixture import gaussian_split
 from cleanpairs.correspondence.planting import plant
 from cleanpairs.correspondence.repair_evidence import RepairEvidence
 from cleanpairs.correspondence.similarity import SimilarityEvidence, area, similarity_evidence
+from cleanpairs.encoders.base import DualEncoder
+from cleanpairs.encoders.ensemble import Ensemble
+from cleanpairs.encoders.linear import Linear
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators import Embedded, PairCleaner
 from cleanpairs.estimators.refusal import caption_spaces
@@ -50,6 +56,7 @@ from cleanpairs.ops.matching import matching_probability
 from cleanpairs.ops.search import top_k
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.transport_plan import SHARPNESS, STAY
+from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer import EpochContext, TrainingData, TrainingStrategy, step_seed
 
 DIM = 256  # of the spaces in which the agreement is asked for: principal directions; more of them find no more
@@ -58,6 +65,7 @@ CANDIDATES = 32
 # similarity.
 WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
+SAMPLE = 512  # pairs whose similarities to each other tell how far those of networks and regression spread
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
@@ -351,6 +359,8 @@ class Auto(PairCleaner):
     untrained_evidence, neighbour_similarity : bool
         False: without neighbours' agreement in the frozen spaces (all pairs have weight 1 at first), without the
         similarity to neighbours in the joint space. For comparisons.
+    regression : bool
+        False: the networks retrieve and score alone, without the ridge regression.
     """
 
     method_name: ClassVar[str] = "auto"
@@ -364,6 +374,7 @@ class Auto(PairCleaner):
     planted: float = number(0.1, least=0, most=0.25)
     untrained_evidence: bool = True
     neighbour_similarity: bool = True
+    regression: bool = True
 
     def _procedure(self, data: TrainingData) -> _Weighing:
         self._trained = _Weighing(data, self)
@@ -380,6 +391,23 @@ class Auto(PairCleaner):
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return 0.5
+
+    def _with_temperature(self, networks: DualEncoder, y: np.ndarray, data: TrainingData) -> tuple[DualEncoder, float]:
+        """The networks and the regression; the cosines of each with as much spread over random pairs as the other's."""
+        networks, tau = super()._with_temperature(networks, y, data)
+        if not self.regression or self._trained.similarity or networks.local or data.images.ndim != 3 or not y.any():
+            return networks, tau
+        words = 0 if data.tokens.vectors is not None else len(self.tokenizer_)
+        linear = Linear.fit(data.images, data.tokens, data.image_index, y, vocabulary=words, seed=self.random_state)
+        rng = np.random.default_rng(step_seed(self.random_state, 19))
+        some = np.sort(rng.choice(len(data), min(len(data), SAMPLE), replace=False))
+        images, tokens = data.images[data.image_index[some]], data.tokens.take(some)
+        S, L = (embed_images(m, images).vectors @ embed_texts(m, tokens).vectors.T for m in (networks.cpu(), linear))
+        share = float(L.std() / (S.std() + L.std()))
+        members = list(networks.members) if isinstance(networks, Ensemble) else [networks]
+        weights = [*(share / len(members) for _ in members), 1 - share]
+        spread = float((share * S + (1 - share) * L).std() / S.std())
+        return Ensemble([*members, linear], weights).to(self.resolved_device()).eval(), tau * spread
 
     def repair_evidence(self, found: Embedded, correspondence: np.ndarray, threshold: float) -> RepairEvidence | None:
         """See :meth:`cleanpairs.estimators.PairScorer.repair_evidence`."""

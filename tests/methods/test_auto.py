@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,18 @@ def test_captions_that_are_vectors_are_asked_too() -> None:
     model = small(text_encoder="features").fit(apply_noise(given, noise))
     assert abs(model.noise_rate_ - 0.4) < 0.06
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
+
+
+def test_the_regression_beside_the_networks_retrieves_more_and_is_kept(tmp_path: Path) -> None:
+    clean, test = corpus(400, seed=11), corpus(200, seed=12)
+    mixed = apply_noise(clean, inject_noise(clean, 0.4, seed=2))
+    both, alone = small().fit(mixed), small(regression=False).fit(mixed)
+    np.testing.assert_array_equal(both.correspondence_, alone.correspondence_)
+    assert both.evaluate(test).rsum > alone.evaluate(test).rsum
+    both.save_pretrained(tmp_path / "model")
+    again = Auto.from_pretrained(tmp_path / "model")
+    np.testing.assert_array_equal(again.score_pairs(test), both.score_pairs(test))
+    assert again.evaluate(test) == both.evaluate(test)
 
 
 @pytest.mark.parametrize("change", [{"networks": 1}, {"neighbour_similarity": False}, {"untrained_evidence": False}])

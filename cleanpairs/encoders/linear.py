@@ -1,0 +1,157 @@
+"""Ridge regressions between frozen spaces, in closed form: what of an image tells of its caption, and the other way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cleanpairs.encoders.base import DualEncoder
+from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
+from cleanpairs.encoders.towers import Standardised, l2_normalise
+
+DIM = 256  # principal directions of each space at most
+PENALTY = 0.3  # in units of the mean variance of what the regression asks
+_BLOCK = 1024
+
+
+class _Projected(Standardised):
+    """Vectors (B, D), standardised, in fixed directions: unit vectors (B, d)."""
+
+    def __init__(self, dim_in: int, dim: int) -> None:
+        super().__init__()
+        self.add_moments(dim_in)
+        self.directions = nn.Linear(dim_in, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return l2_normalise(self.directions(l2_normalise(self.standardised(x))))
+
+    @torch.no_grad()
+    def fit(self, x: np.ndarray, seed: int) -> np.ndarray:
+        """Take the principal directions of ``x`` (n, D), which comes back in them, (n, d)."""
+        from sklearn.decomposition import TruncatedSVD
+
+        self.standardise(torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0)))
+        unit = l2_normalise(self.standardised(torch.from_numpy(x))).numpy()
+        with np.errstate(invalid="ignore"):  # the shares of a variance of zero, where all rows are alike
+            found = TruncatedSVD(self.directions.out_features, random_state=seed).fit(unit)
+        self.directions.weight.copy_(torch.from_numpy(found.components_))
+        return self(torch.from_numpy(x)).numpy()
+
+
+class Linear(DualEncoder):
+    """What ridge regression of captions on images, and of images on captions, predicts, beside what it is compared
+    with: the dot product of an image's state with a caption's is the mean cosine of both predictions.
+
+    An image is its mean region; a caption its words, by how rare they are, the vector of a frozen encoder, or both side
+    by side. ``dim_image``, ``vocabulary``, ``dim_sentence``: sizes of the inputs, 0 for none; ``dims``: directions of
+    the images, the words and the vectors.
+    """
+
+    registered = "linear"
+    mean_image: Tensor
+    mean_text: Tensor
+
+    def __init__(self, dim_image: int, vocabulary: int, dim_sentence: int, dims: Sequence[int]) -> None:
+        super().__init__()
+        self.config = {
+            "name": self.registered, "dim_image": dim_image, "vocabulary": vocabulary, "dim_sentence": dim_sentence,
+            "dims": list(dims),
+        }  # fmt: skip
+        d, words, sentence = dims
+        e = words + sentence
+        self.dim = d + e
+        self.image = _Projected(dim_image, d)
+        self.words = nn.Embedding(vocabulary, words) if words else None  # each by its rarity, in the directions
+        self.sentence = _Projected(dim_sentence, sentence) if sentence else None
+        self.to_text, self.to_image = nn.Linear(d, e), nn.Linear(e, d)
+        self.register_buffer("mean_image", torch.zeros(d))
+        self.register_buffer("mean_text", torch.zeros(e))
+        self.requires_grad_(False)
+
+    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Unit vectors (B, E) of regions (B, R, D)."""
+        x = self.image(images.mean(dim=1))
+        return _side_by_side(self.to_text(x), x - self.mean_image)
+
+    def encode_texts(self, tokens: PackedTokens) -> Tensor:
+        """Unit vectors (B, E), in the packed order."""
+        parts = []
+        if self.words is not None:
+            sizes = tokens.batch_sizes  # step t holds the first batch_sizes[t] captions
+            owner = torch.cat([torch.arange(int(size)) for size in sizes]).to(tokens.ids.device)
+            total = self.words.weight.new_zeros(len(tokens.lengths), self.words.embedding_dim)
+            parts.append(l2_normalise(total.index_add_(0, owner, self.words(tokens.ids))))
+        if self.sentence is not None:
+            parts.append(self.sentence(tokens.ids if tokens.sentences is None else tokens.sentences))
+        t = l2_normalise(torch.cat(parts, dim=1))
+        return _side_by_side(t - self.mean_text, self.to_image(t))
+
+    @classmethod
+    def fit(
+        cls,
+        images: np.ndarray,
+        tokens: TokenTable,
+        image_index: np.ndarray,
+        weight: np.ndarray,
+        *,
+        vocabulary: int = 0,
+        seed: int = 0,
+    ) -> Linear:
+        """Of N pairs: ``images`` (M, R, D) float regions, ``tokens`` of N captions in numbers below ``vocabulary``, the
+        ``image_index`` (N,) int64 of each caption, and the pair's ``weight`` (N,) >= 0.
+        """
+        from scipy.sparse import csr_array
+
+        blocks = (images[at : at + _BLOCK] for at in range(0, len(images), _BLOCK))
+        shown = np.concatenate([np.asarray(block, np.float32).mean(axis=1) for block in blocks])
+        frozen, counts = tokens.frozen(), None
+        if tokens.vectors is None:
+            ones = np.ones(len(tokens.ids), np.float32)
+            counts = csr_array((ones, tokens.ids, tokens.offsets), shape=(len(tokens), vocabulary), copy=True)
+            counts.sum_duplicates()
+        dims = [0 if x is None else min(DIM, min(x.shape) - 1) for x in (shown, counts, frozen)]
+        model = cls(shown.shape[1], vocabulary, 0 if frozen is None else frozen.shape[1], dims)
+        x = model.image.fit(shown, seed)[image_index]
+        parts = []
+        if model.words is not None:
+            parts.append(_fit_words(model.words, counts, seed))
+        if model.sentence is not None and frozen is not None:
+            parts.append(model.sentence.fit(frozen, seed))
+        t = l2_normalise(torch.from_numpy(np.concatenate(parts, axis=1))).numpy()
+        _fit_ridge(model.to_text, model.mean_text, x, t, weight)
+        _fit_ridge(model.to_image, model.mean_image, t, x, weight)
+        return model.eval()
+
+
+def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat([l2_normalise(a), l2_normalise(b)], dim=1) / 2**0.5
+
+
+@torch.no_grad()
+def _fit_words(layer: nn.Embedding, counts: Any, seed: int) -> np.ndarray:
+    """Fix ``layer`` to the words' part in the principal directions of tf-idf; the captions in these, (N, d)."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    rarity = TfidfTransformer().fit(counts)
+    found = TruncatedSVD(layer.embedding_dim, random_state=seed).fit(rarity.transform(counts))
+    weight = (rarity.idf_[:, None] * found.components_.T).astype(np.float32)
+    layer.weight.copy_(torch.from_numpy(weight))
+    return l2_normalise(torch.from_numpy(counts @ weight)).numpy()
+
+
+@torch.no_grad()
+def _fit_ridge(layer: nn.Linear, mean: Tensor, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
+    """Fix ``layer`` to the regression of ``y`` (N, e), less its ``mean``, on ``x`` (N, d), weighted."""
+    from sklearn.linear_model import Ridge
+
+    variance = np.average((x - np.average(x, axis=0, weights=weight)) ** 2, axis=0, weights=weight).mean()
+    found = Ridge(PENALTY * float(variance) * float(weight.sum())).fit(x, y, sample_weight=weight)
+    middle = np.average(y, axis=0, weights=weight)
+    mean.copy_(torch.from_numpy(middle))
+    layer.weight.copy_(torch.from_numpy(found.coef_))
+    layer.bias.copy_(torch.from_numpy(found.intercept_ - middle))

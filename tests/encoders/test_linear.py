@@ -1,0 +1,118 @@
+"""Ridge regressions between frozen spaces, as a dual encoder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import normalize
+
+from cleanpairs.encoders.ensemble import Ensemble
+from cleanpairs.encoders.linear import PENALTY, Linear
+from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable, pack
+from cleanpairs.scoring import embed_images, embed_texts
+
+WORDS = [f"w{k}" for k in range(12)]
+N = 300
+
+
+def corpus(seed: int = 0, n: int = N, sentences: bool = True) -> tuple[np.ndarray, TokenTable]:
+    """Images (n, 2, 20) and captions that name what they show; with vectors (n, 10) of the captions."""
+    rng = np.random.default_rng(seed)
+    shown = rng.integers(0, 12, (n, 3))
+    basis = np.random.default_rng(9).normal(size=(12, 20))
+    images = (basis[shown].mean(axis=1)[:, None] + 0.2 * rng.normal(size=(n, 2, 20))).astype(np.float32)
+    words = Tokenizer(WORDS).encode([" ".join(WORDS[k] for k in row) for row in shown])
+    if not sentences:
+        return images, words
+    vectors = basis[shown].mean(axis=1)[:, :10] + 0.1 * rng.normal(size=(n, 10))
+    return images, TokenTable(words.ids, words.offsets, None, vectors.astype(np.float32), np.arange(n))
+
+
+def similarity(model: Linear | Ensemble, images: np.ndarray, tokens: TokenTable) -> np.ndarray:
+    return embed_images(model, images).vectors @ embed_texts(model, tokens).vectors.T
+
+
+def first(S: np.ndarray) -> float:
+    return float((S.argmax(axis=1) == np.arange(len(S))).mean())
+
+
+@pytest.mark.parametrize("sentences", [False, True], ids=["words", "words and vectors"])
+def test_it_retrieves_what_it_has_not_seen(sentences: bool) -> None:
+    model = Linear.fit(*corpus(sentences=sentences), np.arange(N), np.ones(N), vocabulary=13)
+    S = similarity(model, *corpus(1, 40, sentences))
+    assert first(S) > 0.5  # by chance .025
+    np.testing.assert_allclose(np.linalg.norm(embed_images(model, corpus()[0]).vectors, axis=1), 1, atol=1e-5)
+
+
+def test_captions_that_are_vectors_alone() -> None:
+    images, tokens = corpus()
+    assert tokens.sentences is not None
+    ids, offsets = np.arange(N), np.arange(N + 1)
+    given = TokenTable(ids, offsets, tokens.sentences)
+    model = Linear.fit(images, given, ids, np.ones(N))
+    assert model.words is None and first(similarity(model, images, given)) > 0.3
+
+
+def test_pairs_without_weight_teach_nothing() -> None:
+    images, tokens = corpus()
+    wrong = np.arange(0, N, 2)
+    index, weight = np.arange(N), np.ones(N)
+    index[wrong] = np.roll(wrong, 1)
+    weight[wrong] = 0
+    test = corpus(1, 40)
+    weighted = Linear.fit(images, tokens, index, weight, vocabulary=13)
+    others = np.random.default_rng(0).permutation(N)
+    index[wrong] = others[: len(wrong)]
+    again = Linear.fit(images, tokens, index, weight, vocabulary=13)
+    np.testing.assert_allclose(similarity(weighted, *test), similarity(again, *test), atol=1e-5)
+    trusting = Linear.fit(images, tokens, index, np.ones(N), vocabulary=13)
+    assert np.abs(similarity(weighted, *test) - similarity(trusting, *test)).max() > 0.1
+
+
+def test_the_cosines_are_those_of_the_textbook_regression() -> None:
+    """Words alone, all directions kept: predictions of scikit-learn's Ridge on the same inputs."""
+    images, tokens = corpus(sentences=False)
+    weight = np.random.default_rng(2).random(N)
+    model = Linear.fit(images, tokens, np.arange(N), weight, vocabulary=13)
+    mean = images.mean(axis=1)
+    x = normalize((mean - mean.mean(axis=0)) / mean.std(axis=0)).astype(np.float64)
+    x = normalize(x @ model.image.directions.weight.numpy().T)
+    counts = np.zeros((N, 13))
+    np.add.at(counts, (np.repeat(np.arange(N), np.diff(tokens.offsets)), tokens.ids), 1)
+    assert model.words is not None
+    idf = TfidfTransformer().fit(counts).idf_
+    directions = model.words.weight.numpy() / idf[:, None]
+    np.testing.assert_allclose(directions.T @ directions, np.eye(directions.shape[1]), atol=1e-5)
+    t = normalize((counts * idf) @ directions)
+
+    def predicted(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        centre_a, centre_b = (np.average(side, axis=0, weights=weight) for side in (a, b))
+        variance = np.average((a - centre_a) ** 2, axis=0, weights=weight).mean()
+        found = Ridge(PENALTY * variance * weight.sum()).fit(a, b, sample_weight=weight)
+        return normalize(found.predict(a) - centre_b), normalize(b - centre_b)
+
+    of_text, text = predicted(x, t)
+    of_image, image = predicted(t, x)
+    expected = (of_text @ text.T + image @ of_image.T) / 2
+    np.testing.assert_allclose(similarity(model, images, tokens), expected, atol=2e-3)
+
+
+def test_unknown_words_and_images_that_are_all_alike() -> None:
+    images, tokens = corpus(sentences=False)
+    model = Linear.fit(np.ones_like(images), tokens, np.arange(N), np.ones(N), vocabulary=13)
+    unknown, _ = pack(Tokenizer(WORDS).encode(["nothing known"]), np.arange(1))
+    state = model.encode_texts(unknown)
+    assert torch.isfinite(state).all() and torch.isfinite(model.encode_images(torch.ones(2, 2, 20))).all()
+
+
+def test_a_weighted_ensemble_is_the_weighted_mean() -> None:
+    one = Linear.fit(*corpus(), np.arange(N), np.ones(N), vocabulary=13)
+    other = Linear.fit(*corpus(3), np.arange(N), np.ones(N), vocabulary=13)
+    model = Ensemble([one, other], [0.3, 0.7])
+    test = corpus(1, 20)
+    expected = 0.3 * similarity(one, *test) + 0.7 * similarity(other, *test)
+    np.testing.assert_allclose(similarity(model, *test), expected, atol=1e-6)
+    assert model.config["weights"] == [0.3, 0.7]
