@@ -11,9 +11,10 @@ cosine and LEMoN are theirs.
 
 The evidence is what ``auto`` asks before any training: the neighbours' agreement of
 :mod:`cleanpairs.correspondence.agreement` in its frozen spaces, or the similarity of vectors; "ridge" is linear maps
-between those spaces, weighted by that evidence, of other folds than the pair's. ``A + evidence`` is the
-sum of the ranks of both; ``2 x A`` the mean of two fits with different seeds, in correspondence and in similarity (of
-REPAIR and ``auto`` four networks, of CRCL two). A rank sum leaves the model as it is, so its rSum is the model's. Noise
+between those spaces, weighted by that evidence, of other folds than the pair's; it retrieves as ``auto``'s does
+(:mod:`cleanpairs.encoders.linear`). ``A + evidence`` is the sum of the ranks of both, and in similarity that of A and
+of the ridge regression, each in its deviations; ``auto`` has the regression already. ``2 x A`` is the mean of two fits
+with different seeds, in correspondence and in similarity (of REPAIR and ``auto`` four networks, of CRCL two). Noise
 is of captions one by one, the same in all rows of a seed; the validation split picks the epoch. Bold is what is above
 every other row by more than the spread of the difference, which is taken seed by seed. All rows but the presets read
 the captions as ``auto`` does: words, and sentence vectors where that encoder is installed (``--words``: words alone,
@@ -41,9 +42,10 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.datasets import clipart_path
+from cleanpairs.encoders.linear import Linear
 from cleanpairs.methods.auto import Auto, evidence_of, frozen_spaces, ranks
 from cleanpairs.ops.normalised_similarity import normalised_similarity
-from cleanpairs.scoring import Encoded, matrix
+from cleanpairs.scoring import Encoded, embed_images, embed_texts, matrix
 from cleanpairs.scoring.evaluate import recall_of_similarity
 
 OTHER = 1000  # added to the seed of the second network
@@ -87,15 +89,20 @@ class Corpus:
         with np.load(file) as kept:
             return kept["y"], kept["S"]
 
-    def untrained(self) -> dict[str, np.ndarray]:
-        """Row -> score (N,), of what trains nothing."""
-        *_, usable, data = Auto(**self.settings, device="cpu")._training_data(self.pairs, None, None)
+    def untrained(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Row -> score (N,), of what trains nothing; and the similarity of the test split by the regression."""
+        reader = Auto(**self.settings, device="cpu")
+        *_, usable, data = reader._training_data(self.pairs, None, None)
         evidence = np.full(len(self.pairs), np.nan)  # a picture that cannot be read has none
         asked = evidence_of(data, self.seed)
         evidence[usable], right = asked.observed, asked.right
         found = {"evidence alone": evidence, "ridge alone": np.full(len(self.pairs), np.nan)}
         of_images, of_texts = frozen_spaces(data.images, data.tokens, self.seed)
         found["ridge alone"][usable] = ridge_score(of_images[data.image_index], of_texts, data.image_group, right)
+        words = 0 if data.tokens.vectors is not None else len(reader.tokenizer_)
+        linear = Linear.fit(data.images, data.tokens, data.image_index, right, vocabulary=words, seed=self.seed)
+        test, images = reader._prepare(self.test)
+        L = embed_images(linear, images.array).vectors @ embed_texts(linear, reader._tokens(test)).vectors.T
         texts = self.pairs.text_vectors
         if texts is not None:
             images = self.pairs.images.array()
@@ -104,7 +111,7 @@ class Corpus:
             if x.shape == t.shape:
                 found |= {"cosine": (x * t).sum(1), "normalised cosine": normalised_similarity(x, t)}
                 found["LEMoN"] = lemon(x, t)
-        return found
+        return found, L
 
     def rows(self, methods: list[str], presets: list[str]) -> dict[str, tuple[float, float]]:
         """Row -> AUROC and rSum, NaN without a model; told on standard error as soon as they are there."""
@@ -116,17 +123,20 @@ class Corpus:
             shown[name] = float(roc_auc_score(~self.wrong[known], y[known])), rsum
             print(f"{self.out.name}: {name}: {shown[name][0]:.4f} {rsum:.1f}", file=sys.stderr, flush=True)
 
-        for name, score in (untrained := self.untrained()).items():
-            row(name, score)
+        untrained, L = self.untrained()
+        for name, score in untrained.items():
+            row(name, score, L if name == "ridge alone" else None)
         evidence = rank(untrained["evidence alone"])
         for name in methods:
             y, S = self.fit(name, self.seed)
             row(name, y, S)
             if name in COMBINED:
-                row(f"{name} + evidence", rank(y) + evidence, S)
                 again, T = self.fit(name, self.seed + OTHER)
-                row(f"2 x {name}", y + again, S + T)
-                row(f"2 x {name} + evidence", rank(y + again) + evidence, S + T)
+                row(f"{name} + evidence", rank(y) + evidence, S if name == "auto" else S / S.std() + L / L.std())
+                T = S + T
+                row(f"2 x {name}", y + again, T)
+                beside = T if name == "auto" else T / T.std() + L / L.std()
+                row(f"2 x {name} + evidence", rank(y + again) + evidence, beside)
         for name in presets:
             row(f"{name}, the paper's settings", *self.fit(name, self.seed, paper=True))
         return shown
