@@ -114,7 +114,7 @@ def test_without_the_weights_words_are_learned_and_it_is_said(monkeypatch: pytes
 def test_a_model_of_before_there_was_a_choice_loads(tmp_path: Path) -> None:
     """Its parameter text_encoder is null, and its backbone knows nothing of sentences."""
     pairs = corpus(captions_in("de"))
-    model = small(text_encoder=None).fit(pairs)
+    model = small(text_encoder=None, regression=False).fit(pairs)
     model.save_pretrained(tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
