@@ -10,6 +10,7 @@ import click
 from cleanpairs.cli.options import (
     REPAIR_NAMES,
     RUN,
+    chosen_engine,
     chosen_threshold,
     engine_options,
     existing_run,
@@ -74,8 +75,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
     from cleanpairs.commands.export import export_plan, export_run
     from cleanpairs.export import push_export
 
-    written = {name: options[name] for name in WRITTEN}
-    written |= {"engine": options["engine"], "workers": options["workers"], "address": options["ray_address"]}
+    written = {name: options[name] for name in WRITTEN} | {"engine": chosen_engine(options)}
     if public and repo is None:
         raise click.UsageError("--public is of --push-to-hub OWNER/NAME, which is not given")
     if repo is not None:

@@ -74,6 +74,13 @@ engine_options = together(
 """``--engine --workers --ray-address``."""
 
 
+def chosen_engine(options: Mapping[str, Any]) -> Any:
+    """The :class:`cleanpairs.engine.Engine` of :data:`engine_options`."""
+    from cleanpairs.engine import make_engine
+
+    return make_engine(options["engine"], workers=options["workers"], address=options["ray_address"])
+
+
 def pick_columns(options: dict[str, Any]) -> dict[str, Any]:
     """The values of :func:`column_options` out of a command's options, without those not given."""
     return {name: options[name] for name in COLUMN_NAMES if options.get(name) is not None}

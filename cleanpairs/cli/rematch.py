@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import (
+    chosen_engine,
     chosen_threshold,
     column_options,
     engine_options,
@@ -80,9 +81,7 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
         recaption=options["recaption"],
         spill=options["spill"],
         overwrite=overwrite,
-        engine=options["engine"],
-        workers=options["workers"],
-        address=options["ray_address"],
+        engine=chosen_engine(options),
     )
     summary = planned.summary
     if data is not None and threshold is None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import (
+    chosen_engine,
     column_options,
     engine_options,
     existing_run,
@@ -65,8 +66,8 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
         data,
         out,
         columns=pick_columns(options),
-        address=options["ray_address"],
-        **{name: options[name] for name in ("overwrite", "engine", "workers", "max_unknown")},
+        engine=chosen_engine(options),
+        **{name: options[name] for name in ("overwrite", "max_unknown")},
     )
     if (result.unknown_words or 0) > WORTH_A_WARNING:
         echo(

@@ -12,7 +12,7 @@ from typing import Any
 from cleanpairs.commands.run import PLAN, Run
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_source, open_recorded, staged_file
-from cleanpairs.engine import Progress, make_engine
+from cleanpairs.engine import Engine, make_engine
 from cleanpairs.export import CardFacts, ExportSummary, Pushed, export_pairs
 from cleanpairs.export.decisions import PlanFile, RewrittenKeysError
 from cleanpairs.export.formats import choose_format
@@ -42,10 +42,7 @@ def export_plan(
     *,
     license: str | None = None,
     about: CardFacts | None = None,
-    engine: str = "local",
-    workers: int = 1,
-    address: str | None = None,
-    progress: Progress | None = None,
+    engine: Engine | None = None,
     trusted: bool = False,
     **written: Any,
 ) -> ExportSummary:
@@ -53,8 +50,7 @@ def export_plan(
     the rows, where :func:`cleanpairs.export.writing.undivided` finds nothing against it.
 
     - ``license``: for the dataset card, an identifier of the hub; ``about`` CardFacts: all that it tells
-    - ``engine``, ``workers``, ``address``: who does the work; see :func:`cleanpairs.engine.make_engine`
-    - ``progress``: ``progress(rows done, rows in all)`` now and then, where several work
+    - ``engine``: who does the work; this process when None
     - ``trusted``: follow whatever path or URL the plan names; see :func:`cleanpairs.data.open_recorded`
     - ``**written``: ``dropped``, ``ledger``, ``card``, ``format``, ``shard_size``, ``explode`` and ``overwrite`` of
       :func:`cleanpairs.export.export_pairs`
@@ -62,7 +58,7 @@ def export_plan(
     Raises DataError: the file holds no plan, or its data has changed; ConfigError: the engine cannot be used, or the
     work cannot be divided; CleanpairsError: as reading the data and exporting do.
     """
-    driver = make_engine(engine, workers=workers, address=address)
+    engine = engine or make_engine("local")
     about = about or CardFacts(license=license)
     plan = PlanFile.open(path)
     head = RepairPlan.load(path) if plan is None else plan.head
@@ -72,15 +68,15 @@ def export_plan(
     source = open_recorded(settings["data"], settings.get("columns", {}), path, trusted=trusted)
     if source.fingerprint != head.fingerprint:
         raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
-    reason = undivided(plan, source, choose_format(out, written.get("format"))[0], remote=driver.remote)
+    reason = undivided(plan, source, choose_format(out, written.get("format"))[0], remote=engine.remote)
     if reason is None and plan is not None:
         how = ExportSettings(**written, about=about)
         try:
-            return export_file(plan, source, out, how, engine=driver, progress=progress)
+            return export_file(plan, source, out, how, engine=engine)
         except RewrittenKeysError:
-            if driver.remote:
+            if engine.remote:
                 raise
-    if driver.remote:
+    if engine.remote:
         raise ConfigError(f"this export cannot be divided among workers: {reason}; leave --engine and --workers out")
     whole = head if plan is None else RepairPlan.load(path)
     return export_pairs(load_source(source), whole, out, about=about, **written)
@@ -92,9 +88,7 @@ def export_run(
     settings: RepairSettings,
     *,
     license: str | None = None,
-    engine: str = "local",
-    workers: int = 1,
-    address: str | None = None,
+    engine: Engine | None = None,
     **written: Any,
 ) -> ExportSummary:
     """Plan the repairs of a run's input and carry the plan out; parameters and errors as of :func:`export_plan`.
@@ -105,12 +99,11 @@ def export_run(
 
     refuse_edited(run.path / PLAN)  # before the planning, which takes its time
     check_export(run.open_input(), out, ExportSettings(**written))
-    who: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
     near, explode = Path(out).with_name(Path(out).name + ".search"), bool(written.get("explode"))
     with staged_file(run.path / PLAN, overwrite=True) as saved:  # there when the export is
-        rematch_run(run, saved, settings, explode=explode, parts=near, overwrite=True, **who)
+        rematch_run(run, saved, settings, explode=explode, parts=near, overwrite=True, engine=engine)
         refuse_edited(run.path / PLAN)
-        return export_plan(saved, out, about=card_facts(run, license), trusted=run.trusted, **who, **written)
+        return export_plan(saved, out, about=card_facts(run, license), trusted=run.trusted, engine=engine, **written)
 
 
 def push_run(

@@ -108,7 +108,7 @@ def rematch_run(
     spill: str = "auto",
     overwrite: bool = False,
     parts: str | Path | None = None,
-    **engine: Any,
+    engine: Engine | None = None,
 ) -> WrittenPlan:
     """Plan the repairs of a run's input, or of ``data`` as :func:`cleanpairs.load_pairs` takes it with ``columns``.
 
@@ -120,7 +120,7 @@ def rematch_run(
     - ``spill`` {"auto", "always", "never"}: stream the rows; auto: from :data:`STREAMED_ROWS` on, where they can be
     - ``parts``: folder, ``OUT.parts`` by default, from which a killed job goes on; every machine of a cluster must see
       it
-    - ``**engine``: ``engine``, ``workers`` and ``address`` of :func:`cleanpairs.engine.make_engine`, for the searches
+    - ``engine``: who searches; this process when None
 
     Raises OutputExistsError: ``out`` exists; NotStreamedError: ``spill`` is "always", and the rows cannot be streamed;
     CleanpairsError: as reading the data and planning do.
@@ -129,10 +129,11 @@ def rematch_run(
     if out.exists() and not overwrite:  # before the work, not after it
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     folder = Path(parts or out.with_name(out.name + ".parts")).absolute()
-    driver = make_engine(engine.pop("engine", "local"), **engine)
     source, read = _opened(run, data, columns)
     why = run.scores().why if data is None else None
-    planning = _Planning(run.estimator(), settings or RepairSettings(), source, read, driver, folder, why)
+    planning = _Planning(
+        run.estimator(), settings or RepairSettings(), source, read, engine or make_engine("local"), folder, why
+    )
     if spill == "always" or (spill == "auto" and source.n_rows >= STREAMED_ROWS):
         try:
             scorer = planning.row_scorer(out, recaption)

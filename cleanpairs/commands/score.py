@@ -31,7 +31,7 @@ from cleanpairs.core.regular import sha256_of
 from cleanpairs.correspondence.calibration import Estimate
 from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, load_pairs, open_source, staged_file
 from cleanpairs.data.rows import texts_of
-from cleanpairs.engine import Finished, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
+from cleanpairs.engine import Engine, Finished, Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.languages import MOST_NEW, SAMPLE, unknown_share
@@ -112,24 +112,20 @@ def score_stream(
     *,
     overwrite: bool = False,
     columns: dict[str, Any] | None = None,
-    engine: str = "local",
-    workers: int = 1,
-    address: str | None = None,
-    progress: Progress | None = None,
+    engine: Engine | None = None,
     max_unknown: float = MOST_NEW,
 ) -> ScoreResult:
     """Score all pairs of ``data`` and write the scores table ``out``, in memory that does not grow with the input.
 
     - ``model``: the directory of :meth:`~cleanpairs.estimators.PairScorer.save_pretrained`
     - ``data``: anything that :func:`cleanpairs.load_pairs` reads; ``columns`` are its options
-    - ``engine``, ``workers``, ``address``: who does the work; see :func:`cleanpairs.engine.make_engine`
-    - ``progress``: ``progress(rows done, rows in all)`` now and then
+    - ``engine``: who does the work; this process when None
     - ``max_unknown``: share of the words that the model may not know; RefusedError beyond it
 
     Raises CleanpairsError: the data cannot be read or divided, or does not fit the model; ``out`` exists, or
     ``OUT.parts`` holds another job's.
     """
-    driver = make_engine(engine, workers=workers, address=address)
+    engine = engine or make_engine("local")
     fitted = load_estimator(Path(model))
     source = open_source(data, **(columns or {}))
     unknown = unknown_share(getattr(fitted, "tokenizer_", None), _first_captions(source))
@@ -142,7 +138,7 @@ def score_stream(
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
         scorer = fitted.row_scorer(_roles(source))
         if scorer is None:
-            if driver.remote:
+            if engine.remote:
                 raise ConfigError(
                     f"{data} cannot be divided among workers: that takes Parquet with a column of image vectors "
                     "(image_features) and, for a model of caption vectors, one of those (text_features), or an "
@@ -152,10 +148,10 @@ def score_stream(
             done = None
         else:
             unseen = threshold_of_rows(fitted, scorer, source, str(data))
-            sent = str(Path(model).absolute()) if driver.remote else fitted
+            sent = str(Path(model).absolute()) if engine.remote else fitted
             work = ScoreWork(sent, source, str(data), fitted.applied_threshold(unseen))
             partitions = plan_partitions(_reader(source).row_groups(source), source.n_rows, target=PARTITION)
-            if len(partitions) <= 1 and not driver.remote:  # nothing to go on from, nothing to put together
+            if len(partitions) <= 1 and not engine.remote:  # nothing to go on from, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
                 counts, done = Counter(work.open(None)(whole, Path(staged))), None
             else:
@@ -164,9 +160,7 @@ def score_stream(
                 )
                 files = {p.relative_to(model).as_posix(): sha256_of(p) for p in Path(model).rglob("*") if p.is_file()}
                 job = json.dumps([cleanpairs.__version__, source.fingerprint, files, ROWS, about], sort_keys=True)
-                done = run_partitions(
-                    work, partitions, parts, job=job, engine=driver, overwrite=overwrite, progress=progress
-                )
+                done = run_partitions(work, partitions, parts, job=job, engine=engine, overwrite=overwrite)
                 counts = _put_together(parts, done, Path(staged))
     if done is not None:  # now that their whole is in place
         remove_job(parts)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cleanpairs.engine.job import Progress, remove_job, run_partitions
+from cleanpairs.engine.job import remove_job, run_partitions
 from cleanpairs.engine.work import Engine, Finished, Partition, Work, make_engine, plan_partitions
 
 __all__ = [
-    "Engine", "Finished", "Partition", "Progress", "Work", "make_engine", "plan_partitions", "remove_job",
+    "Engine", "Finished", "Partition", "Work", "make_engine", "plan_partitions", "remove_job",
     "run_partitions",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,9 +28,6 @@ LOCK = ".job-lock"
 ATTEMPTS = ".attempts"  # behind the name of a partition: an engine's note of how often it was begun
 PART = re.compile(rf"part-\d{{6,}}({re.escape(ATTEMPTS)})?")  # see Partition.name
 
-Progress = Callable[[int, int], None]
-"""``progress(rows done, rows in all)``, when a partition is finished."""
-
 
 def run_partitions(
     work: Work,
@@ -40,7 +37,6 @@ def run_partitions(
     job: str,
     engine: Engine,
     overwrite: bool = False,
-    progress: Progress | None = None,
 ) -> list[Finished]:
     """Do what is left of a job: what is finished, in the order of the partitions; ``folder / partition.name`` are the
     outputs.
@@ -53,22 +49,15 @@ def run_partitions(
     engine do; run again to go on.
     """
     name = hashlib.sha256(json.dumps([job, [asdict(p) for p in partitions]]).encode()).hexdigest()
-    total = sum(p.rows for p in partitions)
     claim_folder(folder)
     with hold([folder]):
         done = _begin(folder, name, overwrite)
         done = {p.number: done[p.number] for p in partitions if p.number in done}
         left = [p for p in partitions if p.number not in done]
-        rows, rows_of = total - sum(p.rows for p in left), {p.number: p.rows for p in left}
-        if progress is not None:
-            progress(rows, total)
         with _writing(folder), (folder / MANIFEST).open("a", encoding="utf-8") as manifest:
             for finished in engine.run(work, left, folder) if left else ():
                 _append(manifest, asdict(finished))
                 done[finished.number] = finished
-                rows += rows_of[finished.number]
-                if progress is not None:
-                    progress(rows, total)
     return [done[p.number] for p in partitions]
 
 

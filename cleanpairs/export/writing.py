@@ -26,7 +26,7 @@ from cleanpairs.data import Pairs, Source, fingerprint_of, iter_tables, staged_s
 from cleanpairs.data.atomic import scratch_directory
 from cleanpairs.data.guard import refuse_foreign, refuse_unless
 from cleanpairs.data.parquet import ParquetReader
-from cleanpairs.engine import Engine, Partition, Progress, make_engine, plan_partitions, remove_job, run_partitions
+from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.export.card import CardFacts, dataset_card
 from cleanpairs.export.decisions import Decisions, PlanFile, PlanInMemory
 from cleanpairs.export.files import CARD, donor_columns, manifest_of, write_manifest
@@ -196,7 +196,6 @@ def export_file(
     settings: ExportSettings,
     *,
     engine: Engine,
-    progress: Progress | None = None,
 ) -> ExportSummary:
     """As :func:`export_pairs`, of a plan and an input that are read side by side, in memory that does not grow with the
     rows; for those of which :func:`undivided` has nothing to say.
@@ -205,7 +204,7 @@ def export_file(
     that was killed goes on from those that are finished.
     """
     plan.check_for(source)
-    return _Export(source, out, settings).run(plan, engine, progress)
+    return _Export(source, out, settings).run(plan, engine)
 
 
 def check_export(source: Source, out: str | Path, settings: ExportSettings) -> None:
@@ -241,7 +240,7 @@ class _Export:
         )
         self.roles: tuple[str, ...] = tuple(role for role in ("out", "ledger", "dropped") if role in self.targets)
 
-    def run(self, plan: Decisions, engine: Engine, progress: Progress | None = None) -> ExportSummary:
+    def run(self, plan: Decisions, engine: Engine) -> ExportSummary:
         """Write the files, count what is in them, and publish."""
         source, settings, parts = self.source, self.settings, None
         layout = self._layout(plan)
@@ -268,7 +267,6 @@ class _Export:
                     told = [cleanpairs.__version__, "arrow", source.fingerprint, sha256_of(plan.path), self.roles]
                     done = run_partitions(
                         work, partitions, parts, job=json.dumps(told), engine=engine, overwrite=settings.overwrite,
-                        progress=progress,
                     )  # fmt: skip
                     made = [(parts / p.name, d.facts) for p, d in zip(partitions, done, strict=True)]
                     written = work.join(made, paths)

@@ -18,6 +18,7 @@ from cleanpairs.commands.score import PARTS, ScoreResult
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import open_source
 from cleanpairs.data.parquet import ParquetReader
+from cleanpairs.engine import Partition, make_engine, run_partitions
 
 
 @pytest.fixture(autouse=True)
@@ -113,12 +114,24 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "many"
 
 
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each partition of a job."""
+    found: list[int] = []
+
+    def noted(work: Any, partitions: list[Partition], folder: Path, **how: Any) -> Any:
+        found.extend(partition.rows for partition in partitions)
+        return run_partitions(work, partitions, folder, **how)
+
+    monkeypatch.setattr(streaming_module, "run_partitions", noted)
+    return found
+
+
 def test_partitions_score_as_a_whole(
-    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: list[int]
 ) -> None:
-    told: list[tuple[int, int]] = []
-    result = score_stream(model, many, tmp_path / "scores.parquet", progress=lambda *rows: told.append(rows))
-    assert told == [(0, 81), (20, 81), (40, 81), (60, 81), (80, 81), (81, 81)]
+    result = score_stream(model, many, tmp_path / "scores.parquet")
+    assert cut == [20, 20, 20, 20, 1]
     assert not (tmp_path / f"scores.parquet{PARTS}").exists()
     monkeypatch.setattr(streaming_module, "PARTITION", 1000)
     assert score_stream(model, many, tmp_path / "whole.parquet") == result
@@ -175,7 +188,7 @@ def test_a_pool_writes_the_same_file(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     one = score_stream(model, many, tmp_path / "one.parquet")
-    two = score_stream(model, many, tmp_path / "two.parquet", workers=2)
+    two = score_stream(model, many, tmp_path / "two.parquet", engine=make_engine("local", workers=2))
     assert one == two
     assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
     assert not list(tmp_path.glob(".cleanpairs-model-*"))
@@ -185,7 +198,7 @@ def test_what_cannot_be_divided_says_so(tmp_path: Path, model: InfoNCE) -> None:
     table = pq.read_table(write(tmp_path / "new.parquet", 9)).rename_columns(["caption", "image_features", "id"])
     table.to_pandas().drop(columns="image_features").assign(image=b"no image").to_parquet(tmp_path / "images.parquet")
     with pytest.raises(ConfigError, match="leave --engine and --workers out"):
-        score_stream(model, tmp_path / "images.parquet", tmp_path / "s.parquet", workers=2)
+        score_stream(model, tmp_path / "images.parquet", tmp_path / "s.parquet", engine=make_engine("local", workers=2))
     assert not (tmp_path / "s.parquet").exists()
 
 
@@ -263,7 +276,7 @@ def test_text_vectors_of_another_size_are_refused(made: Any, tmp_path: Path) -> 
         score_stream(model, data, tmp_path / "scores.parquet")
 
 
-def test_an_embedding_folder_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_embedding_folder_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: list[int]) -> None:
     model = trained_on_both(tmp_path)
     table = pq.read_table(with_texts(tmp_path / "new.parquet", 45))
     images, texts = (np.stack(table[c].to_pylist()) for c in ("image_features", "text_features"))
@@ -278,9 +291,8 @@ def test_an_embedding_folder_streams(tmp_path: Path, monkeypatch: pytest.MonkeyP
     want = model.score_pairs(load_pairs(tmp_path / "folder"))
     monkeypatch.setattr(streaming_module, "PARTITION", 11)
     monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
-    told: list[tuple[int, int]] = []
-    score_stream(model, tmp_path / "folder", tmp_path / "s.parquet", progress=lambda *rows: told.append(rows))
+    score_stream(model, tmp_path / "folder", tmp_path / "s.parquet")
     scores = pq.read_table(tmp_path / "s.parquet")
     np.testing.assert_allclose(scores["correspondence"].to_numpy(zero_copy_only=False), want, rtol=1e-4)
-    assert len(told) == 5 and np.flatnonzero(np.isnan(want)).tolist() == [30]
+    assert len(cut) == 4 and np.flatnonzero(np.isnan(want)).tolist() == [30]
     assert scores["reason"].to_pylist()[30] == "its text vector is not finite"

@@ -39,7 +39,6 @@ pytestmark = [
 PARTITIONS = plan_partitions([10] * 5, 45, target=10)
 WHOLE = " ".join(str(r * r) for r in range(45))
 DIM = 16
-ON_RAY = {"engine": "ray", "workers": 2}
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +122,11 @@ def test_score_rematch_and_export_are_those_of_one_process_though_workers_die(
     here, there = (tmp_path / name for name in ("here", "there"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for folder, engine in ((here, {}), (there, ON_RAY)):
+    for folder, engine in ((here, make_engine("local")), (there, make_engine("ray", workers=2))):
         folder.mkdir()
-        score_stream(run.path / "model", data, folder / "scores.parquet", **engine)
-        plan = rematch_run(run, folder / "plan.parquet", settings, data, spill="always", **engine)
-        export_plan(folder / "plan.parquet", folder / "out.parquet", **engine)
+        score_stream(run.path / "model", data, folder / "scores.parquet", engine=engine)
+        plan = rematch_run(run, folder / "plan.parquet", settings, data, spill="always", engine=engine)
+        export_plan(folder / "plan.parquet", folder / "out.parquet", engine=engine)
         assert plan.summary.repaired > 50 and len(deaths) == (0 if folder == here else 4)
     torch.set_num_threads(threads)
     assert len(pq.read_table(there / "scores.parquet")) == 300

@@ -244,13 +244,13 @@ def test_what_does_not_stream_says_why_and_takes_no_workers(tmp_path: Path) -> N
     data = write_input(tmp_path / "in.parquet", 9, true_mismatch=[False] * 9, true_key=[f"k{i}" for i in range(9)])
     plan = write_plan(tmp_path / "plan.parquet", data)
     with pytest.raises(ConfigError, match="truth"):
-        export_plan(plan, tmp_path / "out.parquet", workers=2)
+        export_plan(plan, tmp_path / "out.parquet", engine=make_engine("local", workers=2))
     with pytest.raises(ConfigError, match="uids"):
-        export_plan(plan, tmp_path / "out.npy", workers=2)
+        export_plan(plan, tmp_path / "out.npy", engine=make_engine("local", workers=2))
     assert export_plan(plan, tmp_path / "out.parquet").pairs == 9
     RepairPlan.load(plan).save(tmp_path / "plan.csv")
     with pytest.raises(ConfigError, match="CSV"):
-        export_plan(tmp_path / "plan.csv", tmp_path / "out.parquet", workers=2)
+        export_plan(tmp_path / "plan.csv", tmp_path / "out.parquet", engine=make_engine("local", workers=2))
 
 
 def test_row_groups_are_bounded_as_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
