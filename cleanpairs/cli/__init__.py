@@ -56,9 +56,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "verify": ("cleanpairs.cli.verify", "Check that an export, a run or a file is whole."),
     },
     "Measure": {
-        "evaluate": ("cleanpairs.cli.evaluate", "Retrieval recall; detection where the truth is known."),
-        "corrupt": ("cleanpairs.cli.corrupt", "Wrong some pairs on purpose, and write the truth."),
-        "bench": ("cleanpairs.cli.bench", "Methods against noise: the table that papers print."),
+        "evaluate": ("cleanpairs.cli.measure", "Retrieval recall; detection where the truth is known."),
+        "corrupt": ("cleanpairs.cli.measure", "Wrong some pairs on purpose, and write the truth."),
+        "bench": ("cleanpairs.cli.measure", "Methods against noise: the table that papers print."),
     },
     "Shell": {
         "doctor": ("cleanpairs.cli.verify", "Check the installation, and say what mends it."),
@@ -135,7 +135,6 @@ class LazyGroup(click.Group):
         "auto_envvar_prefix": "CLEANPAIRS",
         "show_default": True,
     },
-    epilog=EPILOG,
 )
 @click.version_option(__version__, prog_name="cleanpairs")
 @click.option("--debug", is_flag=True, help="Show a traceback with an error.")
@@ -169,8 +168,6 @@ def _run(debug: bool, color: bool | None, written: Any) -> None:
         if isinstance(code, int) and code:  # click returns the code of ctx.exit, and does not raise it
             sys.exit(code)
         written.check()
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)

@@ -11,8 +11,7 @@ import click
 
 from cleanpairs.cli.options import RUN, existing_run, trust_option
 from cleanpairs.cli.paths import Params, PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.terminal import echo
+from cleanpairs.cli.printing import json_option, print_result
 from cleanpairs.core.plain import plain
 
 HELP = """Draw pairs of RUN (or runs/latest) for a person to label; with --labels, judge RUN by the labels.
@@ -36,9 +35,7 @@ def _probabilities(params: Params) -> Path | None:
     return Path(params["run"] or "runs/latest") / "audit" / "probabilities.parquet" if judges else None
 
 
-@click.command(
-    cls=PathsCommand, help=HELP, short_help="Label a sample by hand; precision, recall and calibrated probabilities."
-)
+@click.command(cls=PathsCommand, help=HELP)
 @RUN
 @click.option("--n", default=100, type=click.IntRange(min=1), help="Pairs to draw.")
 @click.option(
@@ -103,14 +100,14 @@ def _draw(run: Any, options: dict[str, Any]) -> None:
     pairs = run.load_input()
     title = f"Audit of {run.path.name}"
     forms = write_forms(folder, sample, pairs, title=title, overwrite=options["overwrite"])
-    if options["as_json"]:
-        print_json({"pairs": forms.pairs, "pictures": forms.pictures, "csv": forms.csv, "page": forms.page})
-        return
-    echo(f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}")
-    echo(
-        f"label: open {forms.page} in a browser and save its CSV, or fill the column `matched` of {forms.csv} (1 or 0)"
+    text = (
+        f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}\n"
+        f"label: open {forms.page} in a browser and save its CSV, or fill the column `matched` of {forms.csv} "
+        "(1 or 0)\n"
+        f"then:  cleanpairs audit {quote(str(run.path))} --labels {quote(str(forms.csv))}"
     )
-    echo(f"then:  cleanpairs audit {quote(str(run.path))} --labels {quote(str(forms.csv))}")
+    figures = {name: getattr(forms, name) for name in ("pairs", "pictures", "csv", "page")}
+    print_result(figures, options["as_json"], text)
 
 
 def _judge(run: Any, options: dict[str, Any]) -> None:
@@ -137,17 +134,11 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
         sink.write(table)
     figures = {"threshold": threshold, "labels": str(Path(options["labels"]).absolute()), **result.to_dict()}
     write_whole(run.path / "audit" / "result.json", json.dumps(plain(figures), indent=2, allow_nan=False) + "\n")
-    if options["as_json"]:
-        print_json(figures)
-    else:
-        echo(f"{result}\n\nprobabilities: {target}")
+    print_result(figures, options["as_json"], f"{result}\n\nprobabilities: {target}")
 
 
 def _expect(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.audit import expected_quality
 
     expected = expected_quality(run.scores().correspondence, run.calibration(), threshold=_threshold(run, options))
-    if options["as_json"]:
-        print_json(expected)
-    else:
-        echo(str(expected))
+    print_result(expected, options["as_json"])

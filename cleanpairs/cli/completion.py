@@ -27,7 +27,7 @@ fish  cleanpairs completion fish | source     in ~/.config/fish/config.fish
 """
 
 
-@click.command(help=HELP, short_help="Print the completion script of a shell.")
+@click.command(help=HELP)
 @click.argument("shell", required=False, type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str | None) -> None:

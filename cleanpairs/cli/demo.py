@@ -7,12 +7,12 @@ import resource
 import click
 
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.printing import json_option, print_result
 from cleanpairs.cli.progress import Progress, progress_option, quiet_option
 from cleanpairs.cli.terminal import echo
 
 
-@click.command(cls=PathsCommand, short_help="See it work on the clip art that ships with the package.")
+@click.command(cls=PathsCommand)
 @click.option("--out", type=Writes(), default="demo", metavar="DIR", help="Where everything goes.")
 @click.option("--noise", type=float, default=0.3, help="Share of pairs to wrong.")
 @click.option("--seed", type=int, default=0)
@@ -31,7 +31,5 @@ def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress:
     finally:
         bar.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    if as_json:
-        print_json({**result, "peak_mb": round(peak), "out": out})
-        return
-    echo(f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak")
+    text = f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak"
+    print_result({**result, "peak_mb": round(peak), "out": out}, as_json, text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.printing import json_option, print_json, print_result
 from cleanpairs.cli.terminal import cut, echo, plural, safe
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
@@ -26,7 +26,7 @@ NAMES = {
 }
 
 
-@click.command(cls=PathsCommand, short_help="Show what an export changed, pair by pair.")
+@click.command(cls=PathsCommand)
 @click.argument("out", metavar="OUT", type=click.Path())
 @click.option("--ledger", metavar="FILE", help="Where the ledger is, if it is not where it was written.")
 @click.option(
@@ -118,7 +118,7 @@ def _change(change: Change, width: int) -> Iterator[tuple[str, str | None]]:
         yield cut(f"  {NAMES[change.action]}{reason}", "", width), None
 
 
-@click.command(cls=PathsCommand, short_help="Undo an export: write its input again.")
+@click.command(cls=PathsCommand)
 @click.argument("out", metavar="OUT", type=click.Path())
 @click.option(
     "--to", type=Writes(), required=True, metavar="FILE", help="Parquet to write: the table that was exported."
@@ -135,8 +135,5 @@ def restore(out: str, to: str, ledger: str | None, overwrite: bool, as_json: boo
     from cleanpairs.export import restore_export
 
     summary = restore_export(out, to, ledger=ledger, overwrite=overwrite)
-    if as_json:
-        fields = ("rows", "columns", "unchanged", "undone", "returned")
-        print_json({"path": summary.path} | {name: getattr(summary, name) for name in fields})
-    else:
-        echo(str(summary))
+    figures = ("path", "rows", "columns", "unchanged", "undone", "returned")
+    print_result({name: getattr(summary, name) for name in figures}, as_json, summary)

@@ -20,7 +20,7 @@ NAMED = click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1)
 NUMBER = click.option("--number", "by_number", is_flag=True, help="PAIR is a number, also where keys are numbers.")
 
 
-@click.command(short_help="Say why pairs are doubted: words and neighbours.")
+@click.command()
 @NAMED
 @NUMBER
 @click.option("--n", "--limit", "count", default=5, type=click.IntRange(1), help="Worst pairs, without PAIR.")
@@ -37,7 +37,7 @@ def explain(named: tuple[str, ...], by_number: bool, count: int, neighbours: int
     _print(explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours), as_json)
 
 
-@click.command(short_help="List the pairs whose images and captions are similar.")
+@click.command()
 @NAMED
 @NUMBER
 @click.option("--n", "--limit", "count", default=10, type=click.IntRange(1, 50), help="On either side.")
@@ -107,7 +107,7 @@ def _lines(e: Explanation | Neighbours) -> Iterator[str]:
     yield ""
 
 
-@click.command(cls=PathsCommand, short_help="List the worst pairs, by what is wrong with them.")
+@click.command(cls=PathsCommand)
 @RUN
 @click.option("--n", "--limit", "count", default=20, type=click.IntRange(1), help="Of each issue.")
 @click.option("--out", type=Writes(endings=(".csv",)), metavar="FILE", help="Write them as CSV, for a spreadsheet.")

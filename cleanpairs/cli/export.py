@@ -11,7 +11,6 @@ from cleanpairs.cli.options import (
     REPAIR_NAMES,
     RUN,
     chosen_engine,
-    chosen_threshold,
     engine_options,
     existing_run,
     repair_options,
@@ -19,14 +18,14 @@ from cleanpairs.cli.options import (
     trust_option,
 )
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.printing import json_option, print_json, print_result
 from cleanpairs.cli.terminal import echo
 
 WRITTEN = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 
 
-@click.command(cls=PathsCommand, short_help="Write the cleaned and repaired dataset, with its ledger.")
+@click.command(cls=PathsCommand)
 @RUN
 @click.option("--run", "run_option", metavar="DIR", hidden=True)  # as it was spelt before RUN was an argument
 @click.option("--plan", metavar="FILE", help="Carry out this plan of `cleanpairs rematch`; it needs no run.")
@@ -73,6 +72,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
     """
     from cleanpairs.commands.export import export_plan, export_run
+    from cleanpairs.commands.rematch import chosen_cut
     from cleanpairs.export import push_export
 
     written = {name: options[name] for name in WRITTEN} | {"engine": chosen_engine(options)}
@@ -96,10 +96,7 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
         summary = export_plan(options["plan"], out, trusted=options["trusted"], **written)
     else:
         run = existing_run(run_path, options["trusted"])
-        asked = chosen_threshold(options["threshold"])
-        from cleanpairs.commands.rematch import chosen_cut
-
-        threshold, expected = chosen_cut(asked, options["max_wrong"], options["keep"], run)
+        threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
         if expected is not None and not as_json:
             echo(f"{expected}\n")
         summary = export_run(run, out, repair_settings(options, threshold), **written)
@@ -135,7 +132,7 @@ def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
     return str(options["card"] or beside)
 
 
-@click.command(short_help="Upload a model or an export to the Hugging Face hub.")
+@click.command()
 @click.argument("what", metavar="RUN|OUT", type=click.Path())
 @click.argument("repo", metavar="OWNER/NAME")
 @click.option("--public", is_flag=True, help="Make the repository public; private otherwise.")
@@ -163,7 +160,4 @@ def push(
         if license is not None:
             raise click.UsageError("--license is for a model: an export has its licence in its card already")
         pushed = push_export(what, repo, card=card, ledger=ledger, private=not public)
-    if as_json:
-        print_json(pushed)
-    else:
-        echo(str(pushed))
+    print_result(pushed, as_json)

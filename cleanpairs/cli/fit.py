@@ -23,7 +23,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-@click.command(cls=PathsCommand, short_help="Train on noisy pairs; leave a run with scores and a model.")
+@click.command(cls=PathsCommand)
 @click.argument("data", required=False, type=click.Path())
 @click.option(
     "--image-vectors",

@@ -29,7 +29,7 @@ ROLES = {
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-@click.command(short_help="Show what is recognised in data, and what is wrong.")
+@click.command()
 @click.argument("data", type=click.Path())
 @click.option("--rows", type=click.IntRange(min=0), default=5, metavar="N", help="Pairs to show.")
 @click.option(
@@ -76,14 +76,12 @@ def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
     for name, value in found.options.items():
         if name != "files":  # how many arrays of each side: for the reader, not for eyes
             yield cut(f"{name:<13}{safe(value)}", "", width)
-    yield ""
-    yield "columns"
+    yield "\ncolumns"
     wide = max([len(safe(c.name)) for c in found.columns] + [1])
     for column in found.columns:
         role = f"  <- {ROLES.get(column.role, column.role)}" if column.role else ""
         yield cut(f"  {safe(column.name):<{min(wide, 40)}}  {safe(column.type)}", role, width)
-    yield ""
-    yield f"rows         {found.rows:,}"
+    yield f"\nrows         {found.rows:,}"
     yield f"pairs        {found.pairs:,}  ({found.quarantined:,} quarantined, {found.duplicate_pairs:,} repeat another)"
     yield f"images       {found.images:,}  ({found.distinct_images:,} distinct)"
     yield f"captions     {found.pairs:,}  ({found.distinct_captions:,} distinct)"
@@ -96,20 +94,17 @@ def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
     for name, score in found.precomputed_scores.items():
         yield from _score(name, score, width)
     if found.first:
-        yield ""
-        yield "first pairs"
+        yield "\nfirst pairs"
     for row in found.first:
         yield cut(f"  {safe(row.key)}", f"  ({safe(row.image)})", width)
         yield cut(f"    {safe(row.caption) or '(no caption)'}", "", width)
         if row.reason is not None:
             yield f"    quarantined: {safe(row.reason)}"
     if found.reasons:
-        yield ""
-        yield f"quarantined  {found.quarantined:,} of {plural(found.pairs, 'pair')}, for example"
+        yield f"\nquarantined  {found.quarantined:,} of {plural(found.pairs, 'pair')}, for example"
         yield from _reasons(found.reasons)
     if found.filters is not None:
-        yield ""
-        yield "filters      what `fit --drop NAME,...` sets aside; those with * always are"
+        yield "\nfilters      what `fit --drop NAME,...` sets aside; those with * always are"
     for f in found.filters or ():
         example = "" if f.key is None else f"  (pair {f.pair_id}, key {safe(f.key)[:30]})"
         many = ", more than half: what the corpus is like, not set aside" if f.too_many else ""

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from cleanpairs.cli.completion import complete_recipe
-from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.printing import json_option, print_json, print_result
 from cleanpairs.cli.terminal import echo
 
 
-@click.command(short_help="List the methods and their settings.")
+@click.command()
 @click.option("--settings", is_flag=True, help="With every setting and its default.")
 @json_option
 def methods(settings: bool, as_json: bool) -> None:
@@ -50,7 +50,7 @@ def methods(settings: bool, as_json: bool) -> None:
                 echo(f"    {section if not k else '':<9} {setting} = {about['settings'][setting]!r}")
 
 
-@click.group(short_help="List the recipes that ship with the package.", invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @json_option
 @click.pass_context
 def recipes(ctx: click.Context, as_json: bool) -> None:
@@ -60,11 +60,7 @@ def recipes(ctx: click.Context, as_json: bool) -> None:
     from cleanpairs.core.recipe import find_recipes, recipe_header
 
     listed = [{"name": name, **recipe_header(path, name)} for name, path in find_recipes().items()]
-    if as_json:
-        print_json(listed)
-        return
-    for recipe in listed:
-        echo(f"{recipe['name']:<20} {recipe.get('expected', '')}")
+    print_result(listed, as_json, "\n".join(f"{r['name']:<20} {r.get('expected', '')}" for r in listed))
 
 
 @recipes.command(short_help="Print one of them, to use it as it is or to change it.")

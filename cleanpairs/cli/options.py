@@ -137,8 +137,20 @@ REPAIR_NAMES = (
 )  # fmt: skip
 
 
+def _number_or_auto(context: click.Context, parameter: click.Parameter, value: str | None) -> float | str | None:
+    try:
+        return value if value in (None, "auto") else float(str(value))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is neither a number nor 'auto'") from error
+
+
 repair_options = together(
-    click.option("--threshold", metavar="P|auto", help="Pairs below it are repaired or dropped.  [default: the run's]"),
+    click.option(
+        "--threshold",
+        metavar="P|auto",
+        callback=_number_or_auto,
+        help="Pairs below it are repaired or dropped.  [default: the run's]",
+    ),
     click.option(
         "--max-wrong",
         type=float,
@@ -180,13 +192,3 @@ def repair_settings(options: Mapping[str, Any], threshold: float | None, **more:
     from cleanpairs.repair.settings import RepairSettings
 
     return RepairSettings(threshold, **{name: options[name] for name in REPAIR_NAMES}, **more)
-
-
-def chosen_threshold(threshold: str | None) -> float | str | None:
-    """``--threshold`` as a number, "auto" or None; a usage error otherwise."""
-    if threshold in (None, "auto"):
-        return threshold
-    try:
-        return float(str(threshold))
-    except ValueError as error:
-        raise click.BadParameter(f"{threshold!r} is neither a number nor 'auto'", param_hint="--threshold") from error

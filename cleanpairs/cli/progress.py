@@ -23,15 +23,16 @@ progress_option = click.option(
 )
 
 
+def silence(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    """Callback of a flag that allows no line now and then either, from the first moment on."""
+    if value:
+        Progress(enabled=False)
+    return value
+
+
 def quiet_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--quiet``: no line now and then either, from the first moment on."""
-
-    def hush(context: click.Context, parameter: click.Parameter, quiet: bool) -> bool:
-        if quiet:
-            Progress(enabled=False)
-        return quiet
-
-    return click.option("--quiet", is_flag=True, callback=hush, help=help)
+    """``--quiet``."""
+    return click.option("--quiet", is_flag=True, callback=silence, help=help)
 
 
 class Progress(FitProgress):
@@ -57,7 +58,8 @@ class Progress(FitProgress):
         if self.enabled:
             echo(f"run      {path}", err=True)
 
-    def _advance(self, stage: str, unit: str, done: int, total: int) -> None:
+    def advance(self, stage: str, unit: str, done: int, total: int) -> None:
+        """So much of a stage is done."""
         self.said = f": {stage}, {done:,} of {total:,} {unit}"
         if not self.enabled:
             return
@@ -71,17 +73,9 @@ class Progress(FitProgress):
         self.bar.total = total  # methods that split learn only then how many pairs an epoch has
         self.bar.update(done - self.bar.n)
 
-    def encode(self, done: int, total: int) -> None:
-        """Images have become features."""
-        self._advance("images", "images", done, total)
-
-    def encode_texts(self, done: int, total: int) -> None:
-        """Captions have become vectors."""
-        self._advance("captions", "captions", done, total)
-
     def step(self, done: int, total: int, loss: float) -> None:
         """Pairs have been trained on."""
-        self._advance("training", "pairs", done, total)
+        self.advance("training", "pairs", done, total)
         if self.bar is not None:
             self.bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
 

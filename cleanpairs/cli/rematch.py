@@ -9,7 +9,6 @@ import click
 
 from cleanpairs.cli.options import (
     chosen_engine,
-    chosen_threshold,
     column_options,
     engine_options,
     existing_run,
@@ -25,7 +24,7 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
 
-@click.command(cls=PathsCommand, short_help="Plan the repairs, to be reviewed before they are made.")
+@click.command(cls=PathsCommand)
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
 @click.option(
     "--out",
@@ -70,18 +69,18 @@ def rematch(paths: tuple[str, ...], out: str, overwrite: bool, as_json: bool, **
     run, data = run_and_data(paths)
     if data is not None and options["max_wrong"] is not None:
         raise click.UsageError("--max-wrong goes by the scores of the data that RUN was fitted on: leave DATA out")
-    opened, asked = existing_run(run, options["trusted"]), chosen_threshold(options["threshold"])
-    threshold, expected = chosen_cut(asked, options["max_wrong"], options["keep"], opened)
+    opened = existing_run(run, options["trusted"])
+    threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], opened)
     planned = rematch_run(
         opened,
         out,
         repair_settings(options, threshold, targets=options["targets"]),
         data,
-        columns=pick_columns(options),
         recaption=options["recaption"],
         spill=options["spill"],
         overwrite=overwrite,
         engine=chosen_engine(options),
+        **pick_columns(options),
     )
     summary = planned.summary
     if data is not None and threshold is None:

@@ -17,7 +17,7 @@ from cleanpairs.cli.printing import json_option, print_json
 from cleanpairs.cli.terminal import echo
 
 
-@click.command(cls=PathsCommand, short_help="Write one HTML page about a run.")
+@click.command(cls=PathsCommand)
 @RUN
 @click.option("--out", type=Writes(endings=(".html",)), default="report.html", metavar="FILE")
 @click.option("--slice-by", metavar="COLUMN,...", help="Columns of the input; a table of outcomes for each.")

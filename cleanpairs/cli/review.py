@@ -17,7 +17,7 @@ from cleanpairs.cli.terminal import echo
 FOLDER, LOG, PROPOSED = "review", "decisions.jsonl", "proposed.parquet"
 
 
-@click.command(short_help="Decide about flagged pairs and repairs on a local page.")
+@click.command()
 @RUN
 @click.option("--plan", metavar="FILE", help="Review this plan of `cleanpairs rematch`.  [default: RUN's]")
 @click.option(

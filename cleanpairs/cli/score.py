@@ -17,13 +17,13 @@ from cleanpairs.cli.options import (
     warn_of_flags,
 )
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.printing import json_option, print_result
 from cleanpairs.cli.terminal import echo
 
 WORTH_A_WARNING = 0.2  # share of the words
 
 
-@click.command(cls=PathsCommand, short_help="Score any pairs with a fitted model.")
+@click.command(cls=PathsCommand)
 @click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
 @click.option(
     "--out",
@@ -59,15 +59,14 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
     if data is None:
         raise click.UsageError("give the DATA to score; the scores of the pairs of a fit are in RUN/scores.parquet")
     run = existing_run(run_path)
-    if not (run.path / "model").exists():
-        run.model()  # says what to do
     result = score_stream(
-        run.path / "model",
+        run.model_folder,
         data,
         out,
         columns=pick_columns(options),
         engine=chosen_engine(options),
-        **{name: options[name] for name in ("overwrite", "max_unknown")},
+        overwrite=options["overwrite"],
+        max_unknown=options["max_unknown"],
     )
     if (result.unknown_words or 0) > WORTH_A_WARNING:
         echo(
@@ -76,13 +75,11 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
             err=True,
         )
     warn_of_flags(run, result.flagged, result.pairs, result.threshold)
-    if as_json:
-        print_json(result)
-    else:
-        echo(
-            f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
-            f"{result.quarantined:,} quarantined -> {out}"
-        )
-        if result.noise_rate is not None:
-            rate = "undetermined" if math.isnan(result.noise_rate.value) else result.noise_rate
-            echo(f"threshold: by random pairs of this data, which the model has not seen; share mismatched: {rate}")
+    text = (
+        f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
+        f"{result.quarantined:,} quarantined -> {out}"
+    )
+    if result.noise_rate is not None:
+        rate = "undetermined" if math.isnan(result.noise_rate.value) else result.noise_rate
+        text += f"\nthreshold: by random pairs of this data, which the model has not seen; share mismatched: {rate}"
+    print_result(result, as_json, text)

@@ -12,7 +12,7 @@ from cleanpairs.cli.progress import quiet_option
 from cleanpairs.cli.terminal import echo
 
 
-@click.command(short_help="Check that an export, a run or a file is whole.")
+@click.command()
 @click.argument("path", metavar="PATH", type=click.Path())
 @click.option("--data", metavar="PATH", help="The input of the export PATH, where it lies in another folder.")
 @json_option
@@ -43,7 +43,7 @@ def verify(path: str, data: str | None, as_json: bool, quiet: bool) -> None:
         echo(f"{len(found.checked)} checks, nothing wrong")
 
 
-@click.command(short_help="Check the installation, and say what mends it.")
+@click.command()
 @json_option
 def doctor(as_json: bool) -> None:
     """Check the installation and the machine: versions, extras, GPU, threads, FAISS, disk space.

@@ -116,8 +116,4 @@ def push_run(
     :func:`cleanpairs.export.pushing.push_files`.
     """
     run = Run.open(path)
-    if not (run.path / "model").is_dir():
-        raise DataError(
-            f"{path} has no model: the run did not finish; go on with `cleanpairs fit --resume --out {path}`"
-        )
-    return push_model(run.path / "model", repo, about=card_facts(run, license), private=private, endpoint=endpoint)
+    return push_model(run.model_folder, repo, about=card_facts(run, license), private=private, endpoint=endpoint)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pyarrow as pa
 from cleanpairs.commands.run import Run, default_run_path, is_latest, write_scores
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import FitProgress
 from cleanpairs.core.recipe import DataOptions, Recipe
 from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
@@ -137,7 +140,6 @@ def fit_run(
         reads = [*data_inputs(data.train, _options(data), noise.get("noise")), *data_inputs(data.val, _options(data))]
         run = _create(path, reads, held, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
         fit = _Fit(run, recipe, estimator, pairs, noise, progress or FitProgress(), resume)
-        fit.begin()
         fit.train(val)
         return fit.finish()
 
@@ -190,9 +192,9 @@ def _read(recipe: Recipe, estimator: PairScorer, backbone_named: bool) -> tuple[
         val = load_pairs(data.val, **_val_options(data))
         note_named(data.val, _val_options(data))
         return pairs, val
-    if pairs.source.kind == "precomp" and data.split in (None, "train"):
-        return pairs, _dev_split(data.train, data.text_column)
-    return pairs, None
+    known = splits_of(Path(data.train)) if pairs.source.kind == "precomp" and data.split in (None, "train") else []
+    own = next((split for split in ("dev", "val") if split in known), None)
+    return pairs, None if own is None else load_pairs(data.train, split=own, text_column=data.text_column)
 
 
 @dataclass
@@ -231,36 +233,32 @@ class _Fit:
             },
         }
 
-    def begin(self) -> None:
-        """Say what is to be done."""
-        # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
-        self.begun = self.resume and (self.run.path / "recipe.yaml").exists()
-        try:
-            if not self.begun:
-                self.run.write_info(self.info)
-                self.run.write_text("recipe.yaml", self.recipe.to_yaml())
-        except BaseException:
-            self.run.restore_replaced()
-            raise
-        self.progress.started(self.run.path)
-        self.history: list[dict[str, Any]] = self.run.metrics() if self.resume else []
-
     def train(self, val: Pairs | None) -> None:
-        """Train; what ended it is noted in the run, or takes the run with it."""
-        progress = self.progress
-        options: dict[str, Any] = {"on_encode": progress.encode, "on_encode_texts": progress.encode_texts}
+        """Say what is to be done, and train; what ended it is noted in the run, or takes the run with it."""
+        run, progress = self.run, self.progress
+        # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
+        self.begun = self.resume and (run.path / "recipe.yaml").exists()
+        self.history: list[dict[str, Any]] = run.metrics() if self.resume else []
+        options: dict[str, Any] = {
+            "on_encode": partial(progress.advance, "images", "images"),
+            "on_encode_texts": partial(progress.advance, "captions", "captions"),
+        }
         if isinstance(self.estimator, PairCleaner):
-            options |= {"run_dir": self.run.path, "resume": self.resume}
+            options |= {"run_dir": run.path, "resume": self.resume}
             options |= {"on_epoch": self._on_epoch, "on_step": progress.step}
         try:
+            if not self.begun:
+                run.write_info(self.info)
+                run.write_text("recipe.yaml", self.recipe.to_yaml())
+            progress.started(run.path)
             self.estimator.fit(self.pairs, val=val, **options)
         except KeyboardInterrupt:
-            self.run.write_info({**self.info, "status": "interrupted"})
+            run.write_info({**self.info, "status": "interrupted"})
             raise
         except BaseException:
             if not self.resume:
-                self.run.discard_empty()
-            self.run.restore_replaced()
+                run.discard_empty()
+            run.restore_replaced()
             raise
 
     def _on_epoch(self, record: EpochRecord, y: np.ndarray) -> None:
@@ -308,6 +306,10 @@ def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run
 def _result(run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool) -> FitResult:
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
+    judged = None
+    if corrupted:
+        assert pairs.true_mismatch is not None
+        judged = plain(detection(y, pairs.true_mismatch, estimator.threshold_))
     return FitResult(
         run=run,
         method=method,
@@ -315,12 +317,12 @@ def _result(run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupte
         quarantined=len(estimator.quarantined_),
         flagged=int((known < estimator.threshold_).sum()),
         threshold=float(estimator.threshold_),
-        noise_rate=float(estimator.noise_rate_) if np.isfinite(estimator.noise_rate_) else None,
+        noise_rate=plain(float(estimator.noise_rate_)),
         noise_rate_interval=interval if np.isfinite(interval).all() else None,
         val_rsum=estimator.best_val_rsum_,
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
-        detection=_judge(estimator, pairs) if corrupted else None,
+        detection=judged,
         captions=estimator.captions_,
     )
 
@@ -329,21 +331,11 @@ def _said_of(issues: pa.Table) -> dict[str, Any]:
     """``worst`` and ``issues`` of a :class:`FitResult`."""
     rows = issues.to_pylist()
     first = next((row for row in rows if row["issue"] == ISSUES[0]), None)
-    of = {name: sum(row["issue"] == name for row in rows) for name in ISSUES}
-    worst = None
+    counts, worst = Counter(row["issue"] for row in rows), None
     if first is not None:
         why = f": {visible(first['why'], 120)}" if first["why"] else ""
         worst = f"pair {first['pair_id']}, key {visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
-    return {"worst": worst, "issues": of}
-
-
-def _dev_split(directory: str, text_column: str | None) -> Any:
-    """The dev split of a research directory, if it has one."""
-    known = splits_of(Path(directory))
-    for split in ("dev", "val"):
-        if split in known:
-            return load_pairs(directory, split=split, text_column=text_column)
-    return None
+    return {"worst": worst, "issues": {name: counts[name] for name in ISSUES}}
 
 
 def _corrupted(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:
@@ -378,10 +370,3 @@ def _noise_to_resume(path: Path, given: str | Path | None) -> str | Path | None:
     if hashlib.sha256(np.ascontiguousarray(values, dtype=np.int64).tobytes()).hexdigest() != known["sha256"]:
         raise ConfigError(f"the run {path} was begun with another noise file than {file}: give that, or another --out")
     return file
-
-
-def _judge(estimator: PairScorer, pairs: Pairs) -> dict[str, float | None]:
-    """Detection of the mismatched pairs by the fitted correspondence."""
-    assert pairs.true_mismatch is not None
-    found = detection(estimator.correspondence_, pairs.true_mismatch, estimator.threshold_).to_dict()
-    return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}

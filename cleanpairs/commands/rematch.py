@@ -28,7 +28,7 @@ from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
 from cleanpairs.core.registry import READERS
 from cleanpairs.data import Source, load_source, note_named, open_source, staged_file
 from cleanpairs.data.rows import RowBatch
-from cleanpairs.data.table_reader import load_rows
+from cleanpairs.data.table_reader import Rows, load_rows
 from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.job import claim_folder
 from cleanpairs.engine.queries import EngineSearch
@@ -102,13 +102,13 @@ def rematch_run(
     settings: RepairSettings | None = None,
     data: str | Path | None = None,
     *,
-    columns: Mapping[str, Any] | None = None,
     recaption: str | Path | None = None,
     explode: bool = False,
     spill: str = "auto",
     overwrite: bool = False,
     parts: str | Path | None = None,
     engine: Engine | None = None,
+    **columns: Any,
 ) -> WrittenPlan:
     """Plan the repairs of a run's input, or of ``data`` as :func:`cleanpairs.load_pairs` takes it with ``columns``.
 
@@ -147,14 +147,14 @@ def rematch_run(
     return WrittenPlan(plan.summary(), plan.settings, streamed=False)
 
 
-def _opened(run: Run, data: str | Path | None, columns: Mapping[str, Any] | None) -> tuple[Source, dict[str, Any]]:
+def _opened(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
     """The input, and how a plan notes it."""
     if data is None:
         return run.open_input(), {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
-    source = open_source(data, **(columns or {}))
+    source = open_source(data, **columns)
     note_named(data, columns)
     name = str(data) if "://" in str(data) else str(Path(data).absolute())
-    return source, {"data": name, "columns": dict(columns or {})}
+    return source, {"data": name, "columns": columns}
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class _Planning:
 
     def row_scorer(self, out: Path, recaption: str | Path | None) -> RowScorer:
         """What embeds and scores the rows one batch after another; NotStreamedError where that cannot be."""
-        reader = READERS.load(self.source.kind)()
+        reader = self._reader()
         if recaption is not None:
             raise NotStreamedError("captions are written (--recaption) for pairs in memory")
         if out.suffix == ".csv":
@@ -246,14 +246,10 @@ class _Planning:
             yield with_why(table, None if self.why is None else self.why.slice(first, len(table)))
             first += len(table)
 
-    def _batches(self) -> Iterator[RowBatch]:
-        reader = READERS.load(self.source.kind)()
-        yield from reader.iter_range(self.source, 0, self.source.n_rows, _BATCH, hash_vectors=True)
-
     def _rows(
         self, scorer: RowScorer, known: bool
     ) -> Iterator[tuple[RowBatch, np.ndarray, np.ndarray, np.ndarray | None]]:
-        for batch in self._batches():
+        for batch in self._reader().iter_range(self.source, 0, self.source.n_rows, _BATCH):
             found = scorer.embedded(batch, str(self.read["data"]))
             yield batch, *found, None if known else scorer.compared(batch, *found)
 
@@ -265,27 +261,18 @@ class _Planning:
             return None
         digest = hashlib.sha256(self.source.fingerprint.encode() + pairs.tobytes()).hexdigest()
         some = replace(self.source, fingerprint=digest, n_rows=len(pairs))
-        found = self.model.embed(load_rows(self._only(pairs), some, None))
+        rows = self._reader().iter_rows(self.source, self._only(pairs))
+        found = self.model.embed(load_rows(rows, some, None))
         return Evidence.of(self.model.repair_evidence(found, given.correspondence[pairs], threshold), pairs)
 
-    def _only(self, pairs: np.ndarray) -> Iterator[RowBatch]:
+    def _only(self, pairs: np.ndarray) -> Iterator[Rows]:
         """Of all rows, with one pair each, these."""
+        columns = [name for role, name in self.source.columns.items() if role != "image"]
         first = 0
-        for batch in self._batches():
-            lo, hi = np.searchsorted(pairs, [first, first + batch.n_rows])
-            at = pairs[lo:hi] - first
-            place = {int(row): i for i, row in enumerate(at)}
-            yield replace(
-                batch,
-                n_rows=len(at),
-                captions=taken(batch.captions, at),
-                row=np.arange(len(at)),
-                position=batch.position[at],
-                keys=taken(batch.keys, at),
-                faults={place[row]: why for row, why in batch.faults.items() if row in place},
-                image_group=batch.image_group[at],
-                vectors=None if batch.vectors is None else batch.vectors[at],
-                text_vectors=None if batch.text_vectors is None else batch.text_vectors[at],
-                precomputed_scores={name: values[at] for name, values in batch.precomputed_scores.items()},
-            )
-            first += batch.n_rows
+        for rows in self._reader().batches(self.source, _BATCH, columns):
+            lo, hi = np.searchsorted(pairs, [first, first + len(rows.batch)])
+            yield Rows(rows.path, taken(rows.batch, pairs[lo:hi] - first))
+            first += len(rows.batch)
+
+    def _reader(self) -> Any:
+        return READERS.load(self.source.kind)()

@@ -85,13 +85,11 @@ class Scores:
     """
 
     def __init__(self, table: pa.Table) -> None:
-        self.table = table
+        if WHY.name not in table.column_names:
+            table = table.append_column(WHY, pa.nulls(len(table), WHY.type))
+        self.table, self.why = table, table[WHY.name]
         self.correspondence = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
-        texts = table["reason"]
-        self.why = (
-            table["why"] if "why" in table.column_names else pa.chunked_array([pa.nulls(len(table), pa.string())])
-        )
-        self.reasons = {int(i): texts[int(i)].as_py() for i in np.flatnonzero(texts.is_valid().to_numpy())}
+        self.reasons = {i: why for i, why in enumerate(table["reason"].to_pylist()) if why is not None}
 
 
 def scores_table(
@@ -299,14 +297,19 @@ class Run:
             raise DataError(f"{file} cannot be read: it is no table of scores: its columns are {table.column_names}")
         return Scores(table)
 
+    @property
+    def model_folder(self) -> Path:
+        """Of the saved model; DataError when the run did not finish."""
+        if not (folder := self.path / "model").exists():
+            remedy = f"the run did not finish; go on with `cleanpairs fit --resume --out {self.path}`"
+            raise DataError(f"{self.path} has no model: {remedy}")
+        return folder
+
     def model(self) -> Any:
         """The fitted estimator, without its training pairs; DataError when the run did not finish."""
         from cleanpairs.estimators.persistence import load_estimator
 
-        if not (folder := self.path / "model").exists():
-            remedy = f"the run did not finish; go on with `cleanpairs fit --resume --out {self.path}`"
-            raise DataError(f"{self.path} has no model: {remedy}")
-        return load_estimator(folder)
+        return load_estimator(self.model_folder)
 
     def calibration(self) -> Calibration | None:
         """What gives the scores' probabilities their intervals; None where the method has no such thing."""

@@ -71,22 +71,15 @@ class ScoreWork:
     source: Source
     data: str
     threshold: float
-    batch_rows: int = ROWS
 
-    def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
+    def open(self) -> Callable[[Partition, Path], dict[str, Any]]:
         """Load the model, if it is not here yet."""
-        if threads is not None:
-            import torch
-
-            torch.set_num_threads(threads)
-            pa.set_cpu_count(threads)
         model = load_estimator(Path(self.model)) if isinstance(self.model, str) else self.model
-
         scorer = model.row_scorer(_roles(self.source))
         assert scorer is not None
 
         def score(partition: Partition, path: Path) -> dict[str, Any]:
-            where, counts = (self.source, partition.first, partition.rows, self.batch_rows), _nothing()
+            where, counts = (self.source, partition.first, partition.rows, ROWS), _nothing()
             with ParquetSink(path, SCORES_SCHEMA) as sink:
                 for batch in _reader(self.source).iter_range(*where, hash_vectors=scorer.hashes):
                     scores = scorer(batch, self.data)
@@ -153,11 +146,9 @@ def score_stream(
             partitions = plan_partitions(_reader(source).row_groups(source), source.n_rows, target=PARTITION)
             if len(partitions) <= 1 and not engine.remote:  # nothing to go on from, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
-                counts, done = Counter(work.open(None)(whole, Path(staged))), None
+                counts, done = Counter(work.open()(whole, Path(staged))), None
             else:
-                about = (
-                    f"{fitted.applied_threshold(unseen):.3g}"  # other threads give the last digits of scores otherwise
-                )
+                about = f"{work.threshold:.3g}"  # other threads give the last digits of scores otherwise
                 files = {p.relative_to(model).as_posix(): sha256_of(p) for p in Path(model).rglob("*") if p.is_file()}
                 job = json.dumps([cleanpairs.__version__, source.fingerprint, files, ROWS, about], sort_keys=True)
                 done = run_partitions(work, partitions, parts, job=job, engine=engine, overwrite=overwrite)

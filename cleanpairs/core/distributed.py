@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -72,8 +73,6 @@ def process_group(device: str = "cpu") -> Iterator[None]:
 
 def _group() -> Any:
     """torch.distributed, if the processes know each other; None else, without importing it."""
-    import sys
-
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None

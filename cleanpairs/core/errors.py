@@ -72,19 +72,6 @@ class RefusedError(CleanpairsError):
     kind = "refused"
 
 
-def _not_fitted_error() -> Any:
-    from sklearn.exceptions import NotFittedError as SklearnNotFittedError
-
-    class NotFittedError(CleanpairsError, SklearnNotFittedError):
-        """An estimator was asked for a result before ``fit``."""
-
-        exit_code = 2
-        kind = "unfitted"
-
-    NotFittedError.__module__, NotFittedError.__qualname__ = __name__, "NotFittedError"
-    return NotFittedError
-
-
 if TYPE_CHECKING:
     from sklearn.exceptions import NotFittedError as _SklearnNotFittedError
 
@@ -96,4 +83,8 @@ else:
     def __getattr__(name: str) -> Any:
         if name != "NotFittedError":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals().setdefault(name, _not_fitted_error())
+        from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+
+        doc = "An estimator was asked for a result before ``fit``."
+        about = {"__module__": __name__, "__doc__": doc, "exit_code": 2, "kind": "unfitted"}
+        return globals().setdefault(name, type(name, (CleanpairsError, SklearnNotFittedError), about))

@@ -12,11 +12,8 @@ class FitProgress:
     def started(self, path: Path) -> None:
         """The run directory is made."""
 
-    def encode(self, done: int, total: int) -> None:
-        """Images have become features."""
-
-    def encode_texts(self, done: int, total: int) -> None:
-        """Captions have become vectors."""
+    def advance(self, stage: str, unit: str, done: int, total: int) -> None:
+        """So many units of a stage are done."""
 
     def step(self, done: int, total: int, loss: float) -> None:
         """Pairs have been trained on."""

@@ -23,17 +23,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.papers import PAPERS, header_of, made_recipes, settings_of
 from cleanpairs.core.recipe_yaml import dump_yaml, parse_yaml, read_yaml
 from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.core.regular import read_text
 
 HEADER_KEYS = ("command", "hardware", "minutes", "expected", "date")  # comments that every shipped recipe opens with
 DEFAULT_METHOD = "auto"
+# Recipes METHOD-CORPUS that are made, not kept: the papers' settings for their corpora, which are in this table beside
+# the recipes that were run here, and a method's defaults for photographs.
+PAPERS, PHOTOS = "papers.yaml", "photos"
 _ALIASES = {"seed": "random_state"}  # the command line's name -> the constructor's
 _ESTIMATOR_SECTIONS = ("method", "backbone", "train")
 
@@ -94,32 +97,25 @@ class Recipe:
         means not given.
         Raises ConfigError: it names the file (or the option), the key and the nearest known key.
         """
-        layers: list[tuple[str, list[_Setting]]] = []
-        if recipe is not None:
-            origin, content = _content_of(recipe)
-            layers.append((origin, _settings_of(content, origin)))
-        layers.append(("--set", [_setting_of_override(text) for text in overrides]))
+        settings = [] if recipe is None else _settings_of(recipe)
+        in_recipe = len(settings)
+        settings += [_setting_of_override(text) for text in overrides]
         given = {key: value for key, value in (options or {}).items() if value is not None}
-        layers.append(("options", [_Setting(None, key, value) for key, value in given.items()]))
+        settings += [_Setting("options", None, key, value) for key, value in given.items()]
 
         method = DEFAULT_METHOD
-        for origin, settings in layers:
-            for setting in filter(_is_method_name, settings):
-                if not isinstance(setting.value, str):
-                    raise ConfigError(f"{origin}: the method's name must be text, found {setting.value!r}")
-                method = setting.value
+        for setting in filter(_is_method_name, settings):
+            if not isinstance(setting.value, str):
+                raise ConfigError(f"{setting.origin}: the method's name must be text, found {setting.value!r}")
+            method = setting.value
         values: dict[str, dict[str, Any]] = {"params": {}, "data": {}, "output": {}}
         parameters = _constructor(method)
-        for origin, settings in layers:
-            seen: set[str] = set()
-            for setting in settings:
-                if _is_method_name(setting):
-                    continue
-                target, key = _place(setting, method, parameters, origin)
-                if recipe is not None and origin == layers[0][0] and key in seen:
-                    raise ConfigError(f"{origin}: {key!r} is set twice: keep one of the two")
-                seen.add(key)
-                values[target][key] = _checked(target, key, setting.value, parameters, origin)
+        for k, setting in enumerate(settings):
+            if not _is_method_name(setting):
+                target, key = _place(setting, method, parameters)
+                if k < in_recipe and key in values[target]:
+                    raise ConfigError(f"{setting.origin}: {key!r} is set twice: keep one of the two")
+                values[target][key] = _checked(target, key, setting, parameters)
         return cls(method, values["params"], DataOptions(**values["data"]), OutputOptions(**values["output"]))
 
     def estimator(self) -> Any:
@@ -130,14 +126,19 @@ class Recipe:
         """Every setting, defaults included, as a recipe that resolves to the same run."""
         signature = _constructor(self.method)
         params = {name: p.default for name, p in signature.items() if p.default is not p.empty} | self.params
-        sections: dict[str, dict[str, Any]] = {"method": {"name": self.method}, "backbone": {}, "train": {}}
-        if "backbone" in params:
-            sections["backbone"]["name"] = params.pop("backbone")
-        estimator = METHODS.load(self.method)
-        for key, value in params.items():
+        return dump_yaml(_in_sections(self.method, params) | {"data": asdict(self.data), "output": asdict(self.output)})
+
+
+def _in_sections(method: str, params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Constructor parameters under the headings of a recipe."""
+    sections: dict[str, dict[str, Any]] = {"method": {"name": method}, "backbone": {}, "train": {}}
+    if "backbone" in params:
+        sections["backbone"]["name"] = params["backbone"]
+    estimator = METHODS.load(method)
+    for key, value in params.items():
+        if key != "backbone":
             sections[section_of(estimator, key)][key] = list(value) if isinstance(value, tuple) else value
-        sections |= {"data": asdict(self.data), "output": asdict(self.output)}
-        return dump_yaml(sections)
+    return sections
 
 
 def section_of(method: type, key: str) -> str:
@@ -151,14 +152,14 @@ def section_of(method: type, key: str) -> str:
 def find_recipes() -> dict[str, Path]:
     """Name -> file of the shipped recipes, sorted: of the source tree, or of the installed package.
 
-    The file of one that is made (:mod:`cleanpairs.core.papers`) is the table that it is made of.
+    The file of one that is made (:func:`_made_sections`) is the table that it is made of.
     """
     package = Path(__file__).resolve().parents[1]
     source = package.parent / "recipes"
     in_source_tree = (package.parent / "pyproject.toml").is_file() and source.is_dir()
     folder = source if in_source_tree else package / "_recipes"
     found = {path.stem: path for path in folder.glob("*.yaml") if path.name != PAPERS}
-    found |= {name: folder / PAPERS for name in made_recipes(folder)}
+    found |= {name: folder / PAPERS for name in _made_recipes(folder)}
     return dict(sorted(found.items()))
 
 
@@ -168,7 +169,7 @@ def recipe_text(name: str) -> str:
     if not _is_made(path, name):
         return read_text(path)
     header = "".join(f"# {key}: {value}\n" for key, value in recipe_header(path, name).items())
-    return header + dump_yaml(_sections_of(path, name))
+    return header + dump_yaml(_made_sections(path.parent, name))
 
 
 def recipe_header(path: str | Path, name: str) -> dict[str, str]:
@@ -177,7 +178,7 @@ def recipe_header(path: str | Path, name: str) -> dict[str, str]:
     ``path``, ``name``: of :func:`find_recipes`.
     """
     if _is_made(Path(path), name):
-        return header_of(Path(path).parent, name)
+        return _made_header(Path(path).parent, name)
     header: dict[str, str] = {}
     for line in read_text(path).splitlines():
         if not line.startswith("#"):
@@ -190,6 +191,7 @@ def recipe_header(path: str | Path, name: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Setting:
+    origin: str  # what errors call it
     section: str | None  # None: the key alone says where it belongs
     key: str
     value: Any
@@ -213,37 +215,22 @@ def _path_of(recipe: str | Path) -> Path:
 
 
 def _is_made(path: Path, name: str | Path) -> bool:
-    return path.name == PAPERS and str(name) in made_recipes(path.parent)
+    return path.name == PAPERS and str(name) in _made_recipes(path.parent)
 
 
-def _content_of(recipe: str | Path) -> tuple[str, dict[Any, Any]]:
-    """What a recipe is called in messages, and its sections."""
+def _settings_of(recipe: str | Path) -> list[_Setting]:
     path = _path_of(recipe)
-    if _is_made(path, recipe):
-        return f"the recipe {recipe}", _sections_of(path, str(recipe))
-    return str(path), read_yaml(path)
-
-
-def _sections_of(path: Path, name: str) -> dict[str, Any]:
-    """A recipe that is made, as its file would hold it."""
-    method = name.rsplit("-", 1)[0]
-    estimator = METHODS.load(method)
-    sections: dict[str, dict[str, Any]] = {"method": {"name": method}, "backbone": {}, "train": {}}
-    for key, value in settings_of(path.parent, name).items():
-        section, value = section_of(estimator, key), list(value) if isinstance(value, tuple) else value
-        sections[section]["name" if key == "backbone" else key] = value
-    return {section: body for section, body in sections.items() if body}
-
-
-def _settings_of(content: dict[Any, Any], path: str) -> list[_Setting]:
+    made = _is_made(path, recipe)
+    origin = f"the recipe {recipe}" if made else str(path)
+    content = _made_sections(path.parent, str(recipe)) if made else read_yaml(path)
     settings: list[_Setting] = []
     for section, body in content.items():
-        _check_section(section, path)
+        _check_section(section, origin)
         if isinstance(body, str) and section in {"method", "backbone"}:
             body = {"name": body}
         if not isinstance(body, dict | None):
-            raise ConfigError(f"{path}: the section {section!r} must hold keys and values, found {body!r}")
-        settings += [_Setting(section, str(key), value) for key, value in (body or {}).items()]
+            raise ConfigError(f"{origin}: the section {section!r} must hold keys and values, found {body!r}")
+        settings += [_Setting(origin, section, str(key), value) for key, value in (body or {}).items()]
     return settings
 
 
@@ -260,7 +247,7 @@ def _setting_of_override(text: str) -> _Setting:
     section, dot, key = name.strip().rpartition(".")
     if not equals or not key or (dot and not section):
         raise ConfigError(f"--set takes key=value or section.key=value, found {text!r}")
-    return _Setting(section or None, key, parse_yaml(value, f"--set {name.strip()}"))
+    return _Setting("--set", section or None, key, parse_yaml(value, f"--set {name.strip()}"))
 
 
 def _constructor(method: str) -> dict[str, inspect.Parameter]:
@@ -269,9 +256,9 @@ def _constructor(method: str) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
-def _place(setting: _Setting, method: str, parameters: Mapping[str, Any], origin: str) -> tuple[str, str]:
+def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tuple[str, str]:
     """(``params``, ``data`` or ``output``; the key there) of one setting."""
-    section, key = setting.section, _ALIASES.get(setting.key, setting.key)
+    origin, section, key = setting.origin, setting.section, _ALIASES.get(setting.key, setting.key)
     if section == "backbone" and key == "name":
         key = "backbone"
     if section is not None:
@@ -294,8 +281,9 @@ def _place(setting: _Setting, method: str, parameters: Mapping[str, Any], origin
     )
 
 
-def _checked(target: str, key: str, value: Any, parameters: Mapping[str, Any], origin: str) -> Any:
-    """``value``, if it is of a type that ``key`` takes; the estimator itself checks ranges when it is fitted."""
+def _checked(target: str, key: str, setting: _Setting, parameters: Mapping[str, Any]) -> Any:
+    """The value, if it is of a type that ``key`` takes; the estimator itself checks ranges when it is fitted."""
+    origin, value = setting.origin, setting.value
     if target == "params":
         default = parameters[key].default
         if isinstance(value, list) and isinstance(default, tuple):
@@ -312,3 +300,43 @@ def _checked(target: str, key: str, value: Any, parameters: Mapping[str, Any], o
         name = getattr(wanted, "__name__", str(wanted)).replace("str", "text").replace("None", "null")
         raise ConfigError(f"{origin}: {target}.{key} must be {name}, found {value!r}")
     return value
+
+
+@cache
+def _papers(folder: Path) -> dict[str, Any]:
+    return read_yaml(folder / PAPERS) if (folder / PAPERS).is_file() else {"corpora": {}, "methods": {}}
+
+
+def _made_recipes(folder: Path) -> list[str]:
+    """Names METHOD-CORPUS; ``folder``: of the recipes."""
+    known = _papers(folder)
+    return [f"{method}-{corpus}" for method in known["methods"] for corpus in [*known["corpora"], PHOTOS]]
+
+
+def _made_header(folder: Path, name: str) -> dict[str, str]:
+    """What a recipe of :func:`_made_recipes` says of itself: ``command`` and ``expected``."""
+    known, (method, corpus) = _papers(folder), name.rsplit("-", 1)
+    needs = "".join(f" --set {parameter}=DATA" for parameter in METHODS.entry(method).needs)
+    if corpus == PHOTOS:
+        command = f"cleanpairs fit photos.parquet --recipe {name} --val photos_val.parquet{needs}"
+        return {"command": command, "expected": "the method's defaults; figures of photographs: benchmarks/RESULTS.md"}
+    about = known["corpora"][corpus]
+    noise = f" --noise-file {about['noise_file']}" if "noise_file" in about else ""
+    printed = f"paper: {known['methods'][method][corpus].get('printed', 'no number printed for it at hand')}"
+    expected = f"the paper's settings, not run here; {printed}"
+    if METHODS.entry(method).source == "cleanpairs":
+        expected = "settings as papers have them for this corpus, not run here; the method is this library's own"
+    return {"command": f"cleanpairs fit {about['data']} --recipe {name}{noise}{needs}", "expected": expected}
+
+
+def _made_sections(folder: Path, name: str) -> dict[str, Any]:
+    """A recipe of :func:`_made_recipes`, as its file would hold it: what is not the method's default."""
+    method, corpus = name.rsplit("-", 1)
+    params: dict[str, Any] = {}
+    if corpus != PHOTOS:
+        named = _papers(folder)["methods"][method].get(corpus, {}).get("settings", {})
+        changes = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
+        estimator = METHODS.load(method)
+        defaults = estimator().get_params()
+        params = {k: v for k, v in estimator.paper(**changes).get_params().items() if v != defaults[k]}
+    return {section: body for section, body in _in_sections(method, params).items() if body}

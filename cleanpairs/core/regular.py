@@ -75,21 +75,16 @@ def check_regular(path: AnyPath) -> None:
     _check(os.stat(path).st_mode, path)
 
 
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def open_regular(path: AnyPath, *, buffering: int = -1) -> BufferedReader:
+def open_regular(path: AnyPath) -> BufferedReader:
     """The file ``path``, to be read as bytes, and looked at again once it is open. Raises as :func:`check_regular`."""
     check_regular(path)  # opening a device may do something, and a FIFO would wait
-    file: Any = open(path, "rb", buffering=buffering, opener=_opener)  # noqa: SIM115 - whoever asks closes it
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     try:
         _check(os.fstat(file.fileno()).st_mode, path)
     except BaseException:
         file.close()
         raise
-    found: BufferedReader = file
-    return found
+    return file
 
 
 def read_bytes(path: AnyPath) -> bytes:

@@ -38,7 +38,7 @@ class LocalEngine:
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """See :class:`cleanpairs.engine.work.Engine`."""
         if not self.remote:
-            do = work.open(None)
+            do = work.open()
             for partition in partitions:
                 yield carry_out(do, partition, folder)
             return
@@ -96,10 +96,10 @@ class _Worker:
     def __init__(self, work: Work, threads: int) -> None:
         try:
             code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
-            self.process, self.connection = start_connected(code)
+            self.process, self.connection = start_connected(code, env={"OMP_NUM_THREADS": str(threads)})
         except OSError as error:
             raise ResourceError(f"no process can be started ({error}): take fewer workers") from error
-        self.send((work, threads))
+        self.send(work)
 
     def send(self, what: object) -> None:
         """The work at first, then a partition and its folder each time."""
@@ -130,6 +130,6 @@ def serve(number: int) -> None:
         signal.signal(signal_number, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(number)
     with suppress(EOFError, OSError):
-        worker = Worker(*connection.recv())
+        worker = Worker(connection.recv())
         while True:
             connection.send(worker(*connection.recv()))

@@ -38,12 +38,8 @@ class QueryWork:
     note: dict[str, Any]
     here: tuple[Prepared, np.ndarray] | None = None
 
-    def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
+    def open(self) -> Callable[[Partition, Path], dict[str, Any]]:
         """Map the index."""
-        if threads is not None:
-            import torch
-
-            torch.set_num_threads(threads)
         prepared, queries = self.here or self._mapped()
 
         def search(part: Partition, path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.job import ATTEMPTS
@@ -83,7 +84,11 @@ class _Stage:
     """What an actor is. Ray Data gives a partition to another actor whenever one dies: here is who stops it."""
 
     def __init__(self, work: Work, threads: int, folder: Path) -> None:
-        self.worker, self.folder = Worker(work, threads), folder
+        import torch
+
+        torch.set_num_threads(threads)
+        pa.set_cpu_count(threads)
+        self.worker, self.folder = Worker(work), folder
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         results = np.empty(len(batch["item"]), object)

@@ -68,8 +68,8 @@ class Work(Protocol):
     worker. The same partition gives the same file, bit for bit, wherever there are as many threads.
     """
 
-    def open(self, threads: int | None) -> Do:
-        """Make ready, with so many threads (None: as they are), and return what does a partition."""
+    def open(self) -> Do:
+        """Make ready, and return what does a partition."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,14 @@ def carry_out(do: Do, partition: Partition, folder: Path) -> Finished:
 class Worker:
     """What a process of an engine holds: the work, which it opens when it is first asked."""
 
-    def __init__(self, work: Work, threads: int) -> None:
-        self.work, self.threads = work, threads
+    def __init__(self, work: Work) -> None:
+        self.work = work
         self.do: Do | None = None
 
     def __call__(self, partition: Partition, folder: Path) -> Finished | Exception:
         """The partition done, or the error that it raised: one that is not raised here is no death."""
         try:
-            self.do = self.do or self.work.open(self.threads)
+            self.do = self.do or self.work.open()
             return carry_out(self.do, partition, folder)
         except Exception as error:
             error.add_note(f"in a worker process:\n{traceback.format_exc()}")

@@ -62,10 +62,8 @@ class ExportWork:
     roles: tuple[str, ...]
     output: Callable[[Path, Layout], Sink]
 
-    def open(self, threads: int | None) -> Callable[[Partition, Path], dict[str, Any]]:
-        """Nothing is to be made ready but the threads."""
-        if threads is not None:
-            pa.set_cpu_count(threads)
+    def open(self) -> Callable[[Partition, Path], dict[str, Any]]:
+        """Nothing is to be made ready."""
 
         def export(partition: Partition, path: Path) -> dict[str, Any]:
             with tempfile.TemporaryDirectory(prefix=".roles-", dir=path.parent) as folder:

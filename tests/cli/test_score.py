@@ -23,8 +23,8 @@ from cleanpairs.commands import score as streaming
 from cleanpairs.cli import main
 streaming.PARTITION = 20
 inner = streaming.ScoreWork.open
-def open_(self, threads):
-    do = inner(self, threads)
+def open_(self):
+    do = inner(self)
     def score(partition, path):
         print(partition.number, flush=True)
         if partition.number == 2 and "--dies" in os.environ["HOW"]:

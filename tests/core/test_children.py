@@ -84,7 +84,7 @@ def test_each_kind_of_child_runs_nothing_of_it(hostile: Path, tmp_path: Path) ->
 class Noted:
     """Work whose workers tell their process."""
 
-    def open(self, threads: int | None) -> object:
+    def open(self) -> object:
         def do(partition: Partition, path: Path) -> dict[str, int]:
             path.write_text("done")
             return {"process": os.getpid()}

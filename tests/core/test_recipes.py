@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from cleanpairs import Pairs
-from cleanpairs.core.papers import PAPERS
-from cleanpairs.core.recipe import HEADER_KEYS, Recipe, find_recipes, recipe_header, recipe_text
+from cleanpairs.core.recipe import HEADER_KEYS, PAPERS, Recipe, find_recipes, recipe_header, recipe_text
 from cleanpairs.core.registry import METHODS
 
 SHIPPED = find_recipes()

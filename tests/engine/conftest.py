@@ -10,6 +10,9 @@ import signal
 from pathlib import Path
 from dataclasses import dataclass
 
+import pyarrow as pa
+import torch
+
 from cleanpairs.core.errors import DataError
 
 
@@ -21,7 +24,7 @@ class Squares:
     times: str = ""
     refuses: int = -1
 
-    def open(self, threads):
+    def open(self):
         def do(partition, path):
             if partition.number == self.refuses:
                 raise DataError("no row 7 for you")
@@ -33,7 +36,7 @@ class Squares:
                     os.kill(os.getpid(), signal.SIGKILL)
             rows = range(partition.first, partition.first + partition.rows)
             path.write_text(" ".join(str(r * r) for r in rows))
-            return {"process": os.getpid(), "threads": threads}
+            return {"process": os.getpid(), "threads": [torch.get_num_threads(), pa.cpu_count()]}
         return do
 '''
 

@@ -28,7 +28,7 @@ class OneByOne:
         self.stops, self.done = stops, 0
 
     def run(self, work: Any, partitions: Sequence[Partition], folder: Path) -> Iterator[Any]:
-        do = work.open(1)
+        do = work.open()
         for partition in reversed(partitions):
             if partition.number == self.stops:
                 raise DataError("stopped")

@@ -154,7 +154,7 @@ class InParts:
         for partition in reversed(partitions):
             if partition.number == self.stops:
                 raise DataError("stopped")
-            yield carry_out(work.open(1), partition, folder)
+            yield carry_out(work.open(), partition, folder)
             self.done += 1
 
 
@@ -279,8 +279,8 @@ class Dying:
     def join(self, parts, paths):
         return self.work.join(parts, paths)
 
-    def open(self, threads):
-        do = self.work.open(threads)
+    def open(self):
+        do = self.work.open()
 
         def export(partition, path):
             if partition.number == 1 and Path(self.once).exists():
