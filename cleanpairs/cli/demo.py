@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from contextlib import closing
 
 import click
 
@@ -24,12 +25,9 @@ def demo(out: str, noise: float, seed: int, images: bool, quiet: bool, progress:
     """Wrong 30 % of the clip art's pairs, find them, repair them, and measure what that does for retrieval."""
     from cleanpairs.commands.demo import run_demo
 
-    bar = Progress(enabled=not (quiet or as_json), asked=progress)
     say = (lambda line: None) if as_json else echo
-    try:
+    with closing(Progress(enabled=not (quiet or as_json), asked=progress)) as bar:
         result = run_demo(out, noise=noise, seed=seed, images=images, say=say, progress=bar)
-    finally:
-        bar.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     text = f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak"
     print_result({**result, "peak_mb": round(peak), "out": out}, as_json, text)

@@ -57,8 +57,6 @@ def diff(
     overwrite: bool,
 ) -> None:
     """Show what the export OUT changed, out of its ledger: how many pairs, then each of them, before and after."""
-    from dataclasses import asdict
-
     from cleanpairs.export import diff_export
     from cleanpairs.export.diff import write_changes
 
@@ -68,8 +66,7 @@ def diff(
         limit = SHOWN
     found = diff_export(out, ledger=ledger, limit=limit, actions=actions or None)
     if as_json:
-        figures = {"pairs": found.pairs, "counts": dict(found.counts), "changes": [asdict(c) for c in found.changes]}
-        print_json(figures)
+        print_json({"pairs": found.pairs, "counts": found.counts, "changes": found.changes})
         return
     if csv is not None:
         write_changes(found.changes, csv, overwrite=overwrite)

@@ -10,7 +10,7 @@ import click
 
 from cleanpairs.cli.options import RUN, existing_run, trust_option
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.printing import json_option, print_json, print_result
 from cleanpairs.cli.terminal import echo, safe
 
 if TYPE_CHECKING:
@@ -63,12 +63,7 @@ def _opened(named: tuple[str, ...], by_number: bool, trusted: bool) -> tuple[Exp
 
 
 def _print(found: Sequence[Explanation | Neighbours], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    for e in found:
-        for line in _lines(e):
-            echo(line)
+    print_result(found, as_json, "\n".join(line for e in found for line in _lines(e)))
 
 
 def _pair(pairs: Any, name: str, by_number: bool) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -116,18 +116,15 @@ def fit(**options: Any) -> None:
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
     files = {"out": out, "resume": resume, "noise_file": options["noise_file"]}
     try:
-        with without_hub() if stored else nullcontext():
+        with closing(progress), without_hub() if stored else nullcontext():
             if stored:
                 check_stored(recipe, str(out))
             result = fit_run(recipe, **files, progress=progress, backbone_named=named)
     except KeyboardInterrupt:
-        progress.close()
         if progress.run_path is not None:
             command = f"cleanpairs fit --resume --out {shlex.quote(str(progress.run_path))}"
             echo(f"\nInterrupted; the state is saved. Go on with:\n  {command}", err=True)
         raise
-    finally:
-        progress.close()
     if as_json and rank_by_environment() == 0:
         print_json({**vars(result), "seconds": round(time.time() - began, 1)})
     elif not (quiet or recipe.output.quiet):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cleanpairs.cli.options import column_options, pick_columns
-from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.terminal import cut, echo, plural, safe
+from cleanpairs.cli.printing import json_option, print_result
+from cleanpairs.cli.terminal import cut, plural, safe
 
 if TYPE_CHECKING:
     from cleanpairs.data.inspection import Inspection, Reason
@@ -54,12 +54,8 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     found = inspect_pairs(pairs, rows=rows, decode=decode, filters="all" if filters else None)
     others = [name for name in fitting(data) if name != found.reader and (name != "parquet" or Path(data).is_dir())]
     found = replace(found, other_readers=others)
-    if as_json:
-        print_json(found)
-        return
     width = max(shutil.get_terminal_size((100, 24)).columns, 60)
-    for line in _lines(found, decode, width):
-        echo(line)
+    print_result(found, as_json, "\n".join(_lines(found, decode, width)))
 
 
 def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:

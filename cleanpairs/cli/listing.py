@@ -22,12 +22,7 @@ def methods(settings: bool, as_json: bool) -> None:
 
     listed: list[dict[str, Any]] = []
     for entry in METHODS:
-        about: dict[str, Any] = {
-            "name": entry.name,
-            "summary": entry.summary,
-            "source": entry.source,
-            "needs": dict(entry.needs),
-        }
+        about: dict[str, Any] = {key: getattr(entry, key) for key in ("name", "summary", "source", "needs")}
         if settings:
             from cleanpairs.estimators import PairCleaner
 

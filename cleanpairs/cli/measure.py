@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing, nullcontext
 from typing import Any
 
 import click
@@ -241,12 +242,10 @@ def bench(data: str, **options: Any) -> None:
     quiet = options["quiet"] or options["as_json"]
     lines = None if quiet else _Lines(asked=options["progress"])
     try:
-        result = run_bench(what, progress=lines)
+        with nullcontext() if lines is None else closing(lines):
+            result = run_bench(what, progress=lines)
     except KeyboardInterrupt:
         echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
         raise
-    finally:
-        if lines is not None:
-            lines.close()
     more = f"* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl"
     print_result(result.to_dict(), options["as_json"], f"{result.table()}\n\n{LEGEND}\n{more}")

@@ -61,7 +61,6 @@ column_options = together(
     click.option("--image-root", metavar="DIR", help="Image paths are relative to it, and may not leave it."),
     click.option("--allow-urls", is_flag=True, default=None, help="Fetch DATA where it is a URL (s3, gs, https)."),
 )
-"""What is read, and how: the options of :data:`COLUMN_NAMES`."""
 
 
 engine_options = together(
@@ -71,7 +70,6 @@ engine_options = together(
     click.option("--workers", type=click.IntRange(1), default=1, help="Processes that work at once."),
     click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster; a Ray is started here if not given."),
 )
-"""``--engine --workers --ray-address``."""
 
 
 def chosen_engine(options: Mapping[str, Any]) -> Any:
@@ -184,7 +182,6 @@ repair_options = together(
     ),
     click.option("--candidates", type=int, default=32, help="Nearest captions or images considered for each pair."),
 )
-"""Which pairs are kept, and how the others are repaired."""
 
 
 def repair_settings(options: Mapping[str, Any], threshold: float | None, **more: Any) -> Any:

@@ -8,7 +8,7 @@ reads goes back to, and it holds a lock on what it writes for as long as it runs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,16 +156,15 @@ def _plan_settings(path: str) -> dict[str, Any]:
     """What a plan notes of its data; nothing where it cannot be read, which the command will say."""
     from cleanpairs.core.errors import CleanpairsError
 
+    found = None
     if path.endswith(".csv"):
         found = _json(Path(f"{path}.json")).get("settings")
-    else:
+    elif Path(path).is_file():
         from cleanpairs.export.decisions import PlanFile
 
-        try:
-            plan = PlanFile.open(path) if Path(path).is_file() else None
-        except CleanpairsError:
-            plan = None
-        found = None if plan is None else plan.note.get("settings")
+        with suppress(CleanpairsError):
+            plan = PlanFile.open(path)
+            found = None if plan is None else plan.note.get("settings")
     return found if isinstance(found, dict) else {}
 
 
@@ -173,8 +172,7 @@ def _json(path: Path) -> dict[str, Any]:
     """The object in a file; an empty one where there is none."""
     from cleanpairs.core.regular import read_json
 
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    with suppress(OSError, ValueError):
+        if isinstance(found := read_json(path), dict):
+            return found
+    return {}

@@ -10,8 +10,10 @@ import errno
 import os
 import sys
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import click
@@ -64,24 +66,24 @@ class _Steady:
         self._failure: OSError | None = None
 
     def write(self, text: str) -> int:
-        try:
+        with self._watched():
             self._stream.write(text)
-        except OSError as error:
-            self._ended(error)
         return len(text)
 
     def flush(self) -> None:
-        try:
+        with self._watched():
             self._stream.flush()
-        except OSError as error:
-            self._ended(error)
 
-    def _ended(self, error: OSError) -> None:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self._stream.fileno())  # what is buffered is written at the exit of the process
-        os.close(null)
-        if self._name == "stdout" and error.errno != errno.EPIPE and not self._terminal:
-            self._failure = error
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._stream.fileno())  # what is buffered is written at the exit of the process
+            os.close(null)
+            if self._name == "stdout" and error.errno != errno.EPIPE and not self._terminal:
+                self._failure = error
 
     def check(self) -> None:
         """OutputError where something that was written is lost."""
@@ -122,12 +124,7 @@ def columns(char: str) -> int:
 def cut(text: str, end: str, width: int) -> str:
     """``text`` and ``end`` in at most ``width`` columns: of the text as much as there is room for, of the end all."""
     room = max(width - sum(map(columns, end)), 12)
-    if sum(map(columns, text)) <= room:
+    taken = list(accumulate(map(columns, text), initial=0))  # by the first 0, 1, ... characters
+    if taken[-1] <= room:
         return text + end
-    used, kept = 3, 0
-    for char in text:
-        used += columns(char)
-        if used > room:
-            break
-        kept += 1
-    return text[:kept] + "..." + end
+    return text[: bisect_right(taken, room - 3) - 1] + "..." + end

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 
 import click
 
-from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.printing import json_option, print_json, print_result
 from cleanpairs.cli.progress import quiet_option
 from cleanpairs.cli.terminal import echo
 
@@ -55,9 +54,6 @@ def doctor(as_json: bool) -> None:
 
     checks = diagnose()
     ok = all(check.state != "broken" for check in checks)
-    if as_json:
-        print_json({"ok": ok, "checks": [asdict(check) for check in checks]})
-    else:
-        echo("\n".join(map(str, checks)))
+    print_result({"ok": ok, "checks": checks}, as_json, "\n".join(map(str, checks)))
     if not ok:
         sys.exit(CleanpairsError.exit_code)

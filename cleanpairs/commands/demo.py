@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +146,9 @@ def _retrieval(
 
 def _begin(result: Path) -> None:
     """Mark the directory as the demonstration's; OutputExistsError where its files would replace somebody else's."""
-    try:
+    ours = False
+    with suppress(OSError, ValueError, TypeError):
         ours = "demo" in json.loads(result.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        ours = False
     theirs = [name for name in FILES if os.path.lexists(result.parent / name)]
     if theirs and not ours:
         raise OutputExistsError(f"{result.parent} holds {theirs[0]}, which no demonstration wrote: name another --out")

@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
@@ -67,10 +68,9 @@ class Check:
 
 def diagnose() -> list[Check]:
     """Look at everything; it takes the seconds that importing torch takes, and writes nothing."""
-    try:
+    wanted = []
+    with suppress(PackageNotFoundError):  # it runs from a source tree
         wanted = [Requirement(line) for line in requires("cleanpairs") or []]
-    except PackageNotFoundError:  # it runs from a source tree
-        wanted = []
     failed, facts = probe(list(_MODULES.values()))
     return [
         Check("cleanpairs", "ok", f"{cleanpairs.__version__}, in {Path(cleanpairs.__file__).parent}"),
@@ -99,10 +99,8 @@ def _installed(*packages: str) -> dict[str, str]:
     """Package -> version, of those that are there."""
     found = {}
     for package in packages:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -282,8 +282,7 @@ class _Fit:
         issues = explainer.issues(ISSUES_LISTED)
         with staged_file(run.path / "issues.csv", overwrite=True) as staged:
             write_csv(issues, staged)
-        result = _result(str(run.path), self.recipe.method, estimator, pairs, bool(self.noise))
-        result = replace(result, **_said_of(issues))
+        result = _result(str(run.path), self.recipe.method, estimator, pairs, bool(self.noise), issues)
         ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": asdict(result)}
         run.write_info({**self.info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
         run.forget_replaced()
@@ -303,13 +302,18 @@ def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run
     return run
 
 
-def _result(run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool) -> FitResult:
+def _result(
+    run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupted: bool, issues: pa.Table | None = None
+) -> FitResult:
     y = estimator.correspondence_
     known, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
-    judged = None
-    if corrupted:
-        assert pairs.true_mismatch is not None
-        judged = plain(detection(y, pairs.true_mismatch, estimator.threshold_))
+    wrong = pairs.true_mismatch if corrupted else None
+    rows = [] if issues is None else issues.to_pylist()
+    counts, worst = Counter(row["issue"] for row in rows), None
+    first = next((row for row in rows if row["issue"] == ISSUES[0]), None)
+    if first is not None:
+        why = f": {visible(first['why'], 120)}" if first["why"] else ""
+        worst = f"pair {first['pair_id']}, key {visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
     return FitResult(
         run=run,
         method=method,
@@ -322,20 +326,11 @@ def _result(run: str, method: str, estimator: PairScorer, pairs: Pairs, corrupte
         val_rsum=estimator.best_val_rsum_,
         epochs=len(estimator.history_),
         histogram=np.histogram(known, bins=10, range=(0.0, 1.0))[0].tolist(),
-        detection=judged,
+        detection=None if wrong is None else plain(detection(y, wrong, estimator.threshold_)),
         captions=estimator.captions_,
+        worst=worst,
+        issues=None if issues is None else {name: counts[name] for name in ISSUES},
     )
-
-
-def _said_of(issues: pa.Table) -> dict[str, Any]:
-    """``worst`` and ``issues`` of a :class:`FitResult`."""
-    rows = issues.to_pylist()
-    first = next((row for row in rows if row["issue"] == ISSUES[0]), None)
-    counts, worst = Counter(row["issue"] for row in rows), None
-    if first is not None:
-        why = f": {visible(first['why'], 120)}" if first["why"] else ""
-        worst = f"pair {first['pair_id']}, key {visible(first['key'], 40)}, correspondence {first['score']:.3f}{why}"
-    return {"worst": worst, "issues": {name: counts[name] for name in ISSUES}}
 
 
 def _corrupted(pairs: Pairs, file: str | Path) -> tuple[Pairs, dict[str, Any]]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,22 +72,22 @@ class ScoreWork:
     data: str
     threshold: float
 
-    def open(self) -> Callable[[Partition, Path], dict[str, Any]]:
-        """Load the model, if it is not here yet."""
+    @cached_property
+    def _scorer(self) -> RowScorer:
         model = load_estimator(Path(self.model)) if isinstance(self.model, str) else self.model
-        scorer = model.row_scorer(_roles(self.source))
+        scorer: RowScorer | None = model.row_scorer(_roles(self.source))
         assert scorer is not None
+        return scorer
 
-        def score(partition: Partition, path: Path) -> dict[str, Any]:
-            where, counts = (self.source, partition.first, partition.rows, ROWS), _nothing()
-            with ParquetSink(path, SCORES_SCHEMA) as sink:
-                for batch in _reader(self.source).iter_range(*where, hash_vectors=scorer.hashes):
-                    scores = scorer(batch, self.data)
-                    sink.write(scores_table(batch.keys, scores, self.threshold, batch.faults, first=counts["pairs"]))
-                    counts.update(_counted(scores, batch.faults, self.threshold))
-            return dict(counts)
-
-        return score
+    def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
+        """See :data:`cleanpairs.engine.work.Work`."""
+        where, counts = (self.source, partition.first, partition.rows, ROWS), _nothing()
+        with ParquetSink(path, SCORES_SCHEMA) as sink:
+            for batch in _reader(self.source).iter_range(*where, hash_vectors=self._scorer.hashes):
+                scores = self._scorer(batch, self.data)
+                sink.write(scores_table(batch.keys, scores, self.threshold, batch.faults, first=counts["pairs"]))
+                counts.update(_counted(scores, batch.faults, self.threshold))
+        return dict(counts)
 
 
 def _nothing() -> Counter[str]:
@@ -146,7 +146,7 @@ def score_stream(
             partitions = plan_partitions(_reader(source).row_groups(source), source.n_rows, target=PARTITION)
             if len(partitions) <= 1 and not engine.remote:  # nothing to go on from, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
-                counts, done = Counter(work.open()(whole, Path(staged))), None
+                counts, done = Counter(work(whole, Path(staged))), None
             else:
                 about = f"{work.threshold:.3g}"  # other threads give the last digits of scores otherwise
                 files = {p.relative_to(model).as_posix(): sha256_of(p) for p in Path(model).rglob("*") if p.is_file()}

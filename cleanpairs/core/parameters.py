@@ -48,8 +48,8 @@ def check_settings(owner: str, settings: Any) -> None:
         checks = [f.metadata["check"] for f in known if "check" in f.metadata]
         if checks:
             checks[0](owner, name, getattr(settings, name))
-        elif isinstance(known[0].default, bool):
-            check_flag(owner, name, getattr(settings, name))
+        elif isinstance(known[0].default, bool) and not isinstance(value := getattr(settings, name), bool):
+            _refuse(owner, name, "True or False", value)
 
 
 def _refuse(owner: str, name: str, allowed: str, value: Any) -> None:
@@ -99,9 +99,3 @@ def check_choice(owner: str, name: str, value: Any, allowed: Sequence[str]) -> N
     """One of some words."""
     if not isinstance(value, str) or value not in allowed:
         _refuse(owner, name, f"one of {', '.join(allowed)}", value)
-
-
-def check_flag(owner: str, name: str, value: Any) -> None:
-    """True or False."""
-    if not isinstance(value, bool):
-        _refuse(owner, name, "True or False", value)

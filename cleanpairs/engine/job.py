@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from cleanpairs.core.errors import OutputError, OutputExistsError
 from cleanpairs.core.regular import writing
-from cleanpairs.data.atomic import staged_file
+from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.locks import hold
 from cleanpairs.engine.work import Engine, Finished, Partition, Work
 
@@ -126,9 +126,8 @@ def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
         kept = {}
         for old in _parts(folder):
             old.unlink()
-    with staged_file(manifest, overwrite=True) as fresh:
-        lines = [{"job": name}, *(asdict(finished) for finished in kept.values())]
-        Path(fresh).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    lines = [{"job": name}, *(asdict(finished) for finished in kept.values())]
+    write_whole(manifest, "".join(json.dumps(line) + "\n" for line in lines))
     return kept
 
 
@@ -141,16 +140,10 @@ def _append(file: IO[str], line: dict[str, Any]) -> None:
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The objects in a file of JSON lines up to the first that is torn; none where there is no file."""
     found: list[dict[str, Any]] = []
-    try:
-        text = path.read_bytes().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return found
-    for line in text.splitlines(keepends=True):
-        try:
+    with suppress(FileNotFoundError, ValueError):
+        for line in path.read_bytes().decode("utf-8", "replace").splitlines(keepends=True):
             value = json.loads(line) if line.endswith("\n") else None
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            break
-        found.append(value)
+            if not isinstance(value, dict):
+                break
+            found.append(value)
     return found

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from cleanpairs.core.children import start_connected
 from cleanpairs.core.errors import ConfigError, ResourceError
-from cleanpairs.engine.work import Finished, Partition, Work, Worker, carry_out, share_of_threads
+from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out, share_of_threads
 
 DEATHS = 3  # of the pool in a row, without a partition finished in between
 
@@ -38,9 +38,8 @@ class LocalEngine:
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """See :class:`cleanpairs.engine.work.Engine`."""
         if not self.remote:
-            do = work.open()
             for partition in partitions:
-                yield carry_out(do, partition, folder)
+                yield carry_out(work, partition, folder)
             return
         left = {p.number: p for p in partitions}
         deaths = 0
@@ -130,6 +129,6 @@ def serve(number: int) -> None:
         signal.signal(signal_number, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(number)
     with suppress(EOFError, OSError):
-        worker = Worker(connection.recv())
+        work = connection.recv()
         while True:
-            connection.send(worker(*connection.recv()))
+            connection.send(attempt(work, *connection.recv()))

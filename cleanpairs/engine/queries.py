@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +38,17 @@ class QueryWork:
     note: dict[str, Any]
     here: tuple[Prepared, np.ndarray] | None = None
 
-    def open(self) -> Callable[[Partition, Path], dict[str, Any]]:
-        """Map the index."""
-        prepared, queries = self.here or self._mapped()
+    def __call__(self, part: Partition, path: Path) -> dict[str, Any]:
+        """See :data:`cleanpairs.engine.work.Work`."""
+        prepared, queries = self.here or self._mapped
+        found = prepared(queries[part.first : part.first + part.rows])
+        release(queries)
+        with path.open("wb") as file:
+            for array in found:
+                np.save(file, array)
+        return {}
 
-        def search(part: Partition, path: Path) -> dict[str, Any]:
-            found = prepared(queries[part.first : part.first + part.rows])
-            release(queries)
-            with path.open("wb") as file:
-                for array in found:
-                    np.save(file, array)
-            return {}
-
-        return search
-
+    @cached_property
     def _mapped(self) -> tuple[Prepared, np.ndarray]:
         note, index = SearchNote(**self.note), None
         if note.index == "ivf":

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.job import ATTEMPTS
-from cleanpairs.engine.work import Finished, Partition, Work, Worker, limited
+from cleanpairs.engine.work import Finished, Partition, Work, attempt, limited
 
 MOST = 4  # attempts at a partition whose actors die
 
@@ -64,11 +64,9 @@ class RayEngine:
         if ray.is_initialized():
             yield
             return
-        here = (
-            {}
-            if self.address
-            else {"num_cpus": max(len(os.sched_getaffinity(0)), self.workers), "include_dashboard": False}
-        )
+        here: dict[str, Any] = {}
+        if not self.address:
+            here = {"num_cpus": max(len(os.sched_getaffinity(0)), self.workers), "include_dashboard": False}
         try:
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **here)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -88,7 +86,7 @@ class _Stage:
 
         torch.set_num_threads(threads)
         pa.set_cpu_count(threads)
-        self.worker, self.folder = Worker(work), folder
+        self.work, self.folder = work, folder
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         results = np.empty(len(batch["item"]), object)
@@ -106,7 +104,7 @@ class _Stage:
                     f"partition {partition.number} (rows {partition.first:,} to {partition.first + partition.rows:,}) "
                     f"was given up after its worker died {MOST} times. What is done is kept: run again to go on"
                 )
-            return self.worker(partition, self.folder)
+            return attempt(self.work, partition, self.folder)
         finally:
             attempts.unlink()
 

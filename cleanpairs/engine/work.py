@@ -59,17 +59,12 @@ def plan_partitions(groups: Sequence[int], rows: int, *, target: int = ROWS) -> 
     return [Partition(i, first, end - first) for i, (first, end) in enumerate(zip(starts, cuts, strict=True))]
 
 
-Do = Callable[[Partition, Path], dict[str, Any]]
-"""``do(partition, path)`` writes the partition's output to ``path`` and returns facts about it, as JSON has them."""
+Work = Callable[[Partition, Path], dict[str, Any]]
+"""``work(partition, path)`` writes the partition's output to ``path`` and returns facts about it, as JSON has them.
 
-
-class Work(Protocol):
-    """A pure function from a partition to a file, that can be sent to another process; a model is opened there, once a
-    worker. The same partition gives the same file, bit for bit, wherever there are as many threads.
-    """
-
-    def open(self) -> Do:
-        """Make ready, and return what does a partition."""
+It can be sent to another process, and opens a model there when it is first called. The same partition gives the same
+file, bit for bit, wherever there are as many threads.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,29 +90,21 @@ class Engine(Protocol):
         """
 
 
-def carry_out(do: Do, partition: Partition, folder: Path) -> Finished:
+def carry_out(work: Work, partition: Partition, folder: Path) -> Finished:
     """Do one partition: its output appears in ``folder`` whole or not at all, over that of an earlier attempt."""
     target = folder / partition.name
     with staged_file(target, overwrite=True) as path:
-        facts = do(partition, Path(path))
+        facts = work(partition, Path(path))
     return Finished(partition.number, target.stat().st_size, facts)
 
 
-class Worker:
-    """What a process of an engine holds: the work, which it opens when it is first asked."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.do: Do | None = None
-
-    def __call__(self, partition: Partition, folder: Path) -> Finished | Exception:
-        """The partition done, or the error that it raised: one that is not raised here is no death."""
-        try:
-            self.do = self.do or self.work.open()
-            return carry_out(self.do, partition, folder)
-        except Exception as error:
-            error.add_note(f"in a worker process:\n{traceback.format_exc()}")
-            return error
+def attempt(work: Work, partition: Partition, folder: Path) -> Finished | Exception:
+    """In a worker: the partition done, or the error that it raised: one that is not raised here is no death."""
+    try:
+        return carry_out(work, partition, folder)
+    except Exception as error:
+        error.add_note(f"in a worker process:\n{traceback.format_exc()}")
+        return error
 
 
 def share_of_threads(workers: int) -> int:

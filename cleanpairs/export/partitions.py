@@ -62,23 +62,19 @@ class ExportWork:
     roles: tuple[str, ...]
     output: Callable[[Path, Layout], Sink]
 
-    def open(self) -> Callable[[Partition, Path], dict[str, Any]]:
-        """Nothing is to be made ready."""
-
-        def export(partition: Partition, path: Path) -> dict[str, Any]:
-            with tempfile.TemporaryDirectory(prefix=".roles-", dir=path.parent) as folder:
-                # The cleaned rows, which are the most, are written where they are to be.
-                at = {role: path if role == "out" else Path(folder) / role for role in self.roles}
-                with ExitStack() as files:
-                    sinks = {role: files.enter_context(_ArrowSink(at[role], self.schema(role))) for role in self.roles}
-                    written = self._write([partition], sinks)
-                with open(path, "ab") as whole:
-                    for role in self.roles[1:]:
-                        with at[role].open("rb") as part:
-                            shutil.copyfileobj(part, whole, 1 << 20)
-            return {"rows": written.rows, "actions": dict(written.actions)}
-
-        return export
+    def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
+        """See :data:`cleanpairs.engine.work.Work`."""
+        with tempfile.TemporaryDirectory(prefix=".roles-", dir=path.parent) as folder:
+            # The cleaned rows, which are the most, are written where they are to be.
+            at = {role: path if role == "out" else Path(folder) / role for role in self.roles}
+            with ExitStack() as files:
+                sinks = {role: files.enter_context(_ArrowSink(at[role], self.schema(role))) for role in self.roles}
+                written = self._write([partition], sinks)
+            with open(path, "ab") as whole:
+                for role in self.roles[1:]:
+                    with at[role].open("rb") as part:
+                        shutil.copyfileobj(part, whole, 1 << 20)
+        return {"rows": written.rows, "actions": dict(written.actions)}
 
     def schema(self, role: str) -> pa.Schema:
         """Of an output."""

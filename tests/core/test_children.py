@@ -84,12 +84,9 @@ def test_each_kind_of_child_runs_nothing_of_it(hostile: Path, tmp_path: Path) ->
 class Noted:
     """Work whose workers tell their process."""
 
-    def open(self) -> object:
-        def do(partition: Partition, path: Path) -> dict[str, int]:
-            path.write_text("done")
-            return {"process": os.getpid()}
-
-        return do
+    def __call__(self, partition: Partition, path: Path) -> dict[str, int]:
+        path.write_text("done")
+        return {"process": os.getpid()}
 
 
 def test_python_m_cleanpairs_takes_the_working_directory_from_its_path(hostile: Path) -> None:

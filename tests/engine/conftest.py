@@ -24,20 +24,18 @@ class Squares:
     times: str = ""
     refuses: int = -1
 
-    def open(self):
-        def do(partition, path):
-            if partition.number == self.refuses:
-                raise DataError("no row 7 for you")
-            if partition.number == self.dies:
-                left = sorted(Path(self.times).iterdir())
-                if left:
-                    left[0].unlink()
-                    path.write_text("half of")
-                    os.kill(os.getpid(), signal.SIGKILL)
-            rows = range(partition.first, partition.first + partition.rows)
-            path.write_text(" ".join(str(r * r) for r in rows))
-            return {"process": os.getpid(), "threads": [torch.get_num_threads(), pa.cpu_count()]}
-        return do
+    def __call__(self, partition, path):
+        if partition.number == self.refuses:
+            raise DataError("no row 7 for you")
+        if partition.number == self.dies:
+            left = sorted(Path(self.times).iterdir())
+            if left:
+                left[0].unlink()
+                path.write_text("half of")
+                os.kill(os.getpid(), signal.SIGKILL)
+        rows = range(partition.first, partition.first + partition.rows)
+        path.write_text(" ".join(str(r * r) for r in rows))
+        return {"process": os.getpid(), "threads": [torch.get_num_threads(), pa.cpu_count()]}
 '''
 
 

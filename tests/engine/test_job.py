@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,14 @@ class Squares:
     fails: int = -1
     done: list[int] = field(default_factory=list)
 
-    def open(self) -> Callable[[Partition, Path], dict[str, Any]]:
-        def do(partition: Partition, path: Path) -> dict[str, Any]:
-            if partition.number == self.fails:
-                path.write_text("half of")
-                raise DataError("this one fails")
-            self.done.append(partition.number)
-            rows = range(partition.first, partition.first + partition.rows)
-            path.write_text(" ".join(str(r * r) for r in rows))
-            return {"rows": partition.rows}
-
-        return do
+    def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
+        if partition.number == self.fails:
+            path.write_text("half of")
+            raise DataError("this one fails")
+        self.done.append(partition.number)
+        rows = range(partition.first, partition.first + partition.rows)
+        path.write_text(" ".join(str(r * r) for r in rows))
+        return {"rows": partition.rows}
 
 
 LOCAL = make_engine("local")

@@ -28,11 +28,10 @@ class OneByOne:
         self.stops, self.done = stops, 0
 
     def run(self, work: Any, partitions: Sequence[Partition], folder: Path) -> Iterator[Any]:
-        do = work.open()
         for partition in reversed(partitions):
             if partition.number == self.stops:
                 raise DataError("stopped")
-            yield carry_out(do, partition, folder)
+            yield carry_out(work, partition, folder)
             self.done += 1
 
 

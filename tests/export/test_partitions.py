@@ -154,7 +154,7 @@ class InParts:
         for partition in reversed(partitions):
             if partition.number == self.stops:
                 raise DataError("stopped")
-            yield carry_out(work.open(), partition, folder)
+            yield carry_out(work, partition, folder)
             self.done += 1
 
 
@@ -279,17 +279,12 @@ class Dying:
     def join(self, parts, paths):
         return self.work.join(parts, paths)
 
-    def open(self):
-        do = self.work.open()
-
-        def export(partition, path):
-            if partition.number == 1 and Path(self.once).exists():
-                Path(self.once).unlink()
-                path.write_bytes(b"half of")
-                os.kill(os.getpid(), signal.SIGKILL)
-            return do(partition, path)
-
-        return export
+    def __call__(self, partition, path):
+        if partition.number == 1 and Path(self.once).exists():
+            Path(self.once).unlink()
+            path.write_bytes(b"half of")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.work(partition, path)
 '''
 
 
