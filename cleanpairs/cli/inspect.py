@@ -13,6 +13,7 @@ import click
 from cleanpairs.cli.options import column_options, pick_columns
 from cleanpairs.cli.printing import json_option, print_result
 from cleanpairs.cli.terminal import cut, plural, safe
+from cleanpairs.core.registry import READERS
 
 if TYPE_CHECKING:
     from cleanpairs.data.inspection import Inspection, Reason
@@ -59,7 +60,7 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
 
 
 def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
-    yield f"reader       {found.reader}: {_summary(found.reader)}"
+    yield f"reader       {found.reader}: {READERS.entry(found.reader).summary}"
     if found.other_readers:
         yield f"             --reader takes it as {' or '.join(found.other_readers)} instead"
     yield f"files        {plural(len(found.files), 'file')}, {_bytes(found.bytes)}"
@@ -146,12 +147,6 @@ def _decoding(found: Inspection, decode: str) -> Iterator[str]:
                  (("width", done.width), ("height", done.height))]  # fmt: skip
         yield f"             {', '.join(sides)}"
     yield from _reasons(done.failures)
-
-
-def _summary(reader: str) -> str:
-    from cleanpairs.core.registry import READERS
-
-    return READERS.entry(reader).summary
 
 
 def _bytes(n: float) -> str:

@@ -106,14 +106,12 @@ def export_run(
         return export_plan(saved, out, about=card_facts(run, license), trusted=run.trusted, engine=engine, **written)
 
 
-def push_run(
-    path: str | Path, repo: str, *, license: str | None = None, private: bool = True, endpoint: str | None = None
-) -> Pushed:
+def push_run(path: str | Path, repo: str, *, license: str | None = None, private: bool = True) -> Pushed:
     """Upload the model of a run to the hub's ``repo`` (OWNER/NAME), with a model card that names the ``license``.
 
-    A repository that is made is ``private``; one that exists stays as it is. ``endpoint``: of the hub.
+    A repository that is made is ``private``; one that exists stays as it is.
     Raises DataError: there is no such run, or it has no model; ConfigError, OutputError: as
     :func:`cleanpairs.export.pushing.push_files`.
     """
     run = Run.open(path)
-    return push_model(run.model_folder, repo, about=card_facts(run, license), private=private, endpoint=endpoint)
+    return push_model(run.model_folder, repo, about=card_facts(run, license), private=private)

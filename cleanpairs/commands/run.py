@@ -248,10 +248,9 @@ class Run:
     @property
     def complete(self) -> bool:
         """Whether the fit has ended; False where run.json cannot be read."""
-        try:
+        with suppress(DataError):
             return self.info.get("status") == "complete"
-        except DataError:
-            return False
+        return False
 
     @property
     def info(self) -> dict[str, Any]:

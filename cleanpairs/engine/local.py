@@ -28,12 +28,7 @@ class LocalEngine:
     def __init__(self, *, workers: int = 1, address: str | None = None) -> None:
         if address is not None:
             raise ConfigError(f"the address {address!r} is of a cluster, and the engine 'local' has none: use 'ray'")
-        self.workers = workers
-
-    @property
-    def remote(self) -> bool:
-        """Whether work is done in other processes."""
-        return self.workers > 1
+        self.workers, self.remote = workers, workers > 1
 
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """See :class:`cleanpairs.engine.work.Engine`."""

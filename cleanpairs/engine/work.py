@@ -77,11 +77,11 @@ class Finished:
 
 
 class Engine(Protocol):
-    """Drives work over partitions; see :data:`cleanpairs.core.registry.ENGINES`."""
+    """Drives work over partitions; see :data:`cleanpairs.core.registry.ENGINES`. ``remote``: it is done in other
+    processes, so that it has to be sent there.
+    """
 
-    @property
-    def remote(self) -> bool:
-        """Whether work is done in other processes, so that it has to be sent there."""
+    remote: bool
 
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """Do all partitions, in any order; outputs go to ``folder``, each by :func:`carry_out`.

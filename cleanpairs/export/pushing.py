@@ -140,7 +140,6 @@ def push_export(
     private: bool = True,
     card: str | Path | None = None,
     ledger: str | Path | None = None,
-    endpoint: str | None = None,
 ) -> Pushed:
     """Upload an export as a dataset; the ledger and the dropped pairs stay where they are.
 
@@ -150,7 +149,7 @@ def push_export(
     Raises DataError: ``out`` is no export, or not as it was exported; ConfigError, OutputError: as
     :func:`push_files`, for the other parameters too; or there is no card.
     """
-    check_push(repo, endpoint)
+    check_push(repo)
     export = open_export(out, ledger)
     export.check(*export.parts)
     own = export.out if export.out.is_dir() else export.out.parent
@@ -167,9 +166,7 @@ def push_export(
         name = _SINGLE.get(export.format) or part.path.relative_to(export.out).as_posix()
         if name not in _LOCAL_ONLY:
             files[name] = part.path
-    return push_files(
-        repo, files, kind="dataset", message="Cleaned by cleanpairs", private=private, stale=STALE, endpoint=endpoint
-    )
+    return push_files(repo, files, kind="dataset", message="Cleaned by cleanpairs", private=private, stale=STALE)
 
 
 def push_model(

@@ -111,6 +111,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     server = Hub()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
     yield server
     server.shutdown()
     server.server_close()
@@ -123,7 +124,7 @@ def test_a_webdataset_goes_up_and_its_successor_replaces_it(
     pairs = make_pairs(5)
     out = tmp_path / "shards"
     export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=2)
-    pushed = push_export(out, "me/clean", endpoint=hub.url)
+    pushed = push_export(out, "me/clean")
     files = hub.repos["dataset", "me/clean"]
     assert hub.private == {"me/clean": True} and pushed.private and hub.tokens == {"Bearer hf_ours"}
     assert set(files) == {".gitattributes"} | {p.name for p in out.iterdir()} == {".gitattributes", *pushed.files}
@@ -132,7 +133,7 @@ def test_a_webdataset_goes_up_and_its_successor_replaces_it(
 
     files["notes.txt"] = b"mine"
     export_pairs(pairs, make_plan(pairs), out, format="webdataset", shard_size=5, overwrite=True)
-    again = push_export(out, "me/clean", endpoint=hub.url, private=False)
+    again = push_export(out, "me/clean", private=False)
     assert set(again.removed) == {"00001.tar", "00001.parquet", "00002.tar", "00002.parquet"}
     assert set(files) == {".gitattributes", "notes.txt", "README.md", "00000.tar", "00000.parquet"}
     assert hub.private == {"me/clean": True} and len(hub.commits) == 2
@@ -145,8 +146,8 @@ def test_what_is_pushed_loads_as_a_dataset(hub: Hub, make_pairs: Any, make_plan:
     pairs = make_pairs(4, struct=True)
     export_pairs(pairs, make_plan(pairs), tmp_path / "ds", format="datasets")
     export_pairs(pairs, make_plan(pairs), tmp_path / "out.parquet", card=tmp_path / "out.parquet.card.md")
-    push_export(tmp_path / "ds", "me/ds", endpoint=hub.url)
-    push_export(tmp_path / "out.parquet", "me/parquet", endpoint=hub.url)
+    push_export(tmp_path / "ds", "me/ds")
+    push_export(tmp_path / "out.parquet", "me/parquet")
     found = {}
     for name in ("ds", "parquet"):
         for path, raw in hub.repos["dataset", f"me/{name}"].items():
@@ -170,8 +171,8 @@ def test_a_uid_list(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -
     pairs = make_pairs(2)
     export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy", card=tmp_path / "card.md")
     with pytest.raises(ConfigError, match=r"no dataset card .*kept\.npy\.card\.md"):
-        push_export(tmp_path / "kept.npy", "me/uids", endpoint=hub.url)
-    push_export(tmp_path / "kept.npy", "me/uids", card=tmp_path / "card.md", endpoint=hub.url)
+        push_export(tmp_path / "kept.npy", "me/uids")
+    push_export(tmp_path / "kept.npy", "me/uids", card=tmp_path / "card.md")
     assert hub.repos["dataset", "me/uids"]["uids.npy"] == (tmp_path / "kept.npy").read_bytes()
 
 
@@ -181,9 +182,9 @@ def test_an_export_that_was_edited_is_not_pushed(hub: Hub, make_pairs: Any, make
     with open(tmp_path / "shards" / "00000.tar", "ab") as tar:
         tar.write(b"\0")
     with pytest.raises(DataError, match=r"00000\.tar is not the file"):
-        push_export(tmp_path / "shards", "me/clean", endpoint=hub.url)
+        push_export(tmp_path / "shards", "me/clean")
     with pytest.raises(DataError, match="no file"):
-        push_export(tmp_path / "nothing", "me/clean", endpoint=hub.url)
+        push_export(tmp_path / "nothing", "me/clean")
     assert hub.repos == {}
 
 
@@ -200,7 +201,7 @@ def test_a_model_and_its_card(hub: Hub, tmp_path: Path) -> None:
         "result": {"flagged": 12, "pairs": 100, "noise_rate": 0.123},
     }
     (run / "run.json").write_text(json.dumps(info))
-    pushed = push_run(run, "me/model", license="apache-2.0", private=False, endpoint=hub.url)
+    pushed = push_run(run, "me/model", license="apache-2.0", private=False)
     files = hub.repos["model", "me/model"]
     assert (
         set(pushed.files)
