@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
@@ -55,67 +56,57 @@ class LocalEngine:
 
     def _round(self, work: Work, partitions: list[Partition], folder: Path) -> Iterator[Finished]:
         """Do partitions until all are done, one fails, or a worker dies."""
-        threads = share_of_threads(self.workers)
         waiting = list(reversed(partitions))
-        workers = {w.connection: w for w in (_Worker(work, threads) for _ in range(min(self.workers, len(waiting))))}
+        workers: dict[Connection[Any, Any], subprocess.Popen[bytes]] = {}
         try:
-            for worker in workers.values():
-                worker.send((waiting.pop(), folder))
+            for _ in range(min(self.workers, len(waiting))):
+                process, connection = _start(share_of_threads(self.workers))
+                workers[connection] = process
+                with _talking():
+                    connection.send(work)
+                    connection.send((waiting.pop(), folder))
             busy = set(workers)
             while busy:
-                for connection in wait(busy):
-                    worker = workers[cast(Connection, connection)]
-                    finished = worker.result()
+                for connection in cast("list[Connection[Any, Any]]", wait(busy)):
+                    with _talking():
+                        said = connection.recv()
+                    if isinstance(said, Exception):
+                        raise said
                     if waiting:
-                        worker.send((waiting.pop(), folder))
+                        with _talking():
+                            connection.send((waiting.pop(), folder))
                     else:
-                        busy.remove(worker.connection)
-                    yield finished
+                        busy.remove(connection)
+                    yield said
         except _DeathError:
-            for worker in workers.values():
-                worker.process.kill()
+            for process in workers.values():
+                process.kill()
             raise
         finally:
-            for worker in workers.values():  # after an error the others finish the partitions in hand
-                worker.close()
+            for connection, process in workers.items():  # after an error the others finish the partitions in hand
+                connection.close()
+                process.wait()
 
 
 class _DeathError(Exception):
     """A worker died."""
 
 
-class _Worker:
-    """A process that does one partition after another."""
+@contextmanager
+def _talking() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise _DeathError from error
 
-    def __init__(self, work: Work, threads: int) -> None:
-        try:
-            code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
-            self.process, self.connection = start_connected(code, env={"OMP_NUM_THREADS": str(threads)})
-        except OSError as error:
-            raise ResourceError(f"no process can be started ({error}): take fewer workers") from error
-        self.send(work)
 
-    def send(self, what: object) -> None:
-        """The work at first, then a partition and its folder each time."""
-        try:
-            self.connection.send(what)
-        except OSError as error:
-            raise _DeathError from error
-
-    def result(self) -> Finished:
-        """What it has done, or the error that it has raised."""
-        try:
-            said = self.connection.recv()
-        except (EOFError, OSError) as error:
-            raise _DeathError from error
-        if isinstance(said, Finished):
-            return said
-        raise said
-
-    def close(self) -> None:
-        """Let it end, when it has finished what it has in hand."""
-        self.connection.close()
-        self.process.wait()
+def _start(threads: int) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+    """A worker, which does one partition after another."""
+    code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
+    try:
+        return start_connected(code, env={"OMP_NUM_THREADS": str(threads)})
+    except OSError as error:
+        raise ResourceError(f"no process can be started ({error}): take fewer workers") from error
 
 
 def serve(number: int) -> None:
