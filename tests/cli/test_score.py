@@ -38,7 +38,6 @@ main()
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with data.parquet, of 90 rows, and a run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
     flat = pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=90 * 6).astype(np.float32)), 6)
     captions = [" ".join(f"w{k}" for k in row) for row in rng.integers(0, 9, (90, 3))]

@@ -21,9 +21,8 @@ D = 32
 
 
 @pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A cache of its own, and one thread: the last bit of a sum depends on the threads that add it up."""
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
+def alone(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One thread: the last bit of a sum depends on the threads that add it up."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     threads, arrow = torch.get_num_threads(), pa.cpu_count()
     torch.set_num_threads(1)

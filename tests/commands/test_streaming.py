@@ -21,11 +21,6 @@ from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.engine import Partition, make_engine, run_partitions
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
-
-
 def score_stream(model: Any, data: Path, out: Path, **how: Any) -> ScoreResult:
     """By the model, or by the directory of a saved one."""
     if not isinstance(model, Path):
