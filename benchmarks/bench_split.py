@@ -141,9 +141,7 @@ def mixture_rows(machine: Machine) -> Iterator[Row]:
         10 * converged.seconds["theirs"], 25.0, 10 * floor, f"posteriors of {n:,} differ by {off:.0e} at most (1e-3)",
         off < 1e-3,
     )  # fmt: skip
-    timed = take_turns(
-        {"ours": lambda: beta_split(x, iterations=ITERATIONS).high, "scipy": lambda: beta_by_scipy(x)}, 2
-    )
+    timed = take_turns({"ours": lambda: beta_split(x).high, "scipy": lambda: beta_by_scipy(x)}, 2)
     right = {name: float(((high > 0.5) == noisy).mean()) for name, high in timed.result.items()}
     yield Row(
         "beta mixture", f"{n:,}", timed.seconds["ours"], "EM a value, scipy densities", timed.seconds["scipy"], 25.0,
@@ -200,7 +198,7 @@ def main() -> None:
         f"{right['theirs']:.4f})"
     )
     ways: dict[str, Callable[[], Any]] = {
-        "ours": lambda: beta_split(x, iterations=ITERATIONS).high,
+        "ours": lambda: beta_split(x).high,
         "by value": lambda: beta_by_value(x),
         "scipy": lambda: beta_by_scipy(x),
     }

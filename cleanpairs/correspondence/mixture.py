@@ -45,16 +45,13 @@ LEAST_SHARE, LEAST_COUNT = 0.02, 5  # what each component holds, else it is a ta
 JUMP = 0.3  # change of the clean share from one epoch to the next that no training explains
 LEAST_CLEAN, MOST_CLEAN = 0.03, 0.995
 
-Density = Callable[[float, float], np.ndarray]  # mean, variance -> coefficients (3,) of the log density on phi
-
 
 @dataclass(frozen=True)
 class Split:
     """Two components of N values.
 
     ``high`` (N,) float64: posterior of the component with the higher mean; ``weight``: that component's share;
-    ``means`` of the low and the high component; ``threshold``: where the posterior crosses one half;
-    ``separated``: the components differ enough to be believed, which is
+    ``means`` of the low and the high component; ``separated``: the components differ enough to be believed, which is
 
     - each holds at least 2 % of the values, and five of them;
     - two Gaussians have a lower BIC than one, and than one beta distribution with a single peak;
@@ -64,13 +61,12 @@ class Split:
     Of 5,000 values that is right of all two modes and all single ones that were tried (docs/log.md); with 300 a third
     of the modes that overlap are refused, and one single mode in forty passes; with 100 values it is a guess.
 
-    Where all values are alike, or fewer than four, all are in the high component, with the threshold at minus infinity.
+    Where all values are alike, or fewer than four, all are in the high component.
     """
 
     high: np.ndarray
     weight: float
     means: tuple[float, float]
-    threshold: float
     separated: bool
 
     @property
@@ -79,28 +75,8 @@ class Split:
         return 1 - self.high
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """Weight of the high component, means and variances of the low and the high one."""
-
-    weight: float
-    means: tuple[float, float]
-    variances: tuple[float, float]
-
-    def coefficients(self, density: Density) -> np.ndarray:
-        """c (3,) of the log odds c . phi(x) of the high component."""
-        (m0, m1), (v0, v1) = self.means, self.variances
-        c = density(m1, v1) - density(m0, v0)
-        c[0] += np.log(self.weight / (1 - self.weight))
-        return c
-
-    def apart(self) -> float:
-        """Ashman's D."""
-        return float(np.sqrt(2) * (self.means[1] - self.means[0]) / np.sqrt(sum(self.variances)))
-
-
 def _gaussian(mean: float, variance: float) -> np.ndarray:
-    """On (1, x, x^2)."""
+    """Coefficients of the log density on (1, x, x^2)."""
     return np.array([-0.5 * np.log(2 * np.pi * variance) - mean**2 / (2 * variance), mean / variance, -0.5 / variance])
 
 
@@ -111,7 +87,7 @@ def _shape(mean: float, variance: float) -> tuple[float, float]:
 
 
 def _beta(mean: float, variance: float) -> np.ndarray:
-    """On (1, log x, log(1 - x))."""
+    """Coefficients of the log density on (1, log x, log(1 - x))."""
     from scipy.special import betaln
 
     a, b = _shape(mean, variance)
@@ -124,85 +100,88 @@ def _odds_gaussian(x: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 def _odds_beta(x: np.ndarray, c: np.ndarray) -> np.ndarray:
     x = np.clip(x, EDGE, 1 - EDGE)
-    odds = np.log(x) * c[1]
-    odds += c[2] * np.log1p(-x)
-    odds += c[0]
-    return np.asarray(odds)
+    return np.asarray(np.log(x) * c[1] + c[2] * np.log1p(-x) + c[0])
 
 
 @dataclass(frozen=True)
 class _Family:
-    """``density``: coefficients of a log density; ``odds``: c . phi(x); ``added`` to each variance."""
+    """``density``: coefficients by mean and variance; ``odds``: c . phi(x); ``added`` to each variance; steps of EM at
+    most (``iterations``), in which the posterior is ``monotone`` or not.
+    """
 
-    density: Density
+    density: Callable[[float, float], np.ndarray]
     odds: Callable[[np.ndarray, np.ndarray], np.ndarray]
     added: float
-
-    def phi(self) -> np.ndarray:
-        """Features (BINS, 3) of the centres."""
-        return np.stack([self.odds(CENTRES, unit) for unit in np.eye(3)], axis=1)
+    iterations: int
+    monotone: bool
 
 
-GAUSSIAN = _Family(_gaussian, _odds_gaussian, REG_COVAR)
-BETA = _Family(_beta, _odds_beta, 0.0)
+GAUSSIAN = _Family(_gaussian, _odds_gaussian, REG_COVAR, iterations=500, monotone=False)  # to convergence
+BETA = _Family(_beta, _odds_beta, 0.0, iterations=10, monotone=True)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Weight of the high component, means and variances of the low and the high one."""
+
+    family: _Family
+    weight: float
+    means: tuple[float, float]
+    variances: tuple[float, float]
+
+    def coefficients(self) -> np.ndarray:
+        """c (3,) of the log odds c . phi(x) of the high component."""
+        low, high = (self.family.density(m, v) for m, v in zip(self.means, self.variances, strict=True))
+        c = high - low
+        c[0] += np.log(self.weight / (1 - self.weight))
+        return np.asarray(c)
+
+    def posterior(self, x: np.ndarray) -> np.ndarray:
+        """Of the high component at each x."""
+        return self.monotone(_sigmoid(self.family.odds(x, self.coefficients())), x)
+
+    def monotone(self, posterior: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """The posterior at x, beyond the low mean no higher than there, beyond the high one no lower; in place."""
+        means = np.sort(self.means)
+        at_low, at_high = _sigmoid(self.family.odds(means, self.coefficients()))
+        np.minimum(posterior, at_low, out=posterior, where=x < means[0])
+        return np.maximum(posterior, at_high, out=posterior, where=x > means[1])
+
+    def apart(self) -> float:
+        """Ashman's D."""
+        return float(np.sqrt(2) * (self.means[1] - self.means[0]) / np.sqrt(sum(self.variances)))
 
 
 def _sigmoid(odds: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-odds)), in place."""
-    np.clip(odds, -500, 500, out=odds)
-    np.negative(odds, out=odds)
+    """In place: there may be millions."""
+    np.negative(np.clip(odds, -500, 500, out=odds), out=odds)
     np.exp(odds, out=odds)
     odds += 1
     return np.reciprocal(odds, out=odds)
 
 
-def _make_monotone(resp: np.ndarray, x: np.ndarray, family: _Family, fit: _Fit) -> None:
-    """Hold the posterior at x below that at the low mean, and above that at the high one, beyond them; in place."""
-    means = np.array(fit.means)
-    order = means.argsort(kind="stable")
-    low, high = means[order]
-    at_low, at_high = _sigmoid(family.odds(means, fit.coefficients(family.density)))[order]
-    np.minimum(resp, at_low, out=resp, where=x < low)
-    np.maximum(resp, at_high, out=resp, where=x > high)
-
-
-def _posterior(x: np.ndarray, family: _Family, fit: _Fit) -> np.ndarray:
-    """Of the high component at each x."""
-    resp = _sigmoid(family.odds(x, fit.coefficients(family.density)))
-    _make_monotone(resp, x, family, fit)
-    return resp
-
-
-def _mean_variance(moments: np.ndarray, added: float) -> tuple[float, float]:
-    """Out of the sums of w, w x, w x^2."""
-    mean = float(moments[1] / moments[0])
-    return mean, max(float(moments[2] / moments[0]) - mean**2 + added, 1e-6)
-
-
-def _em(count: np.ndarray, family: _Family, resp: np.ndarray, *, iterations: int, monotone: bool) -> _Fit | None:
+def _em(count: np.ndarray, family: _Family, resp: np.ndarray) -> _Fit | None:
     """EM on the counts (BINS,), from the responsibilities (BINS,) of the high component; None if one is left empty."""
-    phi = family.phi()
+    phi = np.stack([family.odds(CENTRES, unit) for unit in np.eye(3)], axis=1)  # (BINS, 3)
     moments = count[:, None] * POWERS
     total = moments.sum(axis=0)
-    fit, previous = None, np.full(5, np.inf)
-    for _ in range(iterations):
+    previous = np.full(5, np.inf)
+    for _ in range(family.iterations):
         of_high = resp @ moments
         of_low = total - of_high
         if min(of_high[0], of_low[0]) < 1e-3:
             return None
-        (m0, v0), (m1, v1) = (_mean_variance(k, family.added) for k in (of_low, of_high))
-        weight = of_high[0] / total[0]
-        fit = _Fit(float(weight), (m0, m1), (v0, v1))
-        state = np.array([weight, m0, m1, v0, v1])
+        m0, m1 = (float(w[1] / w[0]) for w in (of_low, of_high))
+        v0, v1 = (max(float(w[2] / w[0]) - m**2 + family.added, 1e-6) for w, m in ((of_low, m0), (of_high, m1)))
+        fit = _Fit(family, float(of_high[0] / total[0]), (m0, m1), (v0, v1))
+        state = np.array([fit.weight, m0, m1, v0, v1])
         if np.abs(state - previous).max() < 1e-6:
             break
         previous = state
-        resp = _sigmoid(phi @ fit.coefficients(family.density))
-        if monotone:
-            _make_monotone(resp, CENTRES, family, fit)
-    if fit is not None and fit.means[0] > fit.means[1]:
-        fit = _Fit(1 - fit.weight, fit.means[::-1], fit.variances[::-1])
-    return fit
+        resp = _sigmoid(phi @ fit.coefficients())
+        if family.monotone:
+            fit.monotone(resp, CENTRES)
+    return fit if m0 <= m1 else _Fit(family, 1 - fit.weight, (m1, m0), (v1, v0))
 
 
 def _two_means(count: np.ndarray) -> np.ndarray:
@@ -212,11 +191,6 @@ def _two_means(count: np.ndarray) -> np.ndarray:
     between = np.full(BINS, -1.0)
     between[inside] = (s[inside] * n[-1] - s[-1] * n[inside]) ** 2 / (n[inside] * (n[-1] - n[inside]))
     return (np.arange(BINS) > between.argmax()).astype(np.float64)
-
-
-def _fit_gaussians(count: np.ndarray) -> _Fit | None:
-    """To convergence."""
-    return _em(count, GAUSSIAN, _two_means(count), iterations=500, monotone=False)
 
 
 def _believable(count: np.ndarray, fit: _Fit) -> bool:
@@ -247,8 +221,20 @@ def _believable(count: np.ndarray, fit: _Fit) -> bool:
     return two - one > 1.5 * np.log(n)  # BIC: five parameters against two
 
 
-def _counted(values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Values (N,) float64 in [0, 1] and their counts (BINS,)."""
+def gaussian_split(values: ArrayLike) -> Split:
+    """GMM of N values in [0, 1], within 1e-3 of scikit-learn's run to convergence; see :class:`Split`.
+
+    Raises DataError: a value is not finite or outside [0, 1].
+    """
+    return _split(values, GAUSSIAN)
+
+
+def beta_split(values: ArrayLike) -> Split:
+    """BMM of N values in [0, 1], from the Gaussian mixture; see :class:`Split`. Errors as :func:`gaussian_split`."""
+    return _split(values, BETA)
+
+
+def _split(values: ArrayLike, family: _Family) -> Split:
     x = np.asarray(values, dtype=np.float64).ravel()
     if not np.isfinite(x).all():
         raise DataError(f"a mixture needs finite values, found {int((~np.isfinite(x)).sum())} that are not")
@@ -257,51 +243,16 @@ def _counted(values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
             f"a mixture takes values in [0, 1], found {x.min():.4g} to {x.max():.4g}; scale them by minimum and maximum"
         )
     x = np.clip(x, 0.0, 1.0)
-    bins = np.minimum((x * BINS).astype(np.int32), BINS - 1)
-    return x, np.bincount(bins, minlength=BINS).astype(np.float64)
-
-
-def _degenerate(x: np.ndarray) -> Split:
-    """All alike, or too few: one component, everything in the high one."""
-    mean = float(x.mean()) if len(x) else 1.0
-    return Split(np.ones(len(x)), 1.0, (mean, mean), float("-inf"), False)
-
-
-def _crossing(posterior: np.ndarray, means: tuple[float, float]) -> float:
-    """Where the posterior (BINS,) first passes one half between the two means."""
-    between = (means[0] <= CENTRES) & (means[1] >= CENTRES)
-    above = np.flatnonzero(between & (posterior >= 0.5))
-    return float(CENTRES[above[0]]) if len(above) else float(sum(means) / 2)
-
-
-def gaussian_split(values: ArrayLike) -> Split:
-    """GMM of N values in [0, 1], within 1e-3 of scikit-learn's run to convergence; see :class:`Split`.
-
-    Raises DataError: a value is not finite or outside [0, 1].
-    """
-    x, count = _counted(values)
-    fit = _fit_gaussians(count) if len(x) >= LEAST and np.ptp(x) >= 1e-6 else None
-    if fit is None:
-        return _degenerate(x)
-    threshold = _crossing(_posterior(CENTRES, GAUSSIAN, fit), fit.means)
-    return Split(_posterior(x, GAUSSIAN, fit), fit.weight, fit.means, threshold, _believable(count, fit))
-
-
-def beta_split(values: ArrayLike, *, iterations: int = 10) -> Split:
-    """BMM of N values in [0, 1]; see :class:`Split` and the module's head. EM on 4096 bins, from the Gaussian mixture.
-
-    Raises DataError: a value is not finite or outside [0, 1].
-    """
-    x, count = _counted(values)
-    start = _fit_gaussians(count) if len(x) >= LEAST and np.ptp(x) >= 1e-6 else None
-    if start is None:
-        return _degenerate(x)
-    fit = _em(count, BETA, _posterior(CENTRES, GAUSSIAN, start), iterations=iterations, monotone=True)
-    if fit is None:
-        return _degenerate(x)
-    threshold = _crossing(_posterior(CENTRES, BETA, fit), fit.means)
-    separated = fit.apart() >= APART_BETA and _believable(count, start)
-    return Split(_posterior(x, BETA, fit), fit.weight, fit.means, threshold, separated)
+    count = np.bincount(np.minimum((x * BINS).astype(np.int32), BINS - 1), minlength=BINS).astype(np.float64)
+    gaussians = _em(count, GAUSSIAN, _two_means(count)) if len(x) >= LEAST and np.ptp(x) >= 1e-6 else None
+    fit = gaussians
+    if gaussians is not None and family is BETA:
+        fit = _em(count, BETA, gaussians.posterior(CENTRES))
+    if gaussians is None or fit is None:
+        mean = float(x.mean()) if len(x) else 1.0
+        return Split(np.ones(len(x)), 1.0, (mean, mean), False)
+    separated = (family is GAUSSIAN or fit.apart() >= APART_BETA) and _believable(count, gaussians)
+    return Split(fit.posterior(x), fit.weight, fit.means, separated)
 
 
 @dataclass(frozen=True)
@@ -311,13 +262,9 @@ class GuardedSplit:
     clean: np.ndarray
     refused: str | None
 
-    @property
-    def share(self) -> float:
-        """Share of the values that count as clean, that is with a probability above one half; 1 without values."""
-        return _clean_share(self.clean)
-
 
 def _clean_share(clean: np.ndarray) -> float:
+    """Share of the values with a probability above one half; 1 without values."""
     return float((clean > 0.5).mean()) if len(clean) else 1.0
 
 
