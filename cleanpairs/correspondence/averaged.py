@@ -6,6 +6,8 @@ of the last epoch alone.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from cleanpairs.core.resumable import Resumable
@@ -14,7 +16,7 @@ from cleanpairs.core.resumable import Resumable
 class Averaged(Resumable):
     """Mean over the epochs ``start`` to ``label_epochs`` (from 1, both included; None: to the end) of N figures."""
 
-    kept = ("total", "counted")
+    kept: ClassVar[tuple[str, ...]] = ("total", "counted")
 
     def __init__(self, n: int, *, start: int = 1, label_epochs: int | None = None) -> None:
         self.start, self.label_epochs = start, label_epochs

@@ -32,7 +32,7 @@ from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence.mixture import GuardedSplit, gaussian_split
 from cleanpairs.methods.splitting import PAPERS, Splitting, WarmupCleaner, scaled
 from cleanpairs.ops.matching import matching_probability
-from cleanpairs.trainer import BatchOutput, EpochContext, TrainingStage
+from cleanpairs.trainer import EpochContext, TrainingStage
 
 
 def structure_consistency(V: Tensor, U: Tensor, y: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class _Consistent(Splitting):
         """Both losses of a batch."""
         f = view.forward(network, *batch, seed=seed)
         y, S = f.of(self.y[network]), f.similarity()
-        V, U = within(f)
+        V, U = (view.similarity(f.model, side, side) for side in (f.images, f.texts))
         if self.label_pass == "batch":
             self.c[network, f.rows] = structure_consistency(V, U, y).float().cpu().numpy()
             self.p[network, f.rows] = matching_probability(S, self.tau, f.excluded).cpu().numpy()
@@ -107,11 +107,6 @@ class _Consistent(Splitting):
         y = np.minimum(self.a, self.b)
         self.y = np.ascontiguousarray(y[::-1])  # of the other network, where there are two
         return np.asarray((self.a + self.b).mean(axis=0) / 2)
-
-
-def within(f: BatchOutput) -> tuple[Tensor, Tensor]:
-    """V and U (B, B) of a batch: the similarity of its images, and that of its texts."""
-    return f.view.similarity(f.model, f.images, f.images), f.view.similarity(f.model, f.texts, f.texts)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

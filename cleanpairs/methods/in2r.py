@@ -28,7 +28,7 @@ from torch.nn.functional import normalize
 
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.methods.memory_bank import FeatureMemory
-from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
+from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.objectives.triplet import TripletLoss
 from cleanpairs.trainer import BatchOutput, EpochContext
@@ -74,10 +74,9 @@ class _Neighbours(Splitting):
         first, again, noisy = (f.select(f.source == k) for k in range(3))
         if not self.split_known:
             return self.agreeing(view, first, again, self.warm_objective, self.warm_objective).mean()
-        clean = self.agreeing(view, first, again, self.pair_objective, self.within)
-        loss = clean.sum() if self.method.reduction == "sum" else clean.mean()
+        loss = self.reduced(self.agreeing(view, first, again, self.pair_objective, self.within))
         self.remember(network, first)
-        if at_least_two(noisy) and len(self.memories[network]) >= self.method.neighbours and self.method.noisy_weight:
+        if len(noisy.rows) and len(self.memories[network]) >= self.method.neighbours and self.method.noisy_weight:
             loss = loss + self.method.noisy_weight * self.rectified(view, network, noisy)
         return loss
 

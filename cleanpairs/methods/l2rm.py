@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.data import Pairs
-from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
+from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.objectives.rematching import RematchingLoss
 from cleanpairs.ops.search import TopK
 from cleanpairs.ops.transport import partial_transport
@@ -71,13 +71,9 @@ class _Rematching(Splitting):
     def head_lr(self) -> float:
         return float(self.method.cost_lr)
 
-    def judge(self, view: EpochContext) -> np.ndarray:
-        self.y[0] = self.w[0]
-        return np.asarray(self.w[0])
-
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, torch.ones(len(clean.rows), device=view.device))
-        if noisy is None or not at_least_two(noisy):
+        if noisy is None:
             return loss
         S = noisy.similarity()  # (n, n)
         with torch.no_grad():

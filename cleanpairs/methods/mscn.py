@@ -113,7 +113,7 @@ class _Correcting(Splitting):
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, torch.ones(len(clean.rows), device=view.device))
         seed = step_seed(view.seed(network, 29), int(clean.rows[0]))
-        if noisy is None or len(noisy.rows) < 2:
+        if noisy is None:
             return loss + self.recognition(view, network, seed)
         head: Any = view.networks[network].head
         weight = head(self.vectors(noisy))  # (n,), with the gradient of theta alone
@@ -143,8 +143,7 @@ class _Correcting(Splitting):
             value = self.smooth_loss(view, model, ahead, meta).mean()
             back = torch.autograd.grad(value, list(ahead.values()), allow_unused=True)
             v = {k: torch.zeros_like(p) if g is None else g for (k, p), g in zip(ahead.items(), back, strict=True)}
-            data = view.data
-            rows = self.inputs(view, data, noisy.rows)
+            rows = self.inputs(view, view.data, noisy.rows)
             slope = -eta * meta_gradient_weights(lambda p: self.smooth_loss(view, model, p, rows), start, v)
         scale = float(slope.abs().mean())
         return slope / scale if scale > 0 and np.isfinite(scale) else None
@@ -161,9 +160,8 @@ class _Correcting(Splitting):
     def smooth_loss(self, view: EpochContext, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
         """Triplet loss (n,) over the mean of the negatives, of a model with other weights; in the order asked for."""
         images, tokens, order = inputs
-        states = torch.func.functional_call(model, parameters, (images, None, tokens))
-        names = {f"model.{k}": p for k, p in parameters.items()}
-        S = torch.func.functional_call(_Similarity(model), names, states)
+        weights = {f"model.{k}": p for k, p in parameters.items()}
+        S = torch.func.functional_call(_Similarity(model), weights, (images, tokens))
         loss = self.smooth(S.float(), torch.ones(len(S), device=view.device), None)
         return loss[order.argsort()]
 
@@ -194,14 +192,14 @@ class _Correcting(Splitting):
 
 
 class _Similarity(nn.Module):
-    """``similarity`` as a module's forward, so that it can be called with other weights."""
+    """Images and tokens to their similarities, as a module's forward, which can be called with other weights."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, images: Any, texts: Any) -> Tensor:
-        out: Tensor = self.model.similarity(images, texts)
+    def forward(self, images: Tensor, tokens: Any) -> Tensor:
+        out: Tensor = self.model.similarity(*self.model(images, None, tokens))
         return out
 
 

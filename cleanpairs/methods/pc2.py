@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from cleanpairs.core.parameters import choice, number, whole
 from cleanpairs.correspondence.mixture import guarded_split
 from cleanpairs.data import Pairs
-from cleanpairs.methods.splitting import Splitting, SplittingCleaner, at_least_two
+from cleanpairs.methods.splitting import Splitting, SplittingCleaner
 from cleanpairs.objectives.pseudo import negative_batch_entropy, oscillation, pseudo_caption, pseudo_classification
 from cleanpairs.repair.candidates import DonorSearch
 from cleanpairs.repair.searches import pseudo_captioning
@@ -100,13 +100,11 @@ class _PseudoCaptioning(Splitting):
         return self.method.pseudo_weight * self.reduced(pseudo_classification(p, q)) + spread
 
     def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
-        warm = self.warm_objective(f.similarity(), f.of(np.ones(self.n, np.float32)), f.excluded)
-        return self.reduced(warm) + self.class_loss(view, network, f, f)
+        return super().warm_loss(view, network, f) + self.class_loss(view, network, f, f)
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
-        loss = self.pair_loss(clean, clean.of(self.y[network]))
-        loss = loss + self.class_loss(view, network, clean, clean)
-        if noisy is None or not at_least_two(noisy):
+        loss = self.pair_loss(clean, clean.of(self.y[network])) + self.class_loss(view, network, clean, clean)
+        if noisy is None:
             return loss
         head: Any = view.networks[network].head
         with torch.no_grad():
@@ -118,13 +116,6 @@ class _PseudoCaptioning(Splitting):
         S = view.similarity(noisy.model, noisy.images, texts.texts)  # (n, n): noisy images, captions that were given
         captioned = self.triplet(S, similarity.clamp(0, 1), view.duplicates(noisy.rows, texts.rows))
         return loss + self.method.noisy_weight * self.reduced(captioned)
-
-    def reduced(self, loss: Tensor) -> Tensor:
-        """Per-pair losses (n,) to the one of the batch; L_ent, which is of a batch, weighs by their number in a sum."""
-        return loss.sum() if self.method.reduction == "sum" else loss.mean()
-
-    def pair_loss(self, f: BatchOutput, y: Tensor) -> Tensor:
-        return self.reduced(self.pair_objective(f.similarity(), y, f.excluded))
 
 
 def _scaled(x: np.ndarray) -> np.ndarray:

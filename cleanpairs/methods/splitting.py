@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from cleanpairs.core.parameters import choice, number, whole
-from cleanpairs.core.resumable import Resumable
+from cleanpairs.correspondence.averaged import Averaged
 from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.methods.memory_bank import FeatureMemory
@@ -42,8 +42,10 @@ PAPERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Splitting(Resumable, TrainingStrategy):
+class Splitting(Averaged, TrainingStrategy):
     """TrainingStrategy of a method that splits n pairs; it overrides :meth:`judge` and :meth:`split_loss`.
+
+    What it leaves is the mean of the labels over epochs behind the warm-up.
 
     ``method``: the settings, a :class:`WarmupCleaner`. Of a strategy: ``networks`` {1, 2}; ``mixture`` {"gaussian",
     "beta"}; ``half``: a step holds half a batch of clean and half a batch of noisy pairs, instead of one of each.
@@ -52,11 +54,12 @@ class Splitting(Resumable, TrainingStrategy):
     networks: int = 2
     mixture: ClassVar[str] = "gaussian"
     half: ClassVar[bool] = False
-    kept: ClassVar[tuple[str, ...]] = ("w", "y", "total", "counted", "split_known", "has_split")
+    kept: ClassVar[tuple[str, ...]] = ("w", "y", "split_known", "has_split", *Averaged.kept)
 
     def __init__(self, n: int, method: Any) -> None:
+        super().__init__(n, label_epochs=method.label_epochs)
         self.n, self.method = n, method
-        self.warmup, self.clean_above, self.label_epochs = method.warmup, method.clean_above, method.label_epochs
+        self.warmup, self.clean_above = method.warmup, method.clean_above
         self.tau, self.margin = method.label_tau or method.tau, method.margin
         self.warm_objective: Objective = method._warm_objective()
         self.triplet = TripletLoss(margin=self.margin, curve=method.curve, negatives="hard")
@@ -64,8 +67,6 @@ class Splitting(Resumable, TrainingStrategy):
         self.pair_objective: Objective = self.triplet if by_triplet else InfoNCEWithRCE(tau=self.tau)
         self.w = np.ones((self.networks, n), dtype=np.float32)  # probability of being clean, as each network sees it
         self.y = np.ones((self.networks, n), dtype=np.float32)  # labels for each network's training
-        self.total = np.zeros(n, dtype=np.float64)
-        self.counted = 0
         self.split_known = False  # a look at the losses has been taken
         self.has_split = np.zeros(self.networks, dtype=bool)  # and they did split
         self.memories: list[FeatureMemory] = []  # of the methods that have one a network
@@ -84,7 +85,7 @@ class Splitting(Resumable, TrainingStrategy):
 
     def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         """Loss of a batch in the warm-up."""
-        return self.warm_objective(f.similarity(), f.of(np.ones(self.n, np.float32)), f.excluded).mean()
+        return self.reduced(self.warm_objective(f.similarity(), f.of(np.ones(self.n, np.float32)), f.excluded))
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         """Loss of a batch of clean and a batch of noisy pairs: of both by their labels, the latter weighted."""
@@ -93,8 +94,12 @@ class Splitting(Resumable, TrainingStrategy):
         return loss if noisy is None else loss + self.method.noisy_weight * self.pair_loss(noisy, noisy.of(y))
 
     def pair_loss(self, f: BatchOutput, y: Tensor) -> Tensor:
-        """Mean loss of the pairs of a batch with their labels y (B,)."""
-        return self.pair_objective(f.similarity(), y, f.excluded).mean()
+        """Loss of a batch of pairs with their labels y (B,)."""
+        return self.reduced(self.pair_objective(f.similarity(), y, f.excluded))
+
+    def reduced(self, loss: Tensor) -> Tensor:
+        """Losses (B,) to one of the batch: their mean, or their sum."""
+        return loss.sum() if self.method.reduction == "sum" else loss.mean()
 
     # -- the procedure ----------------------------------------------------------------------------------------------
 
@@ -134,7 +139,7 @@ class Splitting(Resumable, TrainingStrategy):
         epoch = view.epoch - self.warmup + 1  # 1: the first split
         if epoch < 1 and not view.last:
             return
-        if self.split_known and self.label_epochs is not None and epoch > self.label_epochs and view.last:
+        if self.split_known and view.last and not self.wants(1, max(epoch, 1)):
             return
         notes = []
         for k in range(self.networks):
@@ -150,9 +155,7 @@ class Splitting(Resumable, TrainingStrategy):
         value = self.judge(view)
         self.split_known = True
         self.mean_probability = float(value.mean())
-        if self.label_epochs is None or epoch <= self.label_epochs:
-            self.total += value
-            self.counted += 1
+        self.update(1, max(epoch, 1), value)
 
     def divide(self, network: int, losses: np.ndarray) -> GuardedSplit:
         """The split of a network's losses (N,) in [0, 1]."""
@@ -177,12 +180,6 @@ class Splitting(Resumable, TrainingStrategy):
         """0 where no network trains on a pair as clean."""
         return np.asarray((self.w > self.clean_above).any(axis=0), dtype=np.float32)
 
-    def value(self) -> np.ndarray:
-        """Mean of the labels over the epochs of the last of these epochs."""
-        if not self.counted:
-            return np.ones(self.n, dtype=np.float32)
-        return (self.total / self.counted).astype(np.float32)
-
     def state(self) -> dict[str, Any]:
         """Splits, labels, sums and memories."""
         memories = {
@@ -204,11 +201,6 @@ def scaled(x: np.ndarray) -> np.ndarray:
     return np.asarray((x - x.min()) / spread if spread > 1e-5 else np.zeros_like(x))
 
 
-def at_least_two(f: BatchOutput | None) -> bool:
-    """Whether there is a batch with a negative in it."""
-    return f is not None and len(f.rows) >= 2
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class WarmupCleaner(PairCleaner):
     """Parameters of the methods that split behind a warm-up; which strategy they train by is ``_strategy``.
@@ -226,6 +218,7 @@ class WarmupCleaner(PairCleaner):
     warm_loss = "rce"
     split_by = "probability"
     clean_loss = "rce"
+    reduction = "mean"
     margin, curve, clean_above = 0.2, 10.0, 0.5
 
     _strategy: ClassVar[type[Splitting]]

@@ -9,10 +9,17 @@ import pytest
 import torch
 
 from cleanpairs import GSC
-from cleanpairs.methods.gsc import geometric_loss, structure_consistency, within
+from cleanpairs.methods.gsc import geometric_loss, structure_consistency
 from cleanpairs.objectives.infonce import InfoNCELoss
 from cleanpairs.ops.matching import matching_probability
+from cleanpairs.trainer import BatchOutput
 from tests.methods.conftest import probabilities_of_both, view_of
+
+
+def within(f: BatchOutput) -> list[torch.Tensor]:
+    """V and U (B, B) of a batch: unit vectors of its images, and of its texts, by those of the same side."""
+    vectors = (f.model.vector(side).detach() for side in (f.images, f.texts))
+    return [z @ z.T for z in vectors]
 
 
 def case(n: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
