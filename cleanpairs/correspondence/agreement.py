@@ -106,9 +106,8 @@ def neighbours_agreement(
     number = np.unique(image_group, return_inverse=True)[1]
     fold = rng.permutation(number.max() + 1)[number] % FOLDS
     # Random wrong pairs (2, K) of image and caption, both of one fold.
-    pairs = np.concatenate(
-        [_others(rng.permutation(np.flatnonzero(fold == f))) for f in range(FOLDS) for _ in range(CONTROLS)], axis=1
-    )
+    orders = [rng.permutation(np.flatnonzero(fold == f)) for f in range(FOLDS) for _ in range(CONTROLS)]
+    pairs = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
     pairs = pairs[:, (image_group[pairs[0]] != image_group[pairs[1]]) & (text_group[pairs[0]] != text_group[pairs[1]])]
     if pairs.shape[1] < 2 * BINS:  # nearly all rows are alike
         return nothing_known(n, planted.shape[1])
@@ -150,19 +149,17 @@ class _Question:
         weight, heard = right.astype(np.float32), np.zeros(len(right), bool)
         heard[asked] = True
         observed, null = [], []
-
-        def compare(t: Centred, of: np.ndarray, against: np.ndarray, shown: np.ndarray) -> None:
-            middle = of.mean(axis=0)
-            observed.append(t.standing(of - middle, rows))
-            null.append(t.standing(against - middle, shown))
-
         for x, t, group in ((self.images, self.texts, self.image_group), (self.texts, self.images, self.text_group)):
             # Image i asks about the caption of j, or the caption of j about image i; what is shown does not answer.
             asking, shown = pairs if x is self.images else pairs[::-1]
-            each = Centred.of(t)
-            compare(each, *self._neighbours(x, t, group, rows, (asking, shown), asked, weight, heard), shown)
-            regression = _Ridge.fit(x, t, weight)
-            compare(each, regression.without(rows), regression.without(asking, shown), shown)
+            each, regression = Centred(t), _Ridge(x, t, weight)
+            for of, against in (
+                self._neighbours(x, t, group, rows, (asking, shown), asked, weight, heard),
+                (regression.without(rows), regression.without(asking, shown)),
+            ):
+                middle = of.mean(axis=0)
+                observed.append(each.standing(of - middle, rows))
+                null.append(each.standing(against - middle, shown))
         return _joined(np.stack(observed), np.stack(null))
 
     def _neighbours(
@@ -174,28 +171,19 @@ class _Question:
         place = np.zeros(len(x), np.int64)
         place[rows] = np.arange(len(rows))
         (said,), (mass,) = _answers(x, t, group, rows, asked, weight, (self.tau,))
-        all_say = _Mean(t, np.where(heard, weight, np.float32(0)))
+        listened = np.where(heard, weight, np.float32(0))
+        total, all_mass = listened @ t, float(listened.sum())
+
+        def all_say(*out: np.ndarray) -> np.ndarray:
+            """(R, d) float32: for each place in ``out``, (R,) each and different there, the mean of all the others."""
+            left, left_mass = sum(listened[of][:, None] * t[of] for of in out), sum(listened[of] for of in out)
+            return np.asarray((total - left) / np.maximum(all_mass - left_mass, LEAST)[:, None], dtype=np.float32)
+
         itself = np.exp((np.einsum("ij,ij->i", x[asking], x[shown]) - 1) / np.float32(self.tau)) * weight[shown]
         itself[~heard[shown]] = 0
         answer, among = said[place[asking]], mass[place[asking]]
         against = (answer - itself[:, None] * t[shown]) / np.maximum(among - itself, LEAST)[:, None]
-        against -= all_say.without(asking, shown)
-        return said / np.maximum(mass, LEAST)[:, None] - all_say.without(rows), against
-
-
-@dataclass(frozen=True)
-class _Mean:
-    """Weighted mean of N vectors ``t`` (N, d), of which some rows are left out."""
-
-    t: np.ndarray
-    weight: np.ndarray
-
-    def without(self, *rows: np.ndarray) -> np.ndarray:
-        """(R, d) float32: for each place in ``rows``, (R,) each and different there, the mean of all the others."""
-        total, mass = self.weight @ self.t, float(self.weight.sum())
-        left = sum(self.weight[of][:, None] * self.t[of] for of in rows)
-        left_mass = sum(self.weight[of] for of in rows)
-        return np.asarray((total - left) / np.maximum(mass - left_mass, LEAST)[:, None], dtype=np.float32)
+        return said / np.maximum(mass, LEAST)[:, None] - all_say(rows), against - all_say(asking, shown)
 
 
 def _penalty(gram: np.ndarray) -> Any:
@@ -211,28 +199,18 @@ def ridge(a: np.ndarray, b: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.solve(gram, weighted @ b), np.float32)
 
 
-@dataclass(frozen=True)
 class _Ridge:
-    """Ridge regression of N vectors ``t`` on ``x``, weighted, which pairs can leave again: ``x`` with a 1 behind each,
-    their products ``solved`` with the inverse, the ``residual`` (N, e), and what of it ``stays`` (N,): 1 - H_ii.
-    """
+    """Ridge regression of N vectors ``t`` (N, e) on ``x`` (N, d), weighted, which pairs can leave again."""
 
-    x: np.ndarray
-    t: np.ndarray
-    weight: np.ndarray
-    solved: np.ndarray
-    residual: np.ndarray
-    stays: np.ndarray
-
-    @classmethod
-    def fit(cls, x: np.ndarray, t: np.ndarray, weight: np.ndarray) -> _Ridge:
-        """Of ``t`` (N, e) on ``x`` (N, d)."""
+    def __init__(self, x: np.ndarray, t: np.ndarray, weight: np.ndarray) -> None:
         x = np.concatenate([x, np.ones((len(x), 1), np.float32)], axis=1)
         weighted = (x * weight[:, None]).T
         gram = (weighted @ x).astype(np.float64)
         gram[np.diag_indices(len(gram))] += np.append(np.full(len(gram) - 1, _penalty(gram[:-1, :-1])), 1e-6)
-        solved = x @ np.linalg.inv(gram).astype(np.float32)
-        return cls(x, t, weight, solved, t - solved @ (weighted @ t), 1 - np.einsum("ij,ij->i", solved, x) * weight)
+        self.x, self.t, self.weight = x, t, weight
+        self.solved = x @ np.linalg.inv(gram).astype(np.float32)
+        self.residual = t - self.solved @ (weighted @ t)
+        self.stays = 1 - np.einsum("ij,ij->i", self.solved, x) * weight  # 1 - H_ii
 
     def without(self, asking: np.ndarray, shown: np.ndarray | None = None) -> np.ndarray:
         """Predictions (R, e) at the rows ``asking`` (R,) of regressions that have seen neither these pairs nor those of
@@ -264,18 +242,12 @@ def _joined(observed: np.ndarray, null: np.ndarray) -> tuple[np.ndarray, np.ndar
     return weight @ observed / spread, weight @ null / spread
 
 
-@dataclass(frozen=True)
 class Centred:
-    """Vectors (N, d) around their mean, and their covariance (d, d)."""
+    """``vectors`` (N, d) around their mean, and their ``covariance`` (d, d)."""
 
-    vectors: np.ndarray
-    covariance: np.ndarray
-
-    @classmethod
-    def of(cls, vectors: np.ndarray) -> Centred:
-        """Of vectors (N, d) as they come."""
-        centred = vectors - vectors.mean(axis=0)
-        return cls(centred, centred.T @ centred / np.float32(len(centred)))
+    def __init__(self, vectors: np.ndarray) -> None:
+        self.vectors = vectors - vectors.mean(axis=0)
+        self.covariance = self.vectors.T @ self.vectors / np.float32(len(vectors))
 
     def spread(self, c: np.ndarray, least: float = 0.0) -> np.ndarray:
         """The deviation (R,) of the products of vectors ``c`` (R, d) with all of these."""
@@ -328,11 +300,6 @@ def similarity_to_neighbours(
     return np.asarray(rankdata(above) + rankdata(-nearer) - 1) / (2 * max(n, 1))
 
 
-def _others(order: np.ndarray) -> np.ndarray:
-    """(2, n): rows, and for each a random other one, which is the next in a random order."""
-    return np.stack([order, np.roll(order, -1)])
-
-
 def _answers(
     x: np.ndarray,
     t: np.ndarray,
@@ -373,8 +340,6 @@ def _answers(
 
 def wrong_share(observed: np.ndarray, null: np.ndarray) -> float:
     """pi in [0, 1]: the ratio of the lower tails of N agreements and of those of random wrong pairs, at q = 0."""
-    if not len(null):
-        return 0.0
     q = np.linspace(LOW, HIGH, 76)
     cuts, observed, null = np.quantile(null, q), np.sort(observed), np.sort(null)
     below = np.searchsorted(observed, cuts, side="right") / len(observed)
@@ -393,8 +358,6 @@ def posterior(observed: np.ndarray, null: np.ndarray, wrong: float, at: np.ndarr
     from sklearn.isotonic import IsotonicRegression
 
     at = observed if at is None else at
-    if not len(null):
-        return np.zeros(len(at))
     edges = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, BINS + 1)))
     if len(edges) < 3:
         return np.full(len(at), wrong)

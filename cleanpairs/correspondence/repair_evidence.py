@@ -160,8 +160,8 @@ class RepairEvidence:
         self.judged = len(self.trusted) >= LEAST and 2 <= len(self.captions) <= MOST_REPAIRED
         if not self.judged:
             return
-        spaces = Centred.of(images), Centred.of(texts)
-        self._joint = None if joint is None else (Centred.of(joint[0]), Centred.of(joint[1]))
+        spaces = Centred(images), Centred(texts)
+        self._joint = None if joint is None else (Centred(joint[0]), Centred(joint[1]))
         folds = [self.trusted[f::FOLDS] for f in range(FOLDS)]
         banks = []
         for fold in folds:

@@ -23,7 +23,7 @@ import numpy as np
 from cleanpairs.correspondence.agreement import Agreement, Centred, ridge
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.correspondence.null import LEAST_PAIRS, null_pairs
-from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, TAU, Background, balanced, cosines
+from cleanpairs.ops.normalised_similarity import EXACT_UP_TO, Background, balanced, cosines
 from cleanpairs.ops.search import top_k
 
 FOLDS = 5
@@ -65,7 +65,6 @@ def similarity_evidence(
     image_group: np.ndarray,
     text_group: np.ndarray,
     *,
-    tau: float = TAU,
     seed: int = 0,
 ) -> SimilarityEvidence | None:
     """Evidence of N pairs of unit vectors (N, d); None where they lie in no common space, or are too few to tell.
@@ -81,7 +80,7 @@ def similarity_evidence(
     null = np.concatenate(nulls, axis=1)
     near = _near_pairs(texts, image_group, text_group, seed)
     pairs = Background(images, texts, image_group, text_group)
-    of_image, of_text = pairs.shared(pairs, tau=tau) if n > EXACT_UP_TO else balanced(pairs, tau=tau)
+    of_image, of_text = pairs.shared(pairs) if n > EXACT_UP_TO else balanced(pairs)
 
     def similarity(image: np.ndarray, text: np.ndarray) -> np.ndarray:
         return np.asarray(cosines(images[image], texts[text]) - (of_image[image] + of_text[text]) / 2)
@@ -136,7 +135,7 @@ def _predicted(pairs: Background, right: np.ndarray, fold: np.ndarray, asked: li
     image, text = (x - x.mean(axis=0) for x in (pairs.images, pairs.texts))
     out = [np.zeros(rows.shape[1]) for rows in asked]
     for flipped, (x, t) in enumerate(((image, text), (text, image))):
-        compare = Centred.of(t)
+        compare = Centred(t)
         for f in range(FOLDS):
             others = fold != f
             map_ = ridge(x[others], t[others], right[others])
