@@ -1,15 +1,8 @@
-r"""BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023).
+"""BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023).
 
-Two networks split the corpus for each other by a beta mixture of the losses (:mod:`cleanpairs.methods.splitting`). The
-surely clean pairs are anchors. Similar images should have similar texts: with (I_c, T_c) the anchor whose image is
-nearest to I_i, and (I_c', T_c') the one whose text is nearest to T_i,
-
-    y_i = (d(I_i, I_c) / d(T_i, T_c) + d(T_i, T_c') / d(I_i, I_c')) / 2
-
-with Euclidean distances of unit vectors; clean pairs keep y = 1. All pairs are trained on with the soft margin of y.
-
-y is scaled between the median of the anchors' own ratios and that of ratios put together wrongly. The soft
-correspondence that the method leaves is w (1 + y) / 2. Departures from the paper: docs/methods/bicro.md.
+Two networks split the corpus for each other by a beta mixture of the losses (:mod:`cleanpairs.methods.splitting`);
+noisy pairs have labels by how alike a pair and its nearest clean anchors are in both modalities. Equations, and
+departures from the paper: docs/methods/bicro.md.
 """
 
 from __future__ import annotations

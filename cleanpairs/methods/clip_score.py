@@ -1,17 +1,8 @@
-r"""CLIP-score: similarity by a pretrained CLIP or SigLIP, with nothing trained; normalised, unless told otherwise.
+"""CLIP-score: similarity by a pretrained CLIP or SigLIP, with nothing trained; normalised, unless told otherwise.
 
 Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning", EMNLP 2021; Schuhmann et al.,
-LAION, 2021 and 2022; Gadre et al., DataComp, 2023; Wang et al., NeurIPS 2024 (negCLIPLoss). The similarity is taken
-less what image and caption have with everybody (:mod:`cleanpairs.ops.normalised_similarity`); the same of images with
-captions of random others gives the noise rate, and the probability of being right, which is the correspondence
-(:mod:`cleanpairs.correspondence.null`). Its threshold is 1/2. With ``normalise="none"``
-
-    correspondence = (1 + cosine) / 2
-
-so a threshold is one on the cosine: LAION-400M's 0.3 is 0.65, LAION-5B's 0.28 is 0.64. ``quantile`` flags the lowest
-share instead, as in DataComp, which keeps the best 30 %.
-
-Departures from the papers: docs/methods/clip-score.md.
+LAION, 2021 and 2022; Gadre et al., DataComp, 2023; Wang et al., NeurIPS 2024 (negCLIPLoss). The score, its threshold
+and departures from the papers: docs/methods/clip-score.md.
 """
 
 from __future__ import annotations

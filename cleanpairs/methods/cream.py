@@ -1,26 +1,8 @@
-r"""CREAM: consistency refining and mining (Ma et al., IEEE TIP 2024).
+"""CREAM: consistency refining and mining (Ma et al., IEEE TIP 2024).
 
-Two networks A and B split the corpus each by a Gaussian mixture of -log P_ii - log Q_ii, w being the posterior of the
-lower mode. A pair is *clean* where both w are above one half, *noisy* where neither is, *hard* where they disagree.
-With p_i the matching probability, the label of a pair in A's training (and with A and B exchanged in B's):
-
-    clean   y_i = w_i^B + (1 - w_i^B) p_i^A
-    hard    y_i = v_i + (1 - v_i) p_i^A,      v = (w^A + w^B) / 2
-    noisy   y_i = (p_i^A + p_i^B) / 2
-
-What a pair does not get is spread over the other pairs of its batch by similarity, which finds texts that fit an image
-though they are not its own:
-
-    W_ij = (1 - y_i) S_ij / sum_{k != i} S_ik,   W'_ij = (1 - y_j) S_ij / sum_{k != j} S_kj   for j != i
-    both 0 where they are below phi;   W_ii = W'_ii = y_i
-    L = mean_i sum_j -(W_ij log P_ij + W'_ij log Q_ij)
-
-phi is the mean label of all pairs; 0 for clean and hard pairs where more than .85 are clean. Hard pairs are trained on
-from the epoch ``hard_after`` behind the warm-up on, noisy ones from ``noisy_after`` on; before ``hard_after`` clean
-pairs spread nothing. Each kind is a batch of its own.
-
-The paper leaves no label of all pairs; here it is v_i + (1 - v_i) p_i for clean and hard ones and p_i for noisy ones,
-with the mean p of both networks. Departures from the paper: docs/methods/cream.md.
+Two networks split the corpus each: a pair is clean where both call it so, noisy where neither does, hard where they
+disagree. What its label leaves is spread over the other pairs of its batch by similarity, which finds texts that fit an
+image though they are not its own. Equations, schedule and departures from the paper: docs/methods/cream.md.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-r"""DECL: deep evidential cross-modal learning (Qin et al., ACM MM 2022).
+"""DECL: deep evidential cross-modal learning (Qin et al., ACM MM 2022).
 
-Retrieval within a batch is read as evidence e_ij = exp(tanh(S_ij) / tau) for text j being image i's, and a Dirichlet
-distribution with alpha = e + 1 (:mod:`cleanpairs.objectives.evidential`), whose strength says how sure it is.
-
-Behind the warm-up, 1 - the expected probability alpha_ii / sum_j alpha_ij, which is high where the evidence is weak or
-lies elsewhere, is split by a Gaussian mixture, and the clean posterior w weighs the evidential loss of every pair.
-
-Departures from the paper: docs/methods/decl.md.
+Retrieval within a batch is read as evidence (:mod:`cleanpairs.objectives.evidential`), whose strength says how sure it
+is; behind the warm-up the clean posterior w of its uncertainty weighs the loss of every pair. Equations, and departures
+from the paper: docs/methods/decl.md.
 """
 
 from __future__ import annotations

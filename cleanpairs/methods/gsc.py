@@ -1,22 +1,8 @@
-r"""GSC: geometrical structure consistency (Zhao et al., CVPR 2024, arXiv 2405.16996).
+"""GSC: geometrical structure consistency (Zhao et al., CVPR 2024, arXiv 2405.16996).
 
-A right pair has the same neighbours in both modalities. In a batch, S is the similarity of images with texts, V that of
-images with images, U of texts with texts; y the soft correspondence, by which the columns (the anchors) weigh:
-
-    V'_ij = y_j V_ij,   U'_ij = y_j U_ij,   R = softmax of the rows of V' U'^T
-    L_cl(i) = -y_i (log P_ii + log Q_ii) / 2      between the modalities
-    L_geo(i) = -y_i log R_ii                      within them
-    L = mean L_cl + gamma mean L_geo
-
-After every epoch, with c_i = cos(V'_i, U'_i) scaled by minimum and maximum, u_i the posterior of the upper component
-of a Gaussian mixture of c, p_i the matching probability:
-
-    a_i = beta u_i + (1 - beta) a_i,   b_i = beta p_i + (1 - beta) b_i,   y_i = min(a_i, b_i)
-
-``networks=2`` is GSC+: two networks, each trained with the y of the other.
-
-The correspondence is the mean of a and b over the first ``label_epochs`` epochs with labels.
-Departures from the paper: docs/methods/gsc.md.
+A right pair has the same neighbours in both modalities: beside the loss between these stands one within them, of the
+similarities V of a batch's images and U of its texts, and labels join their consistency c with the matching
+probability p. Equations, and departures from the paper: docs/methods/gsc.md.
 """
 
 from __future__ import annotations

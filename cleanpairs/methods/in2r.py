@@ -1,19 +1,9 @@
-r"""IN2R: intra-modal neighbours rectify noisy pairs (Liu et al., ICML 2026, arXiv 2606.04061).
+"""IN2R: intra-modal neighbours rectify noisy pairs (Liu et al., ICML 2026, arXiv 2606.04061).
 
-Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`). Each keeps a first-in-first-out
-memory of vectors (f_j, g_j) of clean pairs whose w is above the clean pairs' mean. f', g' are the vectors of a second
-pass with other dropout:
-
-    L_clean   triplet(f g'; margin .2) + triplet(f f'; .3) + triplet(g g'; .3), hardest negatives    (S = f g)
-    L_noisy   image i: X = the k texts g_j of the memory whose images f_j are nearest to f_i
-              Z = LN(X + dropout(MHA(X))),  t_i = l2(mean of the rows of Z);   NCE(f t) / 2
-              text i the same with the images of the nearest texts, by a refiner of its own
-    L         L_clean + L_noisy
-
-MHA is self-attention of four heads, NCE the cross entropy with its reverse (:mod:`cleanpairs.objectives.rce`). The
-warm-up's loss is NCE(S) + NCE(f f') + NCE(g g'). The label is the mean w of both networks: no label weighs a loss.
-
-Departures from the paper: docs/methods/in2r.md.
+Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`), and each remembers vectors of its
+surest clean pairs. A noisy pair learns from the partners of its nearest remembered ones, mixed by self-attention; clean
+ones agree with themselves under other dropout. The label is the mean w of both networks: no label weighs a loss.
+Equations, and departures from the paper: docs/methods/in2r.md.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
-r"""L2RM: learning to rematch mismatched pairs (Han et al., CVPR 2024), section 4 and appendices.
+"""L2RM: learning to rematch mismatched pairs (Han et al., CVPR 2024), section 4 and appendices.
 
-One network. Warm-up with InfoNCE and reverse cross entropy; then every epoch a beta mixture of the losses splits the
-corpus (:mod:`cleanpairs.methods.splitting`), and each step takes a matched and a mismatched batch:
-
-1. A cost net f_c, a linear layer K -> K on the rows of the similarity matrix and ReLU, starts as relu(1 - S) and learns
-   on reconstructed pairs: a few matched images at random slots among mismatched ones; L_OT = sum(pi_sup f_c(S)), eq. 6.
-2. Partial optimal transport of the mismatched batch with cost f_c(S), mass rho, entropy ``transport_reg`` and the
-   diagonal forbidden (appendix B; :func:`cleanpairs.ops.transport.partial_transport`).
-3. Rematching loss, eq. 10: symmetric KL between the normalised plan and the matching probabilities.
-
-    L = hard triplet on the matched batch + rematching loss on the mismatched batch
-
-The cost net does not learn: it stays relu(1 - S), which ``cost="cosine"`` is without it.
-Departures from the paper: docs/methods/l2rm.md.
+One network. Behind the warm-up a beta mixture of the losses splits the corpus (:mod:`cleanpairs.methods.splitting`),
+and each step takes a matched batch, and a mismatched one that is rematched by partial optimal transport with a learned
+cost. The cost net does not learn: it stays relu(1 - S), which ``cost="cosine"`` is without it. Equations, and
+departures from the paper: docs/methods/l2rm.md.
 """
 
 from __future__ import annotations

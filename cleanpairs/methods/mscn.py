@@ -1,21 +1,9 @@
-r"""MSCN: meta similarity correction network (Han et al., CVPR 2023). Needs a small clean *meta* set.
+"""MSCN: meta similarity correction network (Han et al., CVPR 2023). Needs a small clean *meta* set.
 
-Two networks split the corpus for each other by a beta mixture (:mod:`cleanpairs.methods.splitting`). Beside each
-learns a small network V_theta: from a pair's similarity vector (the product of its two unit vectors, dimension by
-dimension, and its similarity) to a weight in (0, 1), which corrects the noisy rest:
-
-    L(w, theta) = mean of the clean pairs' losses + mean of V_theta(s_i) times the noisy pairs' losses
-
-theta learns on the meta set in two ways. Directly: V tells right meta pairs from ones that were put together wrongly.
-And by second-order gradients: with w' = w - eta dL/dw a step ahead, theta goes down the gradient of the meta set's
-loss at w'.
-
-    d L_meta(w') / d theta = -eta sum_i (d l_i / dw . v) dV_theta(s_i) / d theta,      v = dL_meta / dw at w'
-
-The product of d l_i / dw with v is the derivative of the pair's loss along v, taken here as a central difference, so
-two forward passes stand for a backward pass through a backward pass; a test compares both.
-
-Departures from the paper: docs/methods/mscn.md.
+Two networks split the corpus for each other by a beta mixture (:mod:`cleanpairs.methods.splitting`). Beside each learns
+a small network V_theta: from a pair's similarity vector to the weight in (0, 1) of a noisy pair's loss. theta learns on
+the meta set: to tell right pairs from wrong ones, and by the second-order gradient of the meta set's loss a step ahead.
+Equations, and departures from the paper: docs/methods/mscn.md.
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
-r"""NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021).
+"""NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021).
 
 Two networks split the corpus for each other by a Gaussian mixture of the losses (see
-:mod:`cleanpairs.methods.splitting`). The label of a pair, with w the clean probability and r the networks' prediction:
-
-    clean (w > 0.5)   y = w + (1 - w) r
-    noisy             y = mean of both networks' r
-
-and all pairs are trained on with the soft margin alpha (m^y - 1) / (m - 1) of the hardest negatives.
-
-r is how well the pair satisfies its margin, relative to the best tenth of its batch
-(:func:`cleanpairs.objectives.triplet.prediction`).
-
-r comes from an evaluation pass, once an epoch. Departures from the paper: docs/methods/ncr.md.
+:mod:`cleanpairs.methods.splitting`); labels join w with the networks' prediction r
+(:func:`cleanpairs.objectives.triplet.prediction`), which comes from an evaluation pass. Equations, and departures from
+the paper: docs/methods/ncr.md.
 """
 
 from __future__ import annotations

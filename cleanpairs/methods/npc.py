@@ -1,19 +1,8 @@
-r"""NPC: negative pre-aware training (Zhang et al., AAAI 2024).
+"""NPC: negative pre-aware training (Zhang et al., AAAI 2024).
 
-A batch is tried on a copy of the network; a pair after which the loss of a trusted neighbour rises gets less weight.
-With the cross entropy of a pair in its batch, CE(i) = -(log P_ii + log Q_ii) / 2:
-
-1. A Gaussian mixture on all pairs' 1 - p_ii gives w; pairs with w > ``bank_above`` are the memory bank, built once.
-   B_I(i) is its pair whose image is nearest to I_i, B_T(i) that whose text is nearest to T_i (it may be i itself).
-2. Each step: CE of the pairs B_I(i), and of B_T(i), each a batch of its own, before and after one step of AdamW of a
-   copy on mean 2 CE(i) of the batch;
-
-    r_i = (before_I / after_I + before_T / after_T) / 2,   weight_i = 1 if r_i >= 1 else tanh(r_i)
-
-3. The network itself is trained on  mean weight_i CE(i) + mean CE(B_I) + mean CE(B_T).
-
-The paper leaves no label; here it is the mean of w over the first ``label_epochs`` epochs behind the warm-up. Networks
-that know nothing yet are warmed up before the bank is built (``warmup=0`` is the paper): docs/methods/npc.md.
+A batch is tried on a copy of the network; a pair after which the loss of a trusted neighbour, of a memory bank of clean
+pairs, rises gets less weight. Networks that know nothing yet are warmed up before the bank is built (``warmup=0`` is
+the paper). Equations, and departures from the paper: docs/methods/npc.md.
 """
 
 from __future__ import annotations

@@ -1,19 +1,9 @@
-r"""PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024), section 4 and appendix B.
+"""PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024), section 4 and appendix B.
 
-Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`). Each has a K-way pseudo-classifier C
-shared by both modalities: p_i = C(f(I_i)), q_i = C(g(T_i)).
-
-    L_pse  = mean CE(argmax q_i, p_i) on the clean pairs (eq. 2)
-    L_ent  = -H(mean_i p_i): spreads the classes (eq. 3)
-    L_n    : a noisy image takes the caption of the clean pair whose p is most cosine-similar to its own, s_i = that
-             similarity; triplet with margin alpha (m^{s_i} - 1) / (m - 1) (eq. 4-6)
-    o_i    = KL(p_i of the previous epoch || p_i); a Gaussian mixture on o gives w_o, small oscillation being clean
-    y_i    = w_i + (1 - w_i) [w_o_i >= 0.5] w_o_i (eq. 7-8), the soft margin of the clean pairs
-    L      = L_c + L_n + L_pse + 10 L_ent
-
-L_c, L_n and L_pse are sums over the batch in the paper (``reduction="sum"``, the preset :meth:`PC2.paper`).
-
-Departures from the paper: docs/methods/pc2.md.
+Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`). Each has a K-way pseudo-classifier
+shared by both modalities: by its classes p a noisy image borrows a clean pair's caption, and p's oscillation from one
+epoch to the next steadies the labels (:mod:`cleanpairs.objectives.pseudo`). Equations, and departures from the paper:
+docs/methods/pc2.md.
 """
 
 from __future__ import annotations

@@ -1,23 +1,9 @@
-r"""REPAIR: rank correlation and noisy pair half-replacing with memory (Zheng et al., 2024), section III.
+"""REPAIR: rank correlation and noisy pair half-replacing with memory (Zheng et al., 2024), section III.
 
 Two networks split the corpus for each other (:mod:`cleanpairs.methods.splitting`); each keeps a first-in-first-out
-memory of M feature pairs (f_j, g_j) of the clean subset.
-
-Rank correlation, eq. 6-9. With the distances of f(I_i) to all f_j and of g(T_i) to all g_j, c_i is Spearman's
-correlation of the two; mu the mean of the lowest 1 % of the c, gamma that of the highest 10 %, lo = max(0, mu):
-
-    y_i = 0 if c_i <= lo,  1 if c_i > gamma,  (c_i - lo) / (gamma - lo) otherwise
-
-Labels of A train B and the reverse, as soft margins of the clean pairs.
-
-Half-replacing, eq. 10-13. A pair with w_A < eta and w_B < eta is taken as mismatched: among the K memory texts nearest
-to g(T_n), the memory image f_j with the highest S(f_j, T_n) replaces the image; and symmetrically the text. The new
-pair has a y of its own by rank correlation, and weight ``noisy_weight``.
-
-The soft correspondence that the method leaves is the mean over both networks of y_i and w_i: the rank correlation,
-which never asks the similarity that is being trained, joined with the clean posterior.
-
-Departures from the paper: docs/methods/repair.md.
+memory of feature pairs (f_j, g_j) of the clean subset. Labels come from the rank correlation of a pair's distances to
+these; of mismatched pairs one half at a time is replaced from the memory. Equations, and departures from the paper:
+docs/methods/repair.md.
 """
 
 from __future__ import annotations

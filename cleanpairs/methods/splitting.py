@@ -1,16 +1,9 @@
 """What the methods that split the corpus by its losses have in common, for one network or two that teach each other.
 
-Each epoch behind the warm-up: a loss of every pair in evaluation mode, in random groups, scaled to [0, 1], split in two
-by a mixture; w is the posterior of the lower mode, the probability of
-being clean. A split that is implausible is refused and the previous one kept. Networks that teach each other train on
-each other's split (co-teaching).
-
-The papers split the triplet loss over the mean of the negatives, after a warm-up with it. Both are settings; the
-defaults, a warm-up with the reverse cross entropy and a split of the matching probability, rank better (docs/log.md).
-
-The soft correspondence that a method leaves is the mean of its labels over the first ``label_epochs`` epochs behind the
-warm-up: later losses tell less, since wrong pairs have been learnt by heart by then (the papers' own labels lose .04 to
-.2 of AUROC that way).
+Each epoch behind the warm-up: a loss of every pair in evaluation mode, scaled to [0, 1], split in two by a mixture; w
+is the posterior of the lower mode, the probability of being clean. A split that is implausible is refused and the
+previous one kept. Networks that teach each other train on each other's split (co-teaching). The papers' choices, ours
+and why: docs/methods/index.md.
 """
 
 from __future__ import annotations
