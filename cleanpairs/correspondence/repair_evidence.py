@@ -40,6 +40,8 @@ MOST_HELD = 2048  # of a fold
 MOST_REPAIRED = 50_000  # mismatched pairs, above which nothing is said
 BLOCK = 256
 
+_Spaces = tuple[Centred, Centred]
+
 
 @dataclass(frozen=True)
 class _Sides:
@@ -63,13 +65,17 @@ class _Sides:
 
 
 class _Bank:
-    """Trusted pairs that predict captions of images, and images of captions."""
+    """Trusted ``pairs`` (n,) that predict captions of images, and images of captions.
+
+    ``spaces``: of the images and the captions; ``joint``: of both in one space, where there is one; ``of_image`` (N,).
+    """
 
     def __init__(
-        self, image: Centred, text: Centred, of_image: np.ndarray, pairs: np.ndarray, weight: np.ndarray
+        self, spaces: _Spaces, joint: _Spaces | None, of_image: np.ndarray, pairs: np.ndarray, weight: np.ndarray
     ) -> None:
-        self.image, self.text = image, text
-        self.x, self.t, self.weight = image.vectors[of_image[pairs]], text.vectors[pairs], weight.astype(np.float32)
+        (self.image, self.text), self.joint, self.of_image = spaces, joint, of_image
+        self.weight = weight.astype(np.float32)
+        self.x, self.t = self.image.vectors[of_image[pairs]], self.text.vectors[pairs]
         self.map = ridge(self.x, self.t, self.weight), ridge(self.t, self.x, self.weight)
 
     def _said(self, asking: np.ndarray, among: np.ndarray, said: np.ndarray, map_: np.ndarray) -> list[np.ndarray]:
@@ -82,8 +88,9 @@ class _Bank:
                 out[k + 1][start : start + 1024] = K @ said / np.maximum(K.sum(axis=1, keepdims=True), 1e-12)
         return out
 
-    def sides(self, images: np.ndarray, captions: np.ndarray, joint: tuple[Centred, Centred] | None) -> _Sides:
-        """Of rows of the images, and of the captions."""
+    def sides(self, images: np.ndarray, captions: np.ndarray) -> _Sides:
+        """Of the images of some pairs, and of the captions of others."""
+        images, joint = self.of_image[images], self.joint
         x, t = self.image.vectors[images], self.text.vectors[captions]
         texts = [_scaled(c, self.text) for c in self._said(x, self.x, self.t, self.map[0])]
         pictures = [_scaled(c, self.image) for c in self._said(t, self.t, self.x, self.map[1])]
@@ -107,23 +114,6 @@ def _terms(views: np.ndarray) -> np.ndarray:
 def _bends(edges: np.ndarray) -> np.ndarray:
     scaled = np.clip(edges, -10, 10) / 4
     return np.concatenate([scaled, np.maximum(scaled, 0)], axis=1)
-
-
-@dataclass(frozen=True)
-class _Ratio:
-    """2. of the module's head."""
-
-    coefficients: np.ndarray
-    intercept: float
-
-    def __call__(self, views: np.ndarray) -> np.ndarray:
-        return np.asarray(_terms(views) @ self.coefficients + self.intercept, np.float32)
-
-    def blocks(self, sides: _Sides) -> Iterator[tuple[slice, np.ndarray]]:
-        """l (b, C) of all images and captions, some images at a time."""
-        for start in range(0, len(sides.images[0]), BLOCK):
-            rows = slice(start, start + BLOCK)
-            yield rows, self(sides.table(rows))
 
 
 def _differences(
@@ -152,7 +142,7 @@ class RepairEvidence:
         joint: tuple[np.ndarray, np.ndarray] | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         rng = np.random.default_rng(seed)
-        self.image_group, self.text_group, self.of_image = image_group, text_group, image_index
+        self.image_group, self.text_group = image_group, text_group
         known = np.isfinite(matched)
         self.matched = np.where(known, matched, 0.0)
         self.captions = np.flatnonzero(known & (self.matched < threshold))  # pairs to be repaired
@@ -161,23 +151,30 @@ class RepairEvidence:
         if not self.judged:
             return
         spaces = Centred(images), Centred(texts)
-        self._joint = None if joint is None else (Centred(joint[0]), Centred(joint[1]))
+        one_space = None if joint is None else (Centred(joint[0]), Centred(joint[1]))
         folds = [self.trusted[f::FOLDS] for f in range(FOLDS)]
         banks = []
         for fold in folds:
             rest = np.setdiff1d(self.trusted, fold)
-            banks.append(_Bank(*spaces, image_index, rest, self.matched[rest]))
+            banks.append(_Bank(spaces, one_space, image_index, rest, self.matched[rest]))
         _, first, self._image_of_caption = np.unique(image_group[self.captions], return_index=True, return_inverse=True)
         self.images = self.captions[first]  # a pair that shows each of their images
         self.image_fold = rng.integers(0, FOLDS, len(self.images))
         held = [(h[:MOST_HELD], one_of_each(h[:MOST_HELD], image_group)) for h in folds]
-        self._ratio = self._learned(banks, held, rng)
+        self._learn(banks, held, rng)
         self.judged = self._calibrate(banks, held)
         if self.judged:
             self._prepare(banks)
 
-    def _sides(self, bank: _Bank, images: np.ndarray, captions: np.ndarray) -> _Sides:
-        return bank.sides(self.of_image[images], captions, self._joint)
+    def _ratio(self, views: np.ndarray) -> np.ndarray:
+        """l (...,) of views (..., V): 2. of the module's head."""
+        return np.asarray(_terms(views) @ self._coefficients + self._intercept, np.float32)
+
+    def _blocks(self, sides: _Sides) -> Iterator[tuple[slice, np.ndarray]]:
+        """l (b, C) of all images and captions, some images at a time."""
+        for start in range(0, len(sides.images[0]), BLOCK):
+            rows = slice(start, start + BLOCK)
+            yield rows, self._ratio(sides.table(rows))
 
     def _right(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """(2, k): places of the images and of the captions that stand beside one another anywhere in the input."""
@@ -192,14 +189,12 @@ class RepairEvidence:
         ))  # fmt: skip
         return np.asarray((beside @ shown).nonzero())
 
-    def _learned(
-        self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator
-    ) -> _Ratio:
+    def _learn(self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> None:
         from sklearn.linear_model import LogisticRegression
 
         right, weight, random = [], [], []
         for bank, (captions, _) in zip(banks, held, strict=True):
-            sides, n = self._sides(bank, captions, captions), len(captions)
+            sides, n = bank.sides(captions, captions), len(captions)
             right.append(sides.pairs(np.arange(n), np.arange(n)))
             weight.append(self.matched[captions])
             image, caption = rng.integers(0, n, (2, 20_000))
@@ -211,7 +206,7 @@ class RepairEvidence:
             _terms(np.concatenate([a, b])), np.repeat([1, 0], [len(a), len(b)]),
             sample_weight=np.concatenate([w / w.mean(), np.full(len(b), len(a) / max(len(b), 1))]),
         )  # fmt: skip
-        return _Ratio(fit.coef_[0].astype(np.float32), float(fit.intercept_[0]))
+        self._coefficients, self._intercept = fit.coef_[0].astype(np.float32), float(fit.intercept_[0])
 
     def _calibrate(self, banks: list[_Bank], held: list[tuple[np.ndarray, np.ndarray]]) -> bool:
         """4. of the module's head; False where too few right edges are seen."""
@@ -219,7 +214,7 @@ class RepairEvidence:
 
         found, scores = [], []
         for bank, (captions, images) in zip(banks, held, strict=True):
-            ratio = np.concatenate([block for _, block in self._ratio.blocks(self._sides(bank, images, captions))])
+            ratio = np.concatenate([block for _, block in self._blocks(bank.sides(images, captions))])
             right = np.zeros(ratio.shape, bool)
             right[tuple(self._right(images, captions))] = True
             scale = len(self.captions) / len(captions), len(self.images) / len(images)
@@ -252,17 +247,17 @@ class RepairEvidence:
         for f, bank in enumerate(banks):
             mine = np.flatnonzero(self.image_fold == f)
             self._place[mine] = np.arange(len(mine))
-            sides = self._sides(bank, self.images[mine], self.captions)
+            sides = bank.sides(self.images[mine], self.captions)
             self._views.append(sides)
             some = _Sides(sides.images, [t[::step] for t in sides.captions])
-            for rows, ratio in self._ratio.blocks(some):
+            for rows, ratio in self._blocks(some):
                 worth = np.exp(ratio.astype(np.float64))
                 sums[0][mine[rows]] = worth.sum(axis=1)
                 if whole:
                     sums[1][:] += worth.sum(axis=0)
             if not whole:
                 few = _Sides([x[::every] for x in sides.images], sides.captions)
-                for _, ratio in self._ratio.blocks(few):
+                for _, ratio in self._blocks(few):
                     sums[1][:] += np.exp(ratio.astype(np.float64)).sum(axis=0)
         self._sums = sums
         if whole:  # what stands in the input is no candidate

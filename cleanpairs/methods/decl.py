@@ -31,16 +31,13 @@ def expected_probability(S: Tensor, tau: float, excluded: Tensor | None = None) 
 
 class _Evidential(Splitting):
     networks = 1
+    apart = False  # each pair weighs by its posterior
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
         def surprise(S: Tensor, excluded: Tensor | None) -> Tensor:
             return 1 - expected_probability(S, self.method.evidence_tau, excluded)
 
         return scaled(self.figure(view, network, surprise))
-
-    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """All pairs once: each weighs by its posterior."""
-        return view.all_batches()
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         f = view.forward(network, *batch, seed=seed)

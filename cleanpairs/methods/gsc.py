@@ -36,6 +36,7 @@ def geometric_loss(V: Tensor, U: Tensor, y: Tensor, excluded: Tensor | None = No
 
 
 class _Consistent(Splitting):
+    apart = False  # the labels weigh all pairs
     kept = (*Splitting.kept, "a", "b", "c", "p")
 
     def __init__(self, n: int, method: Any) -> None:
@@ -43,10 +44,6 @@ class _Consistent(Splitting):
         super().__init__(n, method)
         self.a, self.b = np.ones_like(self.y), np.ones_like(self.y)
         self.c, self.p = (np.full_like(self.y, np.nan) for _ in range(2))  # of the epoch's batches
-
-    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """All pairs, whatever their labels, which weigh them."""
-        return view.all_batches(network)
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """Both losses of a batch."""

@@ -31,6 +31,7 @@ def negative_weight(before: Tensor, after: Tensor) -> Tensor:
 
 class _PreAware(Splitting):
     networks = 1
+    apart = False
     kept = (*Splitting.kept, "nearest", "weight")
     needs_whole_graph = True  # gradients of a step that is taken back
 
@@ -44,10 +45,6 @@ class _PreAware(Splitting):
         """Without a warm-up the networks have learned elsewhere, and are asked before the first epoch."""
         if not self.warmup and not self.split_known:
             self.end_epoch(view)
-
-    def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
-        """All pairs once."""
-        return view.all_batches(network)
 
     def judge(self, view: EpochContext) -> np.ndarray:
         """The bank is built once, the split itself goes on."""

@@ -41,11 +41,13 @@ class Splitting(Averaged, TrainingStrategy):
     What it leaves is the mean of the labels over epochs behind the warm-up.
 
     ``method``: the settings, a :class:`WarmupCleaner`. Of a strategy: ``networks`` {1, 2}; ``mixture`` {"gaussian",
-    "beta"}; ``half``: a step holds half a batch of clean and half a batch of noisy pairs, instead of one of each.
+    "beta"}; ``apart``: clean and noisy pairs have batches of their own; ``half``: a step holds half a batch of each of
+    them, instead of one.
     """
 
     networks: int = 2
     mixture: ClassVar[str] = "gaussian"
+    apart: ClassVar[bool] = True
     half: ClassVar[bool] = False
     kept: ClassVar[tuple[str, ...]] = ("w", "y", "split_known", "has_split", *Averaged.kept)
 
@@ -103,7 +105,7 @@ class Splitting(Averaged, TrainingStrategy):
     def batches(self, view: EpochContext, network: int) -> list[tuple[np.ndarray, ...]]:
         """All pairs in the warm-up; then clean and noisy ones side by side, the noisy ones as often as needed."""
         clean = self.clean_rows(network)
-        if not self.split_known or len(clean) < 2:
+        if not self.apart or not self.split_known or len(clean) < 2:
             return view.all_batches(network)
         noisy = np.setdiff1d(np.arange(self.n), clean)
         size = max(2, view.settings.batch_size // 2) if self.half else view.settings.batch_size
