@@ -29,10 +29,9 @@ import numpy as np
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.core.errors import DataError
-from cleanpairs.correspondence.calibration import UNDETERMINED, Estimate
+from cleanpairs.correspondence.calibration import UNDETERMINED, Estimate, with_interval
 
 DRAWS = 1_000
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -79,11 +78,6 @@ def _cells(
     return size[use], drawn * size[use], use % 2 == 1
 
 
-def _interval(value: float, draws: np.ndarray) -> Estimate:
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(value, float(min(low, value)), float(max(high, value)))
-
-
 def at_threshold(
     sample: AuditSample, correspondence: np.ndarray, threshold: float, *, seed: int = 0
 ) -> ThresholdEstimate:
@@ -100,9 +94,9 @@ def at_threshold(
     drawn_hit, n_flagged = drawn[:, under].sum(axis=1), int(size[under].sum())
     precision = recall = UNDETERMINED
     if n_flagged:
-        precision = _interval(hit / flagged if flagged else 0.5, drawn_hit / n_flagged)
+        precision = with_interval(hit / flagged if flagged else 0.5, drawn_hit / n_flagged)
     if total:
-        recall = _interval(hit / total, drawn_hit / np.maximum(drawn.sum(axis=1), 1e-300))
+        recall = with_interval(hit / total, drawn_hit / np.maximum(drawn.sum(axis=1), 1e-300))
     return ThresholdEstimate(float(threshold), n_flagged, precision, recall)
 
 
@@ -110,4 +104,4 @@ def noise_estimate(sample: AuditSample, correspondence: np.ndarray, *, seed: int
     """Share of mismatched pairs among all that have a score; arguments and errors as :func:`at_threshold`."""
     weight = response_weights(sample, correspondence)
     size, drawn, _ = _cells(sample, correspondence, 0.0, seed)
-    return _interval(float(weight[sample.matched == 0].sum() / weight.sum()), drawn.sum(axis=1) / size.sum())
+    return with_interval(float(weight[sample.matched == 0].sum() / weight.sum()), drawn.sum(axis=1) / size.sum())

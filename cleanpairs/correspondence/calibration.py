@@ -118,7 +118,7 @@ class Calibration:
         at = np.asarray(counts, dtype=np.int64)
         drawn = [_lucky(self.mismatched(q, theta), at, z) / at for theta, z in self._drawn()]
         value = np.cumsum(self.mismatched(q))[at - 1] / at
-        return [_estimate(v, d) for v, d in zip(value, np.transpose(drawn), strict=True)]
+        return [with_interval(v, d) for v, d in zip(value, np.transpose(drawn), strict=True)]
 
     def below(self, matched: np.ndarray, flagged: np.ndarray) -> tuple[Estimate, Estimate]:
         """Precision and recall of flagging some pairs (k,) bool; ``matched`` (k,): P(matched) of all."""
@@ -134,7 +134,7 @@ class Calibration:
         p = self.mismatched(q)
         hit, total = float(p[flagged].sum()), float(p.sum())
         precision, recall = zip(*drawn, strict=True)
-        return _estimate(hit / max(last[0], 1), precision), _estimate(hit / max(total, 1e-12), recall)
+        return with_interval(hit / max(last[0], 1), precision), with_interval(hit / max(total, 1e-12), recall)
 
     def _drawn(self) -> list[tuple[np.ndarray, float]]:
         """The bootstrap's parameters, each with a normal deviate of its own."""
@@ -174,7 +174,8 @@ class Calibration:
         return cls(**{name: np.asarray(stored[name], dtype=np.float64) for name in names})
 
 
-def _estimate(value: float, drawn: Any) -> Estimate:
+def with_interval(value: float, drawn: Any) -> Estimate:
+    """A share with the interval of draws (B,) of it, which holds the value itself."""
     low, high = np.quantile(list(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(float(value), float(min(low, value)), float(max(high, value)))
 
