@@ -8,7 +8,6 @@ a pair was dropped, what was written by a model, and the truth after a repair: o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
@@ -38,6 +37,7 @@ Codes = Callable[[pa.Array], np.ndarray]
 
 _ROWS = 2048
 _ADDED = ("correspondence", "action", "original_caption", "source_key", "repair_score")
+_OF_DROPPED = ("pair_id", "correspondence", "action", "reason")
 _TRUTH = ("true_mismatch", "true_key")
 
 
@@ -97,6 +97,10 @@ def _all_codes(batches: Iterator[pa.RecordBatch], of: Codes = codes) -> np.ndarr
     return np.concatenate([NONE, *(of(batch.column(0)) for batch in batches)])
 
 
+def _of_parquet(files: list[str], name: str, of: Codes = codes, rows: int = _ROWS) -> np.ndarray:
+    return _all_codes((batch for _, batch in iter_batches(files, [name], rows)), of)
+
+
 def _text_codes(array: pa.Array) -> np.ndarray:
     """Of captions, or of lists of them, as a plan has them."""
     return (
@@ -111,18 +115,12 @@ def _cells(kind: pa.DataType, array: pa.Array) -> np.ndarray:
     return codes(array)
 
 
-@dataclass
 class _Contents:
     """``P`` pairs of the ledger; ``first``: the first pair of each row of the cleaned data."""
 
-    out: Path
-    kind: str
-    ledger: Path
-    source: Source
-    findings: Findings
-    seen: dict[str, np.ndarray] = field(default_factory=dict)  # columns of the ledger
-
-    def __post_init__(self) -> None:
+    def __init__(self, out: Path, kind: str, ledger: Path, source: Source, findings: Findings) -> None:
+        self.out, self.kind, self.ledger, self.source, self.findings = out, kind, ledger, source, findings
+        self.seen: dict[str, np.ndarray] = {}  # columns of the ledger
         table = read_table(self.ledger, ["row", "position", "source_pair_id", "out_row"])
         self.row, self.position, self.lender, self.out_row = (
             np.asarray(table[name].fill_null(-1).to_numpy(), np.int64) for name in table.column_names
@@ -139,7 +137,7 @@ class _Contents:
     def _line(self, name: str) -> np.ndarray:
         """A column of the ledger, (P,)."""
         if name not in self.seen:
-            self.seen[name] = _all_codes(b for _, b in iter_batches([str(self.ledger)], [name], 8192))
+            self.seen[name] = _of_parquet([str(self.ledger)], name, rows=8192)
         return self.seen[name]
 
     def _input(self, name: str, of: Codes = codes) -> np.ndarray:
@@ -170,7 +168,7 @@ class _Contents:
     def _output(self, name: str, of: Codes) -> np.ndarray:
         if self.kind == "datasets":
             return _all_codes((b for file in self._files for b in iter_arrow(file, [name], _ROWS)), of)
-        return _all_codes((b for _, b in iter_batches(self._files, [name], _ROWS)), of)
+        return _of_parquet(self._files, name, of)
 
     def _same(self, path: Path, name: str, found: np.ndarray, wanted: np.ndarray, what: str = "the input") -> None:
         if len(found) != len(wanted):
@@ -227,11 +225,7 @@ class _Contents:
 
     def _captions(self) -> np.ndarray:
         """The captions (P,) of the input; empty text where one is missing."""
-        name = self.source.columns["text"]
-        if not self.source.explicit_lists:
-            own = self._input(name, _text_codes)
-        else:
-            own = self._along(name, _text_codes)
+        own = (self._along if self.source.explicit_lists else self._input)(self.source.columns["text"], _text_codes)
         return np.where(own == NULL, codes(pa.array([""]))[0], own)
 
     def _along(self, name: str, of: Codes) -> np.ndarray:
@@ -251,7 +245,7 @@ class _Contents:
         gone = np.flatnonzero(~self.written)
         images = [columns[role] for role in IMAGE_ROLES if role in columns]
         vectors = [columns[role] for role in TEXT_ROLES if role in columns]
-        away = fresh_names(self.note.schema.names, ["pair_id", "correspondence", "action", "reason"])
+        away = fresh_names(self.note.schema.names, list(_OF_DROPPED))
         tells = self.kind != "uids" and bool(self._rows)
         together = tells and is_list(self.schema.field(self._named(columns["text"])).type)
         for column in self.note.schema:
@@ -281,14 +275,14 @@ class _Contents:
             if tells and not (self.kind == "webdataset" and name == columns["image"]):  # which is in the tars
                 self._check_output(self._named(name), wanted, _text_codes if text else partial(_cells, column.type))
             if dropped is not None:
-                self._check_dropped(dropped, away.get(name, name), own[gone], _text_codes if text else codes)
+                found = _of_parquet([str(dropped)], away.get(name, name), _text_codes if text else codes)
+                self._same(dropped, away.get(name, name), found, own[gone])
         for name in _ADDED if tells else ():
             added = np.where(self.new_text | (name != "original_caption"), self._line(name), NULL)[self.written]
             self._check_output(name, list_codes(added, self._counts) if together else added, codes, "the ledger")
-        for name in ("pair_id", "correspondence", "action", "reason"):
-            if dropped is None:
-                break
-            self._check_dropped(dropped, name, self._line(name)[gone], codes, "the ledger")
+        if dropped is not None:
+            for name in _OF_DROPPED:
+                self._same(dropped, name, _of_parquet([str(dropped)], name), self._line(name)[gone], "the ledger")
 
     def _named(self, name: str) -> str:
         name = self.note.renamed.get(name, name)
@@ -313,9 +307,6 @@ class _Contents:
             shorter = counts != np.bincount(self.row, minlength=self.source.n_rows)[row]
             return np.where(repaired | shorter, list_codes(new[self.written], counts), plain[row])
         return np.where(repaired & score, NULL, plain[row])
-
-    def _check_dropped(self, path: Path, name: str, wanted: np.ndarray, of: Codes, what: str = "the input") -> None:
-        self._same(path, name, _all_codes((b for _, b in iter_batches([str(path)], [name], _ROWS)), of), wanted, what)
 
     def _check_originals(self, name: str, plain: np.ndarray, wanted: np.ndarray | None) -> None:
         """Of each row the ledger's original value, or the cleaned data has the same."""
@@ -375,10 +366,9 @@ class _Contents:
 
     def check_uids(self) -> None:
         """The uids of the pairs kept, sorted."""
-        uids: list[str | None] = []
-        for batch in iter_tables(self.source, _ROWS, [UID_COLUMN]):
-            uids += readable(batch.column(0)).to_pylist()
-        wanted = uid_array([uids[i] for i in self.row[self.first].tolist()])
+        batches = iter_tables(self.source, _ROWS, [UID_COLUMN])
+        uids = pa.chunked_array([readable(batch.column(0)) for batch in batches], pa.string())
+        wanted = uid_array(uids.take(self.row[self.first]).to_pylist())
         found = np.load(self.out, allow_pickle=False)
         if not np.array_equal(np.sort(wanted), found):
             self.findings.wrong(self.out, "does not hold the uids of the pairs that the ledger keeps")
