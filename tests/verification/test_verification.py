@@ -419,3 +419,18 @@ def test_a_file_is_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(verification_tables, "_ROWS", 2)
     assert verify_path(path).ok
     assert seen and max(seen) == 2
+
+
+def test_uids_are_those_of_the_pairs_that_the_ledger_keeps(tmp_path: Path) -> None:
+    columns = {"uid": [f"{i:032x}" for i in range(5)], "image": [b"\xff\xd8\xff" + bytes([i]) for i in range(5)]}
+    pq.write_table(pa.table({**columns, "caption": [f"caption {i}" for i in range(5)]}), tmp_path / "in.parquet")
+    pairs, out = load_pairs(tmp_path / "in.parquet"), tmp_path / "out.npy"
+    export_pairs(pairs, plan_for(pairs, ["keep", "drop", "keep", "keep", "drop"]), out, format="uids")
+    found = verify_path(out)
+    assert found.ok and "the values, by in.parquet" in found.checked, said(found)
+    np.save(out, np.array([(0, 0), (0, 1), (0, 3)], np.dtype("u8,u8")))
+    manifest = tmp_path / "out.npy.manifest.json"
+    noted = json.loads(manifest.read_text())
+    noted["files"]["out.npy"] |= {"bytes": out.stat().st_size, "sha256": sha256_of(out)}
+    manifest.write_text(json.dumps(noted))
+    assert "does not hold the uids of the pairs that the ledger keeps" in said(verify_path(out))
