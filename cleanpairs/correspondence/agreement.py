@@ -1,32 +1,22 @@
 r"""Agreement of the other pairs: whether a pair's caption is what they let expect of its image, and its image of its
-caption. No network is trained.
+caption. No network is trained. Equations and reasons: docs/methods/auto.md.
 
-Each pair asks the others, in the spaces of frozen vectors x (images) and t (captions), unit vectors both:
+Each pair asks the others, in the spaces of frozen vectors x (images) and t (captions), unit vectors both: what captions
+c_i the images near x_i have, less what all captions say, with the kernel K_ij = exp((x_i . x_j - 1) / tau) and weights
+w_j, the probability that pair j is right. A ridge regression of t on x that has not seen the pair (the residuals of
+pairs S that are left out are (I - H_SS)^-1 e_S, with H the hat matrix) gives a second c_i; captions ask images in the
+same two ways. The agreements
 
-    c_i = sum_j K_ij w_j t_j / sum_j K_ij w_j - sum_j w_j t_j / sum_j w_j      K_ij = exp((x_i . x_j - 1) / tau), j != i
     a_i = (c_i - mean_k c_k) . (t_i - mean_k t_k) / deviation of the same product over all t_k
 
-What the near ones say is taken as a difference from what all say, the pair itself left out of both: else c_i would
-lean away from t_i wherever the neighbours are many, and a wrong pair's agreement would lie below that of a random one.
-w_j is the probability that pair j is right, all 1 at first; the other direction (captions ask, images answer) is the
-same. Another caption of the same image is a neighbour at distance 0.
+are joined by Fisher's discriminant of observed and null pairs. The null is the same question about image i with the
+caption of a random j; it gives the noise rate and the posterior without a label:
 
-Neighbours are those that are alike in whatever the space shows most. A ridge regression of t on x, weighted by w, asks
-what in x tells of t; its prediction at x_i, of the regression that has not seen the pair, is a second c_i (the pair, or
-two of them, leave it in closed form: the residuals of pairs S that are left out are (I - H_SS)^-1 e_S, with H the hat
-matrix). Nothing has learned a wrong pair by heart. The four agreements, each in units of its null's deviation, are
-joined by Fisher's discriminant of observed and null pairs: what tells more counts more, and no label is needed.
-
-The null is the same question about pairs that are known to be wrong: image i with the caption of a random j. It
-has the distribution of a wrong pair's agreement, and that gives the noise rate and the posterior without a label:
-
-    F_observed(t) / F_null(t) = pi + b q^2   over t between the quantiles q = .05 and .8 of the null, by least squares:
-                                             where right pairs have no mass, the ratio of the two tails is the share of
-                                             wrong ones (Storey, JRSS B 2002); the fit takes it to where they have none
+    F_observed(t) / F_null(t) = pi + b q^2   over t between the quantiles q = .05 and .8 of the null, by least squares
     P(wrong | a) = pi f_null(a) / f_observed(a),  made monotone in a
 
-New posteriors are averaged with the old ones and asked again, a few times. Two wrong pairs that agree by chance would
-so raise each other's weight, as the null pairs cannot: half of the images is judged with weights that the others gave.
+New posteriors are averaged with the old ones and asked again, a few times; half of the images is judged with weights
+that the others gave, so that two wrong pairs that agree by chance do not raise each other's.
 
 Where networks have been trained, the trusted neighbours can be asked in the joint space as well
 (:func:`similarity_to_neighbours`). There is no honest null then: the space has been shaped by the pairs.

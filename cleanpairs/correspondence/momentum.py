@@ -7,13 +7,9 @@ In stage j, epoch t (both from 1), with p the matching probability of epoch t - 
     otherwise                 y = beta y + (1 - beta) p
     yhat                      0 where y < epsilon, else y
 
-The p of a stage's last epoch is taken over when that epoch ends; the paper does not say whether. The stored y stays
-raw, with the paper and unlike the public code, so that a pair below epsilon returns as soon as its probability does.
-
-Departures from the paper. ``guard``: a model that knows nothing gives every pair p near 1 / K, and every label would
-fall below epsilon at once; such a p is not taken over, and the first freeze lasts an epoch longer. ``label_epochs``:
-the longer a stage trains, the more wrong pairs it has learnt by heart (the papers' code loses .01 to .1 of AUROC over
-its last stage): only the first epochs of a stage enter the label.
+The stored y stays raw, with the paper and unlike the public code, so that a pair below epsilon returns as soon as its
+probability does. Departures: ``guard``: a model that knows nothing gives every pair p near 1 / K, and every label would
+fall below epsilon at once; such a p is not taken over. ``label_epochs``: docs/methods/crcl.md.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
 r"""Evidence of vectors of one space, before any training: normalised similarity, and what a linear map adds to it.
 
-1. Whether both sides lie in one space: observed similarities are above those of null pairs (image i, caption of a
-   random j) by a rank test. Equal dimensions alone say nothing.
-2. n_i, the normalised similarity (:func:`cleanpairs.ops.normalised_similarity.balanced`), and its probability p_i.
-3. A ridge regression of captions on images, and the other way round, on the pairs of other folds with the weights p:
-   how well t_i fits what x_i predicts, in deviations of how all captions would. It mends a space that hubs or noise
-   have spoiled, and is blind to captions that were swapped with near ones.
-4. Both are joined as n + c r, each in deviations of its null; c is the least within two standard errors of the largest
-   area under the ROC curve of observed pairs that seem right against null pairs, where null pairs that are near
-   (image i, the caption that is most like caption i) count a fifth: it asks for no label, and is of held-out folds.
-5. Rate and probability from the null (:mod:`cleanpairs.correspondence.calibration`). Where it shows little wrong, the
-   near null is asked, too, about what the random one leaves unexplained; it is believed only where right pairs are
-   clearly apart from it.
+A rank test of observed similarities against those of null pairs says whether both sides lie in one space. The
+normalised similarity n (:func:`cleanpairs.ops.normalised_similarity.balanced`) and a ridge regression r between the
+sides, on pairs of other folds, are joined as n + c r, each in deviations of its null: c is the least within two
+standard errors of the largest area under the ROC curve of observed pairs that seem right against null ones, near null
+pairs counting a fifth. Rate and probability come from the null (:mod:`cleanpairs.correspondence.calibration`); where it
+shows little wrong, the near null is asked about the rest. Reasons: docs/methods/auto.md.
 """
 
 from __future__ import annotations
