@@ -79,7 +79,7 @@ class AuditResult:
         ])  # fmt: skip
 
 
-def threshold_table(rows: Sequence[ThresholdEstimate], mark: float | None = None) -> str:
+def threshold_table(rows: Sequence[ThresholdEstimate], mark: float) -> str:
     """Aligned columns, by threshold; the row of the threshold ``mark`` has an asterisk."""
     by_threshold = {r.threshold: r for r in rows}
     lines = [f"{'threshold':>10}{'flagged':>12}   {'precision  95 % interval':<26}recall  95 % interval"]
@@ -87,7 +87,7 @@ def threshold_table(rows: Sequence[ThresholdEstimate], mark: float | None = None
         r = by_threshold[t]
         sign = "*" if t == mark else " "
         lines.append(f"{t:>9.3g}{sign}{r.flagged:>12,}   {r.precision!s:<26}{r.recall!s:<24}".rstrip())
-    return "\n".join(lines) + ("\n* the threshold of the run" if mark is not None else "")
+    return "\n".join([*lines, "* the threshold of the run"])
 
 
 def evaluate_audit(

@@ -128,7 +128,6 @@ def repair_quality(model: Any, clean: Pairs, train: Pairs, noise: Noise) -> dict
 
 
 def _reset_peak() -> None:
-    """Let the peaks of memory begin anew."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     if torch.cuda.is_available():

@@ -54,7 +54,6 @@ def plain_row(name: str, splits: Splits, noise: Noise) -> dict[str, Any]:
 
 
 def _vectors(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
-    """(N, D) float32 unit vectors of both sides."""
     array, texts = pairs.images.array(), pairs.text_vectors
     assert array is not None and texts is not None
     return unit_rows(array[pairs.image_index, 0]), unit_rows(texts)

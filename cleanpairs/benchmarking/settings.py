@@ -121,7 +121,6 @@ def _takers(text: str, methods: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _recipes(recipe: str, methods: Sequence[str]) -> dict[str, str]:
-    """Method -> its recipe."""
     shipped = find_recipes()
     if Path(recipe).is_file() or recipe in shipped:
         method = Recipe.resolve(recipe).method

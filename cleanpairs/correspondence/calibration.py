@@ -10,11 +10,10 @@ so that fitting h to the null alone gives both. g is a beta calibration (Kull et
 
     g(q) = 1 / (1 + exp(-(a - b log q + c log(1 - q)))),    b, c > 0
 
-three parameters, by maximum likelihood with a prior: two powers hold in the tails, where a histogram has nothing left
-to count. Its log odds end at 7 either way, but for a small slope that keeps the order. g goes to 1 at q = 0, and is
-flat there (b is expected to be large): the lowest scores are taken to be mismatched pairs', as Storey's estimate takes
-them (JRSS B 2002), so pi is an upper estimate where some right pairs look like any mismatched one. With a weak prior a
-few null pairs let g fall from q = 0 on, and pi comes out low, the more so the higher it is.
+three parameters, by maximum likelihood with a prior. Its log odds end at 7 either way, but for a small slope that keeps
+the order. g goes to 1 at q = 0, and is flat there (b is expected to be large): the lowest scores are taken to be
+mismatched pairs', as Storey's estimate takes them (JRSS B 2002), so pi is an upper estimate where some right pairs look
+like any mismatched one. With a weak prior pi comes out low, the more so the higher it is.
 
 Quantiles do not say where the gap between right and mismatched pairs is. Of a score whose scale means something, like
 a similarity, the score at q may take the place of log(1 - q) (``by_score``).

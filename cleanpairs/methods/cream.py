@@ -80,7 +80,6 @@ class _Refining(Splitting):
         return [(clean, *(other[k] for other in beside if k < len(other))) for k, clean in enumerate(first)]
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
-        """The warm-up's loss, or that of a batch of each kind."""
         f = view.forward(network, *batch, seed=seed)
         kind, y = self.kinds(), self.y[network]
         if not self.split_known or len(np.unique(kind[batch[0]])) > 1:

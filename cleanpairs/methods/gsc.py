@@ -46,7 +46,6 @@ class _Consistent(Splitting):
         self.c, self.p = (np.full_like(self.y, np.nan) for _ in range(2))  # of the epoch's batches
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
-        """Both losses of a batch."""
         f = view.forward(network, *batch, seed=seed)
         y, S = f.of(self.y[network]), f.similarity()
         V, U = (view.similarity(f.model, side, side) for side in (f.images, f.texts))

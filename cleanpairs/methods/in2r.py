@@ -59,7 +59,6 @@ class _Neighbours(Splitting):
         return [(batch[0], *batch) for batch in super().batches(view, network)]
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
-        """The clean pairs' loss, and behind the warm-up the noisy pairs'."""
         f = view.forward(network, *batch, seed=seed)
         first, again, noisy = (f.select(f.source == k) for k in range(3))
         if not self.split_known:
@@ -82,7 +81,6 @@ class _Neighbours(Splitting):
         return loss
 
     def remember(self, network: int, f: BatchOutput) -> None:
-        """Take the surest clean pairs of a batch into the memory."""
         w, clean = self.w[(network + 1) % self.networks], self.clean_rows(network)
         sure = w[f.rows] >= (w[clean].mean() if len(clean) else np.inf)
         with torch.no_grad():

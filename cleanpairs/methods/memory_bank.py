@@ -24,15 +24,13 @@ class Remembered:
 
 
 class FeatureMemory:
-    """At most ``size`` feature pairs, whose vectors lie on ``device``; the oldest make room."""
+    """At most ``size`` feature pairs, whose vectors lie on ``device``, at first the CPU; the oldest make room."""
 
-    def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
-        self.size, self.device = size, torch.device(device)
-        self.images = torch.zeros(0, 0, device=self.device)
-        self.texts = torch.zeros(0, 0, device=self.device)
+    def __init__(self, size: int) -> None:
+        self.size, self.device = size, torch.device("cpu")
+        self.images = self.texts = torch.zeros(0, 0)
         self.rows: np.ndarray = np.full(size, -1, dtype=np.int64)
-        self.next = 0
-        self.filled = 0
+        self.next = self.filled = 0
 
     def __len__(self) -> int:
         return self.filled
@@ -48,8 +46,7 @@ class FeatureMemory:
         if not len(rows):
             return
         if not len(self.images):
-            self.images = torch.zeros(self.size, images.shape[1], device=self.device)
-            self.texts = torch.zeros(self.size, texts.shape[1], device=self.device)
+            self.images, self.texts = (torch.zeros(self.size, z.shape[1], device=self.device) for z in (images, texts))
         at = (self.next + np.arange(len(rows))) % self.size
         place = torch.from_numpy(at).to(self.device)
         for held, new in ((self.images, images), (self.texts, texts)):

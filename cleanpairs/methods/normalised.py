@@ -48,13 +48,8 @@ class Probability:
 
     def threshold(self) -> float:
         """The score below which a pair is more likely wrong; -inf where none is."""
-        below = np.flatnonzero(self.logits < 0)
-        if not len(below):
-            return -np.inf
-        i = int(below[-1])
-        if i + 1 == len(self.knots):
-            return float(np.nextafter(self.knots[i], np.inf))
-        return float(np.interp(0, self.logits[i : i + 2], self.knots[i : i + 2]))
+        above_all = np.nextafter(self.knots[-1], np.inf)
+        return float(np.interp(0, self.logits, self.knots, left=-np.inf, right=above_all))
 
 
 @dataclass(frozen=True)

@@ -50,19 +50,17 @@ class TripletLoss:
         none = torch.eye(len(S), dtype=torch.bool, device=S.device)
         if excluded is not None:
             none = none | excluded
-        both = ((S, none), (S.T, none.T))
-        return sum(_one_way(S.diagonal(), s, alpha, out, self.negatives) for s, out in both)  # type: ignore[return-value]
+        return self._one_way(S, alpha, none) + self._one_way(S.T, alpha, none.T)
 
-
-def _one_way(positive: Tensor, others: Tensor, margins: Tensor, excluded: Tensor, negatives: str) -> Tensor:
-    """Hinges of ``others`` (B, M) above ``positive`` less ``margins`` (B,), reduced over M as ``negatives`` says."""
-    hinge = (margins[:, None] - positive[:, None] + others).relu().masked_fill(excluded, 0.0)  # (B, M)
-    if negatives == "hard":
-        return hinge.amax(dim=1) if hinge.shape[1] else hinge.sum(dim=1)  # a maximum of nothing is no number
-    total = hinge.sum(dim=1)
-    if negatives == "sum":
-        return total
-    return total / (~excluded).sum(dim=1).to(total.dtype).clamp_min(1)
+    def _one_way(self, S: Tensor, margins: Tensor, excluded: Tensor) -> Tensor:
+        """Hinges (B,) of the rows of S (B, B) above their diagonal less ``margins`` (B,)."""
+        hinge = (margins[:, None] - S.diagonal()[:, None] + S).relu().masked_fill(excluded, 0.0)  # (B, B)
+        if self.negatives == "hard":
+            return hinge.amax(dim=1) if len(hinge) else hinge.sum(dim=1)  # a maximum of nothing is no number
+        total = hinge.sum(dim=1)
+        if self.negatives == "sum":
+            return total
+        return total / (~excluded).sum(dim=1).to(total.dtype).clamp_min(1)
 
 
 def pair_loss_mean(S: Tensor, excluded: Tensor | None = None, margin: float = 0.2) -> Tensor:

@@ -135,7 +135,6 @@ class _Contents:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _line(self, name: str) -> np.ndarray:
-        """A column of the ledger, (P,)."""
         if name not in self.seen:
             self.seen[name] = _of_parquet([str(self.ledger)], name, rows=8192)
         return self.seen[name]
@@ -151,7 +150,6 @@ class _Contents:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Of the cleaned data."""
         if self.kind == "datasets":
             return next(iter_arrow(self._files[0], None, 1)).schema if self._rows else pa.schema([])
         return common_schema(self._files)
@@ -365,7 +363,6 @@ class _Contents:
                     at += 1
 
     def check_uids(self) -> None:
-        """The uids of the pairs kept, sorted."""
         batches = iter_tables(self.source, _ROWS, [UID_COLUMN])
         uids = pa.chunked_array([readable(batch.column(0)) for batch in batches], pa.string())
         wanted = uid_array(uids.take(self.row[self.first]).to_pylist())
