@@ -84,10 +84,7 @@ class BenchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        summary = [
-            {"noise": s.noise, "method": s.method, "seeds": s.seeds, "mean": s.mean, "std": s.std, "problem": s.problem}
-            for s in self.summaries
-        ]
+        summary = [{k: v for k, v in vars(s).items() if k != "best"} for s in self.summaries]
         return {"out": self.out, "notes": self.notes, "summary": summary, "rows": self.rows}
 
 

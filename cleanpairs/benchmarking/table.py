@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,15 +86,12 @@ def summarise(rows: Sequence[Mapping[str, Any]], methods: Sequence[str] | None =
     noises = {str(row["noise"]): row.get("rate") for row in rows}
     found: list[Summary] = []
     for noise in sorted(noises, key=lambda n: (noises[n] is None, noises[n] or 0.0, n)):
-        group = []
-        for method in order:
-            cells = [row for row in rows if str(row["noise"]) == noise and row["method"] == method]
-            if cells:
-                group.append(_summary(noise, method, cells))
+        by_method = {m: [row for row in rows if str(row["noise"]) == noise and row["method"] == m] for m in order}
+        group = [_summary(noise, method, cells) for method, cells in by_method.items() if cells]
         best = {column.key: _best(group, column) for column in COLUMNS if column.better}
         for s in group:
             keys = frozenset(k for k, mean in best.items() if mean is not None and s.mean.get(k) == mean)
-            found.append(Summary(s.noise, s.method, s.seeds, s.mean, s.std, keys, s.problem))
+            found.append(replace(s, best=keys))
     return found
 
 

@@ -258,14 +258,13 @@ class ClipScore(PairScorer):
         self._fitted()
         if not isinstance(images, np.ndarray):
             return self._encode(self.pretrained_, load_pairs(images))[0].vectors
-        if isinstance(self.pretrained_, Precomputed):
-            return unit_rows(images.reshape(len(images), -1))
-        if images.ndim == 4:
-            from PIL import Image
+        if not isinstance(self.pretrained_, Precomputed):
+            if images.ndim == 4:
+                from PIL import Image
 
-            pictures = [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
-            return np.asarray(self.pretrained_.encode_images(pictures))
-        check_vectors(images, self.pretrained_)
+                pictures = [Image.fromarray(np.ascontiguousarray(x.transpose(1, 2, 0))) for x in images]
+                return np.asarray(self.pretrained_.encode_images(pictures))
+            check_vectors(images, self.pretrained_)
         return unit_rows(images.reshape(len(images), -1))
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:

@@ -47,12 +47,8 @@ class Precomputed:
             faults = {int(i): f"it has no {self.score_column}" for i in missing}
             if not self.has_vectors(pairs):
                 return np.zeros((len(pairs.images), 1), np.float32), np.zeros((n, 1), np.float32), faults
-        array, texts = pairs.images.array(), pairs.text_vectors
-        if not self.has_vectors(pairs) or array is None or texts is None:
-            raise _not_of_one_length(array, texts)
-        z_text = unit_rows(np.asarray(texts))
-        faults |= {int(i): NO_VECTOR for i in np.flatnonzero(~z_text.any(axis=1))}
-        return unit_rows(np.asarray(array)[:, 0]), z_text, faults
+        z_image, z_text, wrong = _unit_vectors(pairs.images.array(), pairs.text_vectors)
+        return z_image, z_text, faults | wrong
 
 
 class PrecomputedScorer(RowScorer):
@@ -76,27 +72,29 @@ class PrecomputedScorer(RowScorer):
         """Unit vectors (k, E) float32 of both sides; a caption whose vector is zero is a fault, as in
         :meth:`Precomputed.vectors`.
         """
-        images, texts = batch.vectors, batch.text_vectors
-        if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
-            raise _not_of_one_length(images, texts)
-        z_text = unit_rows(_float(texts).numpy())
-        batch.faults |= {int(i): NO_VECTOR for i in np.flatnonzero(~z_text.any(axis=1)) if i not in batch.faults}
-        return unit_rows(_float(images[:, 0]).numpy()), z_text
+        z_image, z_text, missing = _unit_vectors(*(map(_float, (batch.vectors, batch.text_vectors))))
+        batch.faults |= missing | batch.faults
+        return z_image, z_text
 
 
-def _float(x: np.ndarray) -> torch.Tensor:
-    """float32 of vectors (n, D), which are not written; by PyTorch, whose conversion of halves is the faster."""
+def _float(x: np.ndarray | None) -> np.ndarray | None:
+    """float32 of vectors, which are not written; by PyTorch, whose conversion of halves is the faster."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that the array cannot be written
-        return torch.from_numpy(x).float()
+        return None if x is None else torch.from_numpy(x).float().numpy()
 
 
-def _not_of_one_length(images: np.ndarray | None, texts: np.ndarray | None) -> DataError:
-    sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (images, texts)]
-    return DataError(
-        f"text_encoder='features' of clip-score needs one vector an image and one a caption, of one length; "
-        f"found {sides[0] or 'none'} an image and {sides[1] or 'none'} a caption"
-    )
+def _unit_vectors(images: np.ndarray | None, texts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    """Of (m, 1, E) and (n, E), and what is wrong with captions; DataError where the two are not of one length."""
+    if images is None or texts is None or images.shape[1:] != (1, texts.shape[1]):
+        sides = [None if x is None else " x ".join(map(str, x.shape[1:])) for x in (images, texts)]
+        raise DataError(
+            f"text_encoder='features' of clip-score needs one vector an image and one a caption, of one length; "
+            f"found {sides[0] or 'none'} an image and {sides[1] or 'none'} a caption"
+        )
+    z_text = unit_rows(np.asarray(texts))
+    missing = {int(i): NO_VECTOR for i in np.flatnonzero(~z_text.any(axis=1))}
+    return unit_rows(np.asarray(images)[:, 0]), z_text, missing
 
 
 def precomputed_cosines(pairs: Pairs, column: str) -> np.ndarray:
