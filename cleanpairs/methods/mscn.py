@@ -117,11 +117,11 @@ class _Correcting(Splitting):
         """-eta (d l_i / dw . v) of the noisy pairs (n,), scaled to a mean magnitude of one; None where all are 0."""
         model: Any = view.networks[network].model
         named = {k: p for k, p in model.named_parameters() if p.requires_grad}
-        grads = torch.autograd.grad(loss, list(named.values()), retain_graph=True, allow_unused=True)
         start = {k: p.detach() for k, p in named.items()}
-        grad = {k: torch.zeros_like(p) if g is None else g for (k, p), g in zip(start.items(), grads, strict=True)}
+        slopes = torch.autograd.grad(loss, list(named.values()), retain_graph=True, materialize_grads=True)
+        grad = dict(zip(named, slopes, strict=True))
         size = torch.sqrt(sum((p**2).sum() for p in start.values()))
-        norm = torch.sqrt(sum((g**2).sum() for g in grad.values()))  # type: ignore[arg-type]
+        norm = torch.sqrt(sum((g**2).sum() for g in slopes))  # type: ignore[arg-type]
         if not bool(norm > 0):
             return None
         eta = float(self.method.lookahead * size / norm)
@@ -129,8 +129,8 @@ class _Correcting(Splitting):
         meta = self.meta_inputs(view, seed)
         with self.frozen(model):
             value = self.smooth_loss(view, model, ahead, meta).mean()
-            back = torch.autograd.grad(value, list(ahead.values()), allow_unused=True)
-            v = {k: torch.zeros_like(p) if g is None else g for (k, p), g in zip(ahead.items(), back, strict=True)}
+            back = torch.autograd.grad(value, list(ahead.values()), materialize_grads=True)
+            v = dict(zip(ahead, back, strict=True))
             rows = self.inputs(view, view.data, noisy.rows)
             slope = -eta * meta_gradient_weights(lambda p: self.smooth_loss(view, model, p, rows), start, v)
         scale = float(slope.abs().mean())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.files import manifest_of, sha256_of
 from cleanpairs.export.formats import FORMATS, make_format
 from cleanpairs.export.ledger import LEDGER_SCHEMA
+from cleanpairs.ops.columns import is_list
 from cleanpairs.repair.actions import ACTIONS, COUNTED, WRITTEN
 from cleanpairs.repair.plan import counted
 from cleanpairs.verification.contents import compare_contents, noted_source
@@ -32,9 +34,9 @@ def verify_export(out: Path, findings: Findings, data: str | Path | None = None)
         raise DataError(f"{manifest} is no manifest of an export: it needs `files` and `counts`, as export writes them")
     rows: dict[str, int] = {}
     roles: dict[str, Path] = {}
-    beside_tars = any(
-        name.endswith(".tar") and "rows" in entry for name, entry in files.items()
-    )  # the Parquet beside a tar holds the same rows again
+    # The Parquet beside a tar holds the same rows again.
+    beside_tars = any(name.endswith(".tar") and "rows" in entry for name, entry in files.items())
+    kind = str(noted.get("format", "parquet"))
     for name, entry in files.items():
         path = Path(out.parent / name)
         check_inside(path, (out.parent, out), manifest, "bring the files together, and export again")
@@ -45,18 +47,18 @@ def verify_export(out: Path, findings: Findings, data: str | Path | None = None)
             rows[role] = rows.get(role, 0) + int(entry.get("rows", 0))
         _check_file(path, name, entry, manifest, findings)
     _check_nothing_else(out, files, manifest, findings)
-    _check_counts(out, manifest, str(noted.get("format", "parquet")), rows, counts, findings)
+    _check_counts(out, manifest, kind, rows, counts, findings)
     if "ledger" not in roles:
         findings.wrong(manifest, "names no ledger: the export was made by an earlier version; export again")
     elif roles["ledger"].is_file():
-        with findings.section(f"every pair exactly once in {roles['ledger'].name}", roles["ledger"]):
+        checked = f"every pair exactly once in {roles['ledger'].name}"
+        with findings.section(checked, roles["ledger"]), suppress(DataError):  # named already, page by page
             _check_ledger(out, roles["ledger"], rows, counts, findings)
         if findings.problems:
             return  # what is compared with the input has to be readable
         source = noted_source(out, noted, data, findings)
         if source is not None:
             with findings.section(f"the values, by {', '.join(Path(p).name for p in source.paths[:3])}", manifest):
-                kind = str(noted.get("format", "parquet"))
                 compare_contents(out, kind, roles["ledger"], roles.get("dropped"), source, findings)
 
 
@@ -120,12 +122,9 @@ def _check_counts(
 def _check_ledger(
     out: Path, path: Path, rows: Mapping[str, int], counts: Mapping[str, int], findings: Findings
 ) -> None:
-    try:
-        if not check_schema(path, common_schema([str(path)]), LEDGER_SCHEMA, findings):
-            return
-        table = read_table(path, ["pair_id", "action", "out_row"])
-    except DataError:
-        return  # named already, page by page
+    if not check_schema(path, common_schema([str(path)]), LEDGER_SCHEMA, findings):
+        return
+    table = read_table(path, ["pair_id", "action", "out_row"])
     if table["pair_id"].null_count or not np.array_equal(table["pair_id"].to_numpy(), np.arange(len(table))):
         findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")
     by_action = counted(table["action"])
@@ -153,16 +152,11 @@ def _check_ledger(
 
 def _check_actions(out: Path, wanted: np.ndarray, findings: Findings) -> None:
     """The actions in the cleaned file, in order, are those of the ledger's written pairs: no row has moved."""
-    try:
-        if "action" not in common_schema([str(out)]).names:
-            findings.wrong(out, "is missing", "column 'action'")
-            return
-        table = read_table(out, ["action"])
-    except DataError:
-        return  # named already
-    column = table["action"].combine_chunks()
-    found = column.flatten() if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) else column
-    have = np.array(found.to_pylist(), object)
+    if "action" not in common_schema([str(out)]).names:
+        findings.wrong(out, "is missing", "column 'action'")
+        return
+    column = read_table(out, ["action"])["action"].combine_chunks()
+    have = np.array((column.flatten() if is_list(column.type) else column).to_pylist(), object)
     if len(have) != len(wanted):
         findings.wrong(out, f"holds {len(have):,} pairs, and the ledger wrote {len(wanted):,}", "column 'action'")
     elif (have != wanted).any():
