@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,21 +123,20 @@ def _cell(s: Summary, column: Column, mark: str) -> str:
     return mark.format(text) if column.key in s.best else text
 
 
-def _known(columns: Sequence[Column], found: Sequence[Summary]) -> list[Column]:
-    """Without the columns that no line has."""
-    return [column for column in columns if any(column.key in s.mean for s in found)]
+def _tables(found: Sequence[Summary], names: Iterable[str], mark: str) -> Iterator[tuple[str, list[list[str]]]]:
+    """Of the tables that have any figure the name, and the lines, the headings first."""
+    for name in names:
+        columns = [column for column in TABLES[name] if any(column.key in s.mean for s in found)]
+        if columns:
+            lines = [["noise", "method", "seeds", *(column.title for column in columns)]]
+            lines += [[s.noise, s.method, str(s.seeds), *(_cell(s, c, mark) for c in columns)] for s in found]
+            yield name, lines
 
 
 def to_text(found: Sequence[Summary], *, tables: Sequence[str] = ("Detection and repair", "Cost")) -> str:
     """Aligned for a terminal; ``*`` marks the best of a noise, and problems stand below."""
     blocks = []
-    for name in tables:
-        columns = _known(TABLES[name], found)
-        if not columns:
-            continue
-        lines = [["noise", "method", "seeds", *(column.title for column in columns)]]
-        for s in found:
-            lines.append([s.noise, s.method, str(s.seeds), *(_cell(s, c, "{}*") for c in columns)])
+    for _, lines in _tables(found, tables, "{}*"):
         widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
         text = []
         for at, line in enumerate(lines):
@@ -158,17 +157,10 @@ def to_text(found: Sequence[Summary], *, tables: Sequence[str] = ("Detection and
 def to_markdown(found: Sequence[Summary], heading: str = "", notes: Sequence[str] = ()) -> str:
     """All tables, the best of a noise in bold; problems and notes below."""
     parts = [f"# {heading}"] if heading else []
-    for name, all_columns in TABLES.items():
-        columns = _known(all_columns, found)
-        if not columns:
-            continue
-        lines = [f"## {name}", ""]
-        lines.append("| noise | method | seeds | " + " | ".join(c.title for c in columns) + " |")
-        lines.append("|---" * (3 + len(columns)) + "|")
-        for s in found:
-            cells = " | ".join(_cell(s, column, "**{}**") for column in columns)
-            lines.append(f"| {_escaped(s.noise)} | {s.method} | {s.seeds} | {cells} |")
-        parts.append("\n".join(lines))
+    for name, (head, *lines) in _tables(found, TABLES, "**{}**"):
+        rows = [head, *([_escaped(noise), *cells] for noise, *cells in lines)]
+        text = [f"| {' | '.join(row)} |" for row in rows]
+        parts.append("\n".join([f"## {name}", "", text[0], "|---" * len(head) + "|", *text[1:]]))
     remarks = [f"- {s.method} at {_escaped(s.noise)}: {_escaped(s.problem)}" for s in found if s.problem]
     remarks += [f"- {_escaped(note)}" for note in notes]
     if remarks:
