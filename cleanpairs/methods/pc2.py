@@ -54,9 +54,8 @@ class _PseudoCaptioning(Splitting):
 
     def end_epoch(self, view: EpochContext) -> None:
         """Every epoch's predictions are kept, for the next one's oscillation."""
-        last = self.p.copy() if self.p_known else None
+        self.previous = self.p if self.p_known else None
         self.p = np.stack([self.predictions(view, k) for k in range(self.networks)])
-        self.previous = last
         super().end_epoch(view)
         self.p_known = True
 
@@ -78,8 +77,7 @@ class _PseudoCaptioning(Splitting):
                 if not split.refused:
                     steady = np.where(split.clean >= 0.5, split.clean, 0).astype(np.float32)
             values.append(self.w[k] + (1 - self.w[k]) * steady)
-        for k in range(self.networks):
-            self.y[k] = values[1 - k] if self.method.rectify else 1
+        self.y[:] = values[::-1] if self.method.rectify else 1
         return np.asarray(np.mean(values, axis=0))
 
     def class_loss(self, view: EpochContext, network: int, clean: BatchOutput, everyone: BatchOutput) -> Tensor:

@@ -61,17 +61,15 @@ class _Repairing(Splitting):
             c = self.correlation(memory, z_image, z_text, np.arange(self.n))
             self.ends[k] = ends_of_ranks(c)
             c_y.append(correspondence_of_ranks(c, *self.ends[k]))
-        for k in range(self.networks):
-            self.y[k] = c_y[1 - k]
+        self.y[:] = c_y[::-1]
         return np.asarray((np.mean(c_y, axis=0) + self.w.mean(axis=0)) / 2)
 
     def correlation(
         self, memory: FeatureMemory, z_image: Tensor, z_text: Tensor, rows: np.ndarray | None
     ) -> np.ndarray:
         """Rank correlation of pairs of vectors (n, E) with the memory: (n,); a pair's own entry is left out."""
-        if len(memory) < 3:
-            return np.ones(len(z_image))
-        if not len(z_image) or min(float((z.amax(0) - z.amin(0)).max()) for z in (z_image, z_text)) < 1e-5:
+        few = len(memory) < 3 or not len(z_image)
+        if few or min(float((z.amax(0) - z.amin(0)).max()) for z in (z_image, z_text)) < 1e-5:
             return np.ones(len(z_image))  # all alike: ranks would be of rounding errors
         exclude = None if rows is None else torch.from_numpy(memory.position_of(rows)).to(memory.device)
         bank = memory.arrays()
@@ -110,11 +108,7 @@ class _Repairing(Splitting):
         c = self.correlation(memory, z[0], z[1], None)
         y = torch.from_numpy(correspondence_of_ranks(c, *self.ends[network])).to(view.device)
         sources = bank.rows[entries.cpu().numpy()]
-        given_state: State
-        if f.model.local:
-            given_state = view.encode(network, sources, image=image)
-        else:
-            given_state = given
+        given_state: State = view.encode(network, sources, image=image) if f.model.local else given
         images, texts = (given_state, f.texts) if image else (f.images, given_state)
         S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal
         excluded = view.duplicates(sources if image else f.rows, f.rows if image else sources)
