@@ -8,6 +8,7 @@ size takes as much memory as it touches between two releases.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import tempfile
@@ -60,8 +61,26 @@ class Scratch:
             release(array)
         return array
 
+    def trim(self) -> None:
+        """Where arrays lie in files: give back to the system what is freed, and the C library would keep."""
+        if self.on_disk and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # glibc
+            libc.malloc_trim(0)
+
 
 MEMORY = Scratch()
+_PICKED = 1 << 16  # entries that are read out of order at once
+
+
+def picked(array: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """``array[at]`` (k,) of an array (n,), in any order: few pages of a mapped one are touched at once."""
+    if not is_mapped(array):
+        return np.asarray(array[at])
+    out, order = np.empty(len(at), array.dtype), np.argsort(at)
+    for start in range(0, len(at), _PICKED):
+        some = order[start : start + _PICKED]
+        out[some] = array[at[some]]
+        release(array)
+    return out
 
 
 def release(*arrays: np.ndarray | None) -> None:
@@ -113,11 +132,15 @@ class Buckets:
             for name, values in columns.items():
                 self.columns[name][at : at + len(rows)] = values[rows]
             self.cursor[b] += len(rows)
+            if b % 16 == 15:
+                release(*self.columns.values())
         release(*self.columns.values())
 
     def part(self, bucket: int) -> dict[str, np.ndarray]:
         """The columns of one bucket, in memory."""
         s = slice(int(self.start[bucket]), int(self.start[bucket + 1]))
-        found = {name: np.array(values[s]) for name, values in self.columns.items()}
-        release(*self.columns.values())
+        found = {}
+        for name, values in self.columns.items():
+            found[name] = np.array(values[s])
+            release(values)
         return found

@@ -82,8 +82,10 @@ def sparse_transport(
     row, column = (x if x.dtype == np.int32 else x.astype(np.int64) for x in (np.asarray(row), np.asarray(column)))
     given = np.asarray(cost, dtype=np.float64)
     a, b = (np.asarray(x, dtype=np.float64) for x in (row_mass, column_mass))
-    bad = sum(int((~np.isfinite(given[s])).sum()) for s in _blocks(len(given)))
-    release(given, row, column)
+    bad = 0
+    for s in _blocks(len(given)):
+        bad += int((~np.isfinite(given[s])).sum())
+        release(given)
     if bad:
         raise DataError(f"{bad} costs are not finite: leave such edges out")
     n, m = len(a), len(b)
@@ -173,8 +175,9 @@ class _Kernel:
         self.parts: list[tuple[slice, csr_matrix]] = []
         for i, j in pairwise(cuts):
             e = slice(int(start[i]), int(start[j]))
-            offsets = (start[i : j + 1] - start[i]).astype(kind)
-            rows = csr_matrix((value[e], self.column[e], offsets), shape=(j - i, m), copy=False)
+            rows = csr_matrix((j - i, m))
+            rows.indptr = (start[i : j + 1] - start[i]).astype(kind)
+            rows.data, rows.indices = value[e], self.column[e]  # given to its constructor they would be copied
             self.parts.append((slice(i, j), rows))
 
     def scale_rows(self, a: np.ndarray, v: np.ndarray, stay: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from cleanpairs.core.errors import OutputError
+from cleanpairs.ops import scratch
+from cleanpairs.ops import sparse_transport as transport
 from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, is_mapped, release
-from cleanpairs.ops.sparse_transport import sparse_transport
+from cleanpairs.ops.sparse_transport import _Kernel, sparse_transport
 from cleanpairs.repair import edge_pairs
 from cleanpairs.repair.candidates import Edges, Members
 from cleanpairs.repair.edge_pairs import bucket_bounds, pair_edges
@@ -32,6 +34,26 @@ def test_mapped_arrays_keep_what_is_written_and_take_no_memory(tmp_path: Path) -
     assert touched - before > 30 * 2**20 and resident() - before < 8 * 2**20
     assert (array == 3.0).all()
     assert not list(tmp_path.iterdir())  # no name: nothing is left by a kill
+
+
+def test_entries_are_picked_in_any_order_a_few_pages_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_PICKED", 1 << 8)
+    array, at = Scratch(tmp_path).empty((1 << 23,), np.float64), np.random.default_rng(0).integers(0, 1 << 23, 1 << 14)
+    array[:] = np.arange(len(array))
+    release(array)
+    before = resident()
+    np.testing.assert_array_equal(scratch.picked(array, at), at)
+    np.testing.assert_array_equal(scratch.picked(np.arange(1 << 23), at), at)
+    assert resident() - before < 8 * 2**20  # of 64
+
+
+def test_the_kernel_of_a_transport_lies_where_the_costs_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value, column = (Scratch(tmp_path).empty(8192, kind) for kind in (np.float64, np.int32))
+    monkeypatch.setattr(transport, "_BLOCK", 1024)
+    kernel = _Kernel(np.asarray(value), column, np.arange(0, 8193, 8), 8)
+    assert all(
+        np.shares_memory(part.data, value) and np.shares_memory(part.indices, column) for _, part in kernel.parts
+    )
 
 
 def test_values_of_a_copy_on_write_map_are_not_lost(tmp_path: Path) -> None:
