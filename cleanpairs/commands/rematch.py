@@ -226,7 +226,7 @@ class _Planning:
             look = EngineSearch(parts, self.engine, scratch, job)
             planned = plan_repairs(
                 given,
-                model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text)),
+                model.bank_.bound(Embeddings(given.z_image), Embeddings(given.z_text), scratch),
                 settings,
                 fingerprint=source.fingerprint,
                 temperature=model.bank_.tau,

@@ -35,6 +35,7 @@ _TRAIN = 48  # bank rows a list that k-means sees
 _AGAIN, _AT_LEAST = 2, 64  # times as many as are asked for, and so many, are ranked again by their vectors
 _IVF_BLOCK = 1 << 12  # queries
 _RANKED = 1 << 12  # vectors that are read before the pages of their file are given back
+_APART = 64  # the same, of vectors that lie far apart: the system may map half a megabyte for each
 _ADDED = 1 << 14  # bank rows that are put into lists at once
 
 _CPU_NUMBERS = 1 << 24  # of a block of the bank, and of scores, without FAISS
@@ -221,8 +222,8 @@ def _index(bank: np.ndarray, lists: int, part: int) -> Any:
 def _taken(rows: np.ndarray, some: np.ndarray) -> np.ndarray:
     """The rows ``some`` (k,), rising, in float32."""
     out = np.empty((len(some), rows.shape[1]), np.float32)
-    for start in range(0, len(some), _RANKED):
-        out[start : start + _RANKED] = rows[some[start : start + _RANKED]]
+    for start in range(0, len(some), _APART):
+        out[start : start + _APART] = rows[some[start : start + _APART]]
         release(rows)
     return out
 
@@ -271,10 +272,12 @@ def _search_torch(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.nda
                 s = slice(start, start + rows)
                 S = torch.from_numpy(queries[s]).to(device) @ part.T  # (rows, shard)
                 new = S.topk(min(k, len(part)), dim=1)
+                del S
                 merged = torch.cat([scores[s].to(device), new.values], dim=1)
                 names = torch.cat([indices[s].to(device), new.indices + first], dim=1)
                 best = merged.topk(k, dim=1)
                 scores[s], indices[s] = best.values.cpu(), names.gather(1, best.indices).cpu()
+            del part
     return scores.numpy(), indices.numpy()
 
 

@@ -30,9 +30,8 @@ class Members:
     @classmethod
     def from_groups(cls, group: np.ndarray, member: np.ndarray, n_groups: int) -> Members:
         """From parallel arrays: ``group`` (m,) in [0, n_groups) of each ``member`` (m,); order is kept in a group."""
-        order = np.argsort(group, kind="stable")
-        start = np.searchsorted(group[order], np.arange(n_groups + 1))
-        return cls(member[order].astype(np.int64), start.astype(np.int64))
+        start = np.append(0, np.cumsum(np.bincount(group, minlength=n_groups)))
+        return cls(member[np.argsort(group, kind="stable")].astype(np.int32), start.astype(np.int32))
 
 
 class Greedy:
@@ -47,16 +46,17 @@ class Greedy:
     def __init__(
         self, *, n_rows: int, n_pairs: int, row_member: np.ndarray, members: Members, n_members: int, capacity: int
     ) -> None:
-        # Bytes and whole numbers that both Python and NumPy see: a list would hold an object for each.
+        # Whole numbers that both Python and NumPy see: a list would hold an object for each.
         self._uses = array("i", bytes(4 * n_members)), array("i", bytes(4 * n_members))  # of texts, of images
-        self._chosen, self._donor = array("q", [-1]) * n_rows, array("q", [-1]) * n_rows
-        self._owner = array("q", np.ascontiguousarray(row_member, np.int64).tobytes())
-        self._cursor = array("q", np.ascontiguousarray(members.start[:-1], np.int64).tobytes())
-        self._stop = array("q", np.ascontiguousarray(members.start[1:], np.int64).tobytes())
-        self._holder = array("q", np.ascontiguousarray(members.member, np.int64).tobytes())
+        self._chosen, self._donor = array("q", [-1]) * n_rows, array("i", [-1]) * n_rows
+        self._cursor = array("i", members.start[:-1].astype(np.int32).tobytes())
+        self._owner, self._stop, self._holder = (
+            memoryview(np.ascontiguousarray(part, np.int32)) for part in (row_member, members.start[1:], members.member)
+        )
         self._capacity = capacity
-        # What is over for good.
-        self._made, self._done, self._empty = bytearray(n_pairs), bytearray(n_rows), bytearray(len(self._cursor))
+        # What is over for good: a bit a pair, and bytes.
+        self._made = bytearray(n_pairs // 8 + 1)
+        self._done, self._empty = bytearray(n_rows), bytearray(len(self._cursor))
 
     def take(
         self, edge: np.ndarray, row: np.ndarray, is_image: np.ndarray, group: np.ndarray, pair: np.ndarray
@@ -66,10 +66,10 @@ class Greedy:
         Of each: its number, the row that it repairs, whether it replaces the image, the donor group, and the number of
         the pair of image and text that it makes.
         """
-        row_done, pair_made, group_empty = (np.frombuffer(x, np.uint8) for x in (self._done, self._made, self._empty))
+        row_done, group_empty = (np.frombuffer(x, np.uint8) for x in (self._done, self._empty))
         for first in range(0, len(edge), _STEP):
             s = slice(first, first + _STEP)
-            open_ = np.flatnonzero((row_done[row[s]] | pair_made[pair[s]] | group_empty[group[s]]) == 0)
+            open_ = np.flatnonzero((row_done[row[s]] | group_empty[group[s]]) == 0)
             if len(open_):  # few of them, further down the order
                 self._walk(*(column[s][open_].tolist() for column in (edge, row, is_image, group, pair)))
 
@@ -81,7 +81,7 @@ class Greedy:
         cursor, stop, holder = self._cursor, self._stop, self._holder
         made, done, empty = self._made, self._done, self._empty
         for e, r, replaces_image, g, p in zip(edges, rows, are_image, groups, pairs, strict=True):
-            if done[r] or made[p]:
+            if done[r] or made[p >> 3] >> (p & 7) & 1:
                 continue
             given, kept = (image_uses, text_uses) if replaces_image else (text_uses, image_uses)
             if kept[owner[r]] >= capacity:
@@ -96,7 +96,8 @@ class Greedy:
             chosen[r], donor[r] = e, holder[at]
             given[holder[at]] += 1
             kept[owner[r]] += 1
-            made[p] = done[r] = 1
+            made[p >> 3] |= 1 << (p & 7)
+            done[r] = 1
 
     @property
     def edge(self) -> np.ndarray:

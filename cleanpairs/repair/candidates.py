@@ -149,14 +149,15 @@ def candidate_edges(
     directions = [False] * settings.replaces_text + [True] * settings.replaces_image
     pools = [pool for pool in corpus.pools if len(pool[0])] if len(mismatched) else []
     edges = _Growing(scratch, len(pools) * len(directions) * len(mismatched) * candidates)
-    holders: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    shown: list[np.ndarray] = [np.empty(0, np.int64)]
+    holders: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.int32))]
+    shown: list[np.ndarray] = [np.empty(0, np.int32)]
     searches: list[SearchNote] = []
     by_cosine = True
     for (donors, trusted), is_image in product(pools, directions):
         kept, given = (text, image) if is_image else (image, text)
         query_of_row, asking = _distinct(kept, mismatched)
         group_of_donor, showing = _distinct(given, donors)
+        scratch.trim()
         found = search(is_image, trusted, asking, showing, candidates + _SLACK) if search is not None else None
         if found is None:
             found = look(_rows(kept, asking, scratch), _rows(given, showing, scratch), candidates + _SLACK)
@@ -168,14 +169,15 @@ def candidate_edges(
         _add_admissible(edges, corpus, found, query_of_row, showing, first, is_image, trusted, candidates)
         # What k mismatched pairs carry may go back to k; equal parts of trusted pairs are one donor.
         group_of, holder = (np.arange(len(showing)), showing) if trusted else (group_of_donor, donors)
-        holders.append((first + group_of, holder))
-        shown.append(showing)
+        holders.append(((first + group_of).astype(np.int32), holder.astype(np.int32)))
+        shown.append(showing.astype(np.int32))
         del found
+        scratch.trim()
     group, member = (np.concatenate(each) for each in zip(*holders, strict=True))
     return Edges(
         **edges.columns(),
         mismatched=np.asarray(mismatched, np.int32),
-        shown=np.concatenate(shown).astype(np.int32),
+        shown=np.concatenate(shown),
         image_group=image.group,
         text_group=text.group,
         members=Members.from_groups(group, member, sum(map(len, shown))),
@@ -190,7 +192,7 @@ def _add_admissible(
 ) -> None:  # fmt: skip
     """Of what was ``found`` for each mismatched pair the nearest that no pair of the input is."""
     kept, given = (corpus.text, corpus.image) if is_image else (corpus.image, corpus.text)
-    n_text = int(corpus.text.group.max()) + 1 if len(corpus.text.group) else 0
+    n_text = np.int64(corpus.text.group.max(initial=-1) + 1)
     for start in range(0, len(corpus.mismatched), _ROWS // 32):
         rows = np.arange(start, min(start + _ROWS // 32, len(corpus.mismatched)))
         nearest = found.indices[query_of_row[rows]]  # (R, k)
@@ -235,8 +237,8 @@ def _distinct(side: Side, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     _, first, number_of = np.unique(side.group[pairs], return_index=True, return_inverse=True)
     order = np.argsort(side.index[pairs[first]], kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
     return place[number_of], pairs[first[order]]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, release
+from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, picked, release
 from cleanpairs.ops.search import SearchNote
 from cleanpairs.repair.assignment import Greedy
 from cleanpairs.repair.candidates import Corpus, DonorSearch, Edges, NeighbourSearch, Side, candidate_edges
@@ -52,7 +52,7 @@ REPAIR = np.dtype(
 
 def decide_repairs(
     corpus: Corpus,
-    judge: EdgeScorer,
+    judge: Callable[[], EdgeScorer],
     settings: RepairSettings,
     temperature: float,
     *,
@@ -63,21 +63,29 @@ def decide_repairs(
 ) -> tuple[np.ndarray, tuple[SearchNote, ...]]:
     """Decide for all mismatched pairs at once: (R,) of :data:`REPAIR`, and how candidates were looked for.
 
-    :mod:`cleanpairs.repair.planning` says what holds of the decisions. ``temperature``: of the model's softmax; the
+    :mod:`cleanpairs.repair.planning` says what holds of the decisions. ``judge`` makes what scores pairs, which holds
+    some numbers of each image and text, for as long as it is needed. ``temperature``: of the model's softmax; the
     transport's regularisation is half of it.
     """
     mismatched = corpus.mismatched
     if settings.repairs == "none" or (settings.repairs == "probable" and chance is None):
         return _no_repairs(len(mismatched), _NOT_ASKED if settings.repairs == "none" else _UNDETERMINED), ()
     edges = candidate_edges(corpus, settings, search=search, look=look, scratch=scratch)
-    paired = pair_edges(edges, judge, scratch=scratch)
-    own = judge(mismatched, mismatched, _own_similarity(corpus.image, corpus.text, mismatched))
+    scratch.trim()
+    scorer = judge()
+    paired = pair_edges(edges, scorer, scratch=scratch)
+    own = scorer(mismatched, mismatched, _own_similarity(corpus.image, corpus.text, mismatched))
+    del scorer
+    scratch.trim()
     probable = settings.repairs == "probable"
     chances = None if chance is None else _chances(edges, paired, chance, scratch)
     shares = chances
     if not probable:
         ot = settings.strategy == "ot"
         shares = transport_shares(corpus, paired, settings, temperature, scratch=scratch) if ot else None
+    if shares is not None:
+        shares = _by_edge(shares, edges, paired, scratch)
+    scratch.trim()
     found = _Candidates(edges, paired, own, shares, settings)
     best, sure, unsure = found.overview()
     greedy = Greedy(
@@ -90,6 +98,8 @@ def decide_repairs(
     )
     for ranked in found.best_first(scratch):
         greedy.take(ranked["edge"], ranked["row"], ranked["is_image"], ranked["group"], ranked["pair"])
+        del ranked
+    scratch.trim()
     failed = [np.isneginf(best), best < settings.min_repair_score, best <= own]
     reason = np.select(failed, [0, 1, 2], 3)
     reason[unsure & ~sure] = _UNSURE
@@ -106,12 +116,12 @@ def _decided(greedy: Greedy, found: _Candidates, chances: np.ndarray | None, rea
     repaired = np.flatnonzero(edge >= 0)
     chosen = edge[repaired]
     out, pair = _no_repairs(len(edge), reason), np.full(len(edge), -1, np.int64)
-    pair[repaired] = paired.number[chosen]
+    pair[repaired] = picked(paired.number, chosen)
     out["donor"][repaired] = greedy.donor[repaired]
-    out["is_image"][repaired], out["trusted"][repaired] = edges.is_image[chosen], edges.trusted[chosen]
-    out["score"][repaired] = paired.score[chosen]
+    out["is_image"][repaired], out["trusted"][repaired] = picked(edges.is_image, chosen), picked(edges.trusted, chosen)
+    out["score"][repaired] = picked(paired.score, chosen)
     if chances is not None:
-        out["confidence"][repaired] = chances[pair[repaired]]
+        out["confidence"][repaired] = picked(chances, pair[repaired])
     margin = out["score"] - found.runner_up(out["is_image"], pair)
     out["margin"] = np.where(np.isinf(margin), np.nan, margin)  # nothing to compare with
     return out
@@ -143,6 +153,15 @@ def _chances(edges: Edges, paired: Paired, chance: Chance, scratch: Scratch) -> 
         number, first = np.unique(paired.number[s][untrusted], return_index=True)
         at = untrusted[first] + s.start
         out[number] = chance.probability(edges.image_of(at), edges.text_of(at))
+        release(out, paired.number)
+    return out
+
+
+def _by_edge(shares: np.ndarray, edges: Edges, paired: Paired, scratch: Scratch) -> np.ndarray:
+    """What edges (E,) float32 are ranked by before their scores, of ``shares`` (U,) of pairs."""
+    out = scratch.empty(len(edges), np.float32)
+    for s in edges.blocks():
+        out[s] = picked(shares, paired.number[s])
         release(out, paired.number)
     return out
 
@@ -179,7 +198,7 @@ class _Candidates:
         good = np.flatnonzero((score >= self.settings.min_repair_score) & (score > own))
         if self.shares is None:
             return good, np.full(len(good), np.nan, np.float32)
-        shares = self.shares[self.paired.number[s][good]]
+        shares = self.shares[s][good]
         if self.probable:
             return good, shares
         return good, np.where(self.edges.trusted[s][good], np.float32(np.nan), shares)

@@ -16,7 +16,7 @@ from cleanpairs.ops.scratch import MEMORY, Buckets, Scratch, release
 from cleanpairs.repair.candidates import Edges
 
 BUCKET = 1 << 20  # edges that are sorted at once
-_SCATTERED = 1 << 18  # edges that are written out of order at once
+_SCATTERED = 1 << 14  # edges that are written out of order at once
 
 EdgeScorer = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
 """``judge(image_of, text_of, cosine)`` -> (u,) float32: the score of u pairs, each by a pair that shows its image and
@@ -28,7 +28,7 @@ class PairGraph:
     """The U pairs that edges to mismatched donors make, as edges between n image nodes and m text nodes.
 
     ``row``, ``column`` (U,) int32, rising by rows and within these by columns; ``similarity`` (U,) float32; ``number``
-    (U,) int32, of the pair among all; ``image_group`` (n,), ``text_group`` (m,) int64 dense groups of the nodes.
+    (U,) int32, of the pair among all; ``image_group`` (n,), ``text_group`` (m,) int32 dense groups of the nodes.
     """
 
     row: np.ndarray
@@ -57,7 +57,7 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
 
     ``judge``: see :data:`Judge`. It gets pairs sorted by their images. ``scratch`` Scratch: where the answer lies.
     """
-    E, n_text = len(edges), max(edges.n_text, 1)
+    E, n_text = len(edges), np.int64(max(edges.n_text, 1))
     per_image = np.zeros(int(edges.image_group.max(initial=-1)) + 1, np.int64)
     for s in edges.blocks():
         per_image += np.bincount(edges.image_group[edges.image_of(s)], minlength=len(per_image))
@@ -99,7 +99,7 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
         free += len(leads)
     del buckets
     image_node = _renumber(row[:free], len(per_image))
-    text_node = _renumber(column[:free], n_text)
+    text_node = _renumber(column[:free], int(n_text))
     graph = PairGraph(row[:free], column[:free], similarity[:free], of_all[:free], image_node, text_node)
     return Paired(number, score, count, graph)
 
@@ -107,10 +107,10 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
 def bucket_bounds(per_value: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Cut values 0 .. V-1, of which there are ``per_value`` (V,), into runs of about ``size``.
 
-    Returns ``bucket_of`` (V,) int64: the run of each value; ``counts`` (B,) int64: of each run.
+    Returns ``bucket_of`` (V,) int32: the run of each value; ``counts`` (B,) int64: of each run.
     """
     before = np.cumsum(per_value) - per_value
-    bucket_of = before // size
+    bucket_of = (before // size).astype(np.int32)
     if not len(bucket_of):
         return bucket_of, np.zeros(0, np.int64)
     return bucket_of, np.bincount(bucket_of, weights=per_value).astype(np.int64)
@@ -135,4 +135,4 @@ def _renumber(values: np.ndarray, most: int) -> np.ndarray:
         s = slice(start, start + BUCKET)
         values[s] = place[values[s]]
         release(values)
-    return np.flatnonzero(occurs)
+    return np.flatnonzero(occurs).astype(np.int32)

@@ -2,14 +2,14 @@
 
 These are the pairs that are to be repaired, and the best trusted ones, which may lend a part: the others take part in
 no search, but no repair may make them again. Where the pairs are in memory they are views of what is there
-(:meth:`Gathered.of`); else one pass over the rows (:func:`gather`) keeps 20 bytes of each in memory, and writes
-captions and keys to a file, to be read again in order when the plan is written, and the vectors to others.
+(:meth:`Gathered.of`); else one pass over the rows (:func:`gather`) writes numbers and vectors to files, which are
+mapped, and captions and keys to another, to be read again in order when the plan is written.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,10 @@ from cleanpairs.repair.candidates import CosineReference, sampled
 from cleanpairs.repair.settings import RepairSettings
 
 TEXTS = pa.schema([("key", pa.string()), ("caption", pa.string())])
-_NUMBERS = ("correspondence", "image_group", "text_group", "mismatched", "trusted")
-_FILES = ("texts.arrow", "image.f32", "text.f32", *(f"{name}.npy" for name in _NUMBERS), "gathered.json")
+_NUMBERS = ("correspondence.f32", "image_group.i64", "text_group.i64", "mismatched.i64", "trusted.i64")
+_VECTORS = ("image.f32", "text.f32")
+_COSINES = ("wrong.f32", "right.f32")  # of the pairs below the threshold, and of the others
+_MAPPED = (*_NUMBERS, *_VECTORS, *_COSINES)
 _BLOCK = 1 << 14
 
 Rows = Iterator[tuple[RowBatch, np.ndarray, np.ndarray, np.ndarray | None]]
@@ -45,7 +47,7 @@ class Gathered:
     - ``mismatched`` (R,) int64: pairs below the threshold, rising
     - ``trusted`` (T,) int64: the trusted pairs that may lend a part, rising: those of the highest correspondence
     - ``z_image``, ``z_text`` (m, d), (n, d) float32: unit vectors; perhaps mapped
-    - ``image_row``, ``text_row`` (R + T,) int64: where those of the mismatched pairs are, and behind them those of the
+    - ``image_row``, ``text_row`` (R + T,) int: where those of the mismatched pairs are, and behind them those of the
       trusted ones
     - ``held``: keys and captions, where they are in memory; ``folder``: where :func:`gather` has left its files
     """
@@ -124,7 +126,7 @@ class Gathered:
     def remove(self) -> None:
         """Remove what the pass has left."""
         assert self.folder is not None
-        for name in _FILES:
+        for name in (*_MAPPED, "texts.arrow", "gathered.json"):
             (self.folder / name).unlink(missing_ok=True)
 
 
@@ -132,11 +134,11 @@ def gathered_before(folder: Path, job: str) -> Gathered | None:
     """What a pass of the same ``job`` left in ``folder`` before the process was stopped; None where it did not end."""
     try:
         note = read_json(folder / "gathered.json")
-        if note["job"] != job or not (folder / "texts.arrow").exists():
+        if note["job"] != job or note["sizes"] != _sizes(folder) or not (folder / "texts.arrow").exists():
             return None
-        numbers = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in _NUMBERS}
-        rows = np.arange(len(numbers["mismatched"]) + len(numbers["trusted"]))
-        z_image, z_text = (_vectors(folder / f"{side}.f32", (len(rows), note["dim"])) for side in ("image", "text"))
+        numbers = {name.split(".")[0]: _mapped(folder / name) for name in _NUMBERS}
+        rows = np.arange(len(numbers["mismatched"]) + len(numbers["trusted"]), dtype=np.int32)
+        z_image, z_text = (_mapped(folder / name).reshape(len(rows), note["dim"]) for name in _VECTORS)
         typical, reasons = CosineReference(*note["typical"]), {int(pair): str(why) for pair, why in note["reasons"]}
         return Gathered(
             **numbers, z_image=z_image, z_text=z_text, image_row=rows, text_row=rows, typical=typical, reasons=reasons,
@@ -154,16 +156,18 @@ def gather(
     ``job`` names everything that the files follow from; ``known`` (n,) float32: the correspondence, where it is known.
     Raises RefusedError: vectors of pairs that are not quarantined are not finite; OutputError: the disk is full.
     """
-    numbers: dict[str, np.ndarray] = {name: np.empty(n, np.int64) for name in ("image_group", "text_group")}
-    correspondence, cosine = np.full(n, np.nan, np.float32), np.zeros(n, np.float32)
     reasons: dict[int, str] = {}
-    mismatched: list[np.ndarray] = [np.empty(0, np.int64)]
     best = _Best(0 if settings.lenders == "mismatched" else min(settings.max_trusted, n), scratch)
     first, dim = 0, 0
     (folder / "gathered.json").unlink(missing_ok=True)
     with writing(folder):
         with ExitStack() as stack:
-            sides = [stack.enter_context((folder / f"{side}.f32").open("wb")) for side in ("image", "text")]
+            files = {name: stack.enter_context((folder / name).open("wb")) for name in _MAPPED}
+
+            def put(names: Sequence[str], *columns: np.ndarray) -> None:
+                for name, values in zip(names, columns, strict=True):
+                    files[name].write(np.ascontiguousarray(values, _kind(name)).data)
+
             sink = stack.enter_context(pa.OSFile(str(folder / "texts.arrow"), "wb"))
             texts = stack.enter_context(pa.ipc.new_file(sink, TEXTS))
             for batch, z_image, z_text, scores in rows:
@@ -175,28 +179,23 @@ def gather(
                 reasons.update({first + i: why for i, why in batch.faults.items()})
                 for z, what in ((z_image, "images"), (z_text, "captions")):
                     _refuse_non_finite(z, np.flatnonzero(~np.isnan(values)), what)
-                correspondence[s] = values
-                numbers["image_group"][s], numbers["text_group"][s] = batch.image_group, batch.text_group
-                cosine[s] = np.einsum("ij,ij->i", z_image, z_text)
                 below = np.flatnonzero(values < settings.resolved_threshold)
-                mismatched.append(first + below)
-                for file, z in zip(sides, (z_image, z_text), strict=True):
-                    file.write(np.ascontiguousarray(z[below], np.float32).data)
                 above = np.flatnonzero(values >= settings.resolved_threshold)
+                cosine = np.einsum("ij,ij->i", z_image, z_text)
+                put(_NUMBERS[:4], values, batch.image_group, batch.text_group, first + below)
+                put(_COSINES, cosine[below], cosine[above])
+                put(_VECTORS, z_image[below], z_text[below])
                 best.add(first + above, values[above], z_image, z_text, above)
                 texts.write_batch(pa.RecordBatch.from_arrays([batch.keys, batch.captions], schema=TEXTS))
                 first = s.stop
-            trusted = best.kept()
-            for file, z in zip(sides, best.vectors(len(trusted)), strict=True):
-                for start in range(0, len(trusted), _BLOCK):
-                    file.write(np.ascontiguousarray(z[start : min(start + _BLOCK, len(trusted))]).data)
-                    release(z)
-        numbers |= {"correspondence": correspondence, "mismatched": np.concatenate(mismatched), "trusted": trusted}
-        above = np.flatnonzero(correspondence >= settings.resolved_threshold)
-        typical = CosineReference.of(cosine[sampled(numbers["mismatched"])], cosine[sampled(above)])
-        for name, array in numbers.items():
-            np.save(folder / f"{name}.npy", array)
+            put(_NUMBERS[4:], trusted := best.kept())
+            vectors = best.vectors(len(trusted))
+            for start in range(0, len(trusted), _BLOCK):
+                put(_VECTORS, *(z[start : start + _BLOCK] for z in vectors))
+                release(*vectors)
+        typical = CosineReference.of(*(sampled(_mapped(folder / name)) for name in _COSINES))
         note = {"job": job, "dim": dim, "typical": [typical.wrong, typical.right], "reasons": list(reasons.items())}
+        note["sizes"] = _sizes(folder)
         write_whole(folder / "gathered.json", json.dumps(note))
     found = gathered_before(folder, job)
     assert found is not None
@@ -255,9 +254,15 @@ def _refuse_non_finite(z: np.ndarray, rows: np.ndarray, what: str) -> None:
         raise RefusedError(f"the embeddings of {bad} {what} that are not quarantined are not finite: quarantine them")
 
 
-def _vectors(path: Path, shape: tuple[int, int]) -> np.ndarray:
-    if not shape[0] * shape[1]:
-        return np.empty(shape, np.float32)
-    if path.stat().st_size != 4 * shape[0] * shape[1]:
-        raise ValueError(f"{path} is not as it was written")
-    return np.memmap(path, np.float32, "r+", shape=shape)
+def _sizes(folder: Path) -> dict[str, int]:
+    return {name: (folder / name).stat().st_size for name in _MAPPED}
+
+
+def _kind(name: str) -> type[np.generic]:
+    return np.int64 if name.endswith(".i64") else np.float32
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """All numbers of a file."""
+    kind = _kind(path.name)
+    return np.memmap(path, kind, "r+") if path.stat().st_size else np.empty(0, kind)

@@ -32,7 +32,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import RefusedError
 from cleanpairs.correspondence.repair_evidence import MOST_REPAIRED, RepairEvidence
 from cleanpairs.ops.columns import one_array, taken
-from cleanpairs.ops.scratch import MEMORY, Scratch
+from cleanpairs.ops.scratch import MEMORY, Scratch, picked, release
 from cleanpairs.ops.search import TopK
 from cleanpairs.repair.actions import ACTIONS, KINDS, REASONS
 from cleanpairs.repair.candidates import Corpus, DonorSearch, NeighbourSearch, Side
@@ -101,6 +101,7 @@ class Planned:
             found.append(taken(batch, pairs[_within(pairs, slice(first, first + len(batch)))] - first))
             first += len(batch)
         lent = pa.Table.from_batches(found, TEXTS).combine_chunks()
+        del found
         first = 0
         for batch in given.texts():
             s = slice(first, first + len(batch))
@@ -108,6 +109,7 @@ class Planned:
             donor = repairs["donor"][at]
             of = taken(lent, pa.array(np.searchsorted(pairs, donor), mask=donor < 0))
             yield self._rows(s, batch, repairs[at], given.mismatched[at] - first, use[at], of)
+            release(given.correspondence)
             first = s.stop
 
     @cached_property
@@ -202,11 +204,11 @@ def plan_repairs(
 
     Raises RefusedError: scores that are not finite.
     """
-    kept, corpus = given.concerned, _corpus(given, settings)
+    corpus = _corpus(given, settings)
     papers: dict[str, Callable[..., DonorSearch]]
     papers = {"half-replace": half_replacing, "pseudo-caption": pseudo_captioning}
     if search is not None:
-        search = _by_pair(search, kept)
+        search = _by_pair(search, given.concerned)
     elif settings.strategy in papers:
         search = papers[settings.strategy](given.z_image[given.image_row], given.z_text[given.text_row])
     if scratch is None:
@@ -214,7 +216,7 @@ def plan_repairs(
         scratch = Scratch(tempfile.gettempdir()) if many else MEMORY
     repairs, searches = decide_repairs(
         corpus,
-        _judge(given, scorer),
+        partial(_judge, given, scorer),
         settings,
         temperature,
         chance=_chance(given, evidence, settings),
@@ -223,7 +225,7 @@ def plan_repairs(
         scratch=scratch,
     )
     repaired = repairs["donor"] >= 0
-    repairs["donor"][repaired] = kept[repairs["donor"][repaired]]
+    repairs["donor"][repaired] = given.concerned[repairs["donor"][repaired]]
     noted = {**settings.noted(), "searches": [asdict(note) for note in searches]}
     head = RepairPlan(
         PLAN_SCHEMA.empty_table(), settings.resolved_threshold, float(settings.min_repair_score), fingerprint, noted
@@ -234,15 +236,15 @@ def plan_repairs(
 def _corpus(given: Gathered, settings: RepairSettings) -> Corpus:
     """The pairs that a repair can concern, numbered by their places among :attr:`Gathered.concerned`."""
     kept, R = given.concerned, len(given.mismatched)
-    images, image_group = np.unique(given.image_group[kept], return_inverse=True)
-    texts, text_group = np.unique(given.text_group[kept], return_inverse=True)
-    rows = np.arange(len(kept))
-    best_first = R + np.argsort(-given.correspondence[given.trusted], kind="stable")
+    images, image_group = np.unique(picked(given.image_group, kept), return_inverse=True)
+    texts, text_group = np.unique(picked(given.text_group, kept), return_inverse=True)
+    rows = np.arange(len(kept), dtype=np.int32)
+    best_first = rows[R + np.argsort(-given.correspondence[given.trusted], kind="stable")]
     pools = [(rows[:R], False)] if settings.lenders != "trusted" else []
     pools += [(best_first, True)] if settings.lenders != "mismatched" else []
     return Corpus(
-        Side(given.z_image, given.image_row, image_group),
-        Side(given.z_text, given.text_row, text_group),
+        Side(given.z_image, given.image_row, image_group.astype(np.int32)),
+        Side(given.z_text, given.text_row, text_group.astype(np.int32)),
         rows[:R],
         pools,
         _taken(given, images, texts),
@@ -275,8 +277,8 @@ def _judge(given: Gathered, scorer: BoundScorer) -> EdgeScorer:
         out[rows] = group
         return out
 
-    image_hash = by_row(given.z_image, given.image_row, given.image_group[kept])
-    text_hash = by_row(given.z_text, given.text_row, given.text_group[kept])
+    image_hash = by_row(given.z_image, given.image_row, picked(given.image_group, kept))
+    text_hash = by_row(given.z_text, given.text_row, picked(given.text_group, kept))
     many = scorer(image_hash, text_hash, given.image_row, given.text_row)
 
     def judge(image_of: np.ndarray, text_of: np.ndarray, cosine: np.ndarray | None) -> np.ndarray:
@@ -319,6 +321,7 @@ def _taken(given: Gathered, images: np.ndarray, texts: np.ndarray) -> np.ndarray
         both = (images[image] == given.image_group[s]) & (texts[text] == given.text_group[s])
         both &= ~np.isnan(given.correspondence[s])
         found.append(image[both] * len(texts) + text[both])
+        release(given.image_group, given.text_group, given.correspondence)
     return np.unique(np.concatenate(found))
 
 

@@ -15,7 +15,7 @@ import torch
 
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.ops.matching import places
-from cleanpairs.ops.scratch import release
+from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.scoring.embeddings import Embeddings, Encoded
 
 PairJudge = Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
@@ -71,18 +71,19 @@ class Bank:
         text_group: np.ndarray,
         image_rows: np.ndarray,
         text_rows: np.ndarray,
+        scratch: Scratch = MEMORY,
     ) -> PairJudge:
         """What scores pairs of the rows that are given; what each has in common with the bank is computed once for all
-        calls.
+        calls, and lies in ``scratch``.
         """
         used_image, place_of_image = _used(image_rows, len(image_group))
         used_text, place_of_text = _used(text_rows, len(text_group))
         asked = Encoded(images, self.texts, self.model, self.device)
         answered = Encoded(self.images, texts, self.model, self.device)
-        to_text = self._log_sums(asked, used_image, image_group, self.image_group, by_image=True)
-        to_image = self._log_sums(answered, used_text, text_group, self.text_group, by_image=False)
-        same_text = places(self.text_group, text_group[used_text])  # in the bank
-        same_image = places(self.image_group, image_group[used_image])
+        to_text = self._log_sums(asked, used_image, image_group, self.image_group, scratch, by_image=True)
+        to_image = self._log_sums(answered, used_text, text_group, self.text_group, scratch, by_image=False)
+        same_text = places(self.text_group, text_group[used_text]).astype(np.int32)  # in the bank
+        same_image = places(self.image_group, image_group[used_image]).astype(np.int32)
         both = Encoded(images, texts, self.model, self.device)
         local = self.model is not None and self.model.local  # it compares something else than the vectors
 
@@ -97,19 +98,28 @@ class Bank:
                 p = self._probability(own, to_text[i], same_text[t], self.image_group, image_group[a])
                 p += self._probability(own, to_image[t], same_image[i], self.text_group, text_group[b])
                 out[s] = p / 2
+                release(to_text)
+            release(to_image)
             return out
 
         return judge
 
     @torch.inference_mode()
     def _log_sums(
-        self, encoded: Encoded, rows: np.ndarray, group: np.ndarray, bank_group: np.ndarray, *, by_image: bool
+        self,
+        encoded: Encoded,
+        rows: np.ndarray,
+        group: np.ndarray,
+        bank_group: np.ndarray,
+        scratch: Scratch,
+        *,
+        by_image: bool,
     ) -> np.ndarray:
         """log sum_j exp(S_j / tau) of each bank group, (rows, G) float64, without entries of the row's group."""
         B = len(self)
         size = min(self.group_size, B)
         groups = -(-B // size) if B else 0
-        out = np.full((len(rows), groups), -np.inf)
+        out = scratch.full((len(rows), groups), -np.inf, np.float64)
         local = self.model is not None and self.model.local
         bank, other = np.arange(B), None
         if not local:
@@ -134,6 +144,7 @@ class Bank:
             # Logits of cosines are at most 1 / tau: where that is small enough, no maximum has to be taken off first.
             sums = logits.exp_().sum(dim=2).log() if self.tau >= LEAST_TAU else logits.logsumexp(dim=2)
             out[start : start + len(chosen)] = sums.numpy()
+            release(out)
         return out
 
     def _probability(
@@ -151,9 +162,9 @@ class Bank:
         p[there, g] = np.minimum(1.0, np.exp(own[there, 0] - log_sum[there, g]))
         return np.asarray(p.mean(axis=1))
 
-    def bound(self, images: Embeddings, texts: Embeddings) -> Callable[..., PairJudge]:
+    def bound(self, images: Embeddings, texts: Embeddings, scratch: Scratch = MEMORY) -> Callable[..., PairJudge]:
         """:meth:`judging` of given images and texts, as repair wants it."""
-        return partial(self.judging, images, texts)
+        return partial(self.judging, images, texts, scratch=scratch)
 
 
 def trusted_rows(
@@ -176,4 +187,4 @@ def _used(rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The distinct ``rows``, rising, and by row, of ``most``, its place among them; no sorting of millions."""
     occurs = np.zeros(most, bool)
     occurs[rows] = True
-    return np.flatnonzero(occurs), np.cumsum(occurs) - 1
+    return np.flatnonzero(occurs), np.cumsum(occurs, dtype=np.int32) - 1

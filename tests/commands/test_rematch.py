@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from cleanpairs.commands.rematch import NotStreamedError, WrittenPlan, rematch_r
 from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.core.recipe import Recipe
-from cleanpairs.ops import sparse_transport
+from cleanpairs.ops import search, sparse_transport
 from cleanpairs.ops.scratch import Scratch
+from cleanpairs.repair import candidates, edge_pairs, planning, transport_plan
 from cleanpairs.repair import decisions as repairs
-from cleanpairs.repair import edge_pairs, planning
 from cleanpairs.repair import gather as gathering
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
@@ -72,6 +73,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repairs, "BUCKET", 500)
     monkeypatch.setattr(repairs, "_SAMPLED", 1000)
     monkeypatch.setattr(sparse_transport, "_BLOCK", 700)
+    for module in (candidates, transport_plan, planning):
+        monkeypatch.setattr(module, "_ROWS", 2048)
+    monkeypatch.setattr(search, "_FLAT_BLOCK", 128)
 
 
 def plan_stream(run: Run, data: Path | None, out: Path, *, overwrite: bool = False, **settings: Any) -> WrittenPlan:
@@ -119,6 +123,19 @@ def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings:
     wanted, got = expected.summary(), found.summary
     assert str(got) == str(wanted) and got.repaired > 10 and got.quarantined == 2
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["data.parquet", "plan.parquet"]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_memory_hardly_grows_with_the_rows(run: Run, tmp_path: Path) -> None:
+    """Nearly all are to be repaired, and the transport's kernel alone has some 700 bytes of each."""
+    peaks = []
+    for n in (400, 800, 3200):  # the first imports what is imported late
+        data, out = write(tmp_path / f"{n}.parquet", n, 1.0), tmp_path / f"plan-{n}.parquet"
+        tracemalloc.start()
+        plan_stream(run, data, out, threshold=0.99, repairs="plausible", max_trusted=100)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] - peaks[1] < 450 * 2400
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
