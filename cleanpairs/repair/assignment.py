@@ -51,7 +51,7 @@ class Greedy:
         self._chosen, self._donor = array("q", [-1]) * n_rows, array("i", [-1]) * n_rows
         self._cursor = array("i", members.start[:-1].astype(np.int32).tobytes())
         self._owner, self._stop, self._holder = (
-            memoryview(np.ascontiguousarray(part, np.int32)) for part in (row_member, members.start[1:], members.member)
+            np.ascontiguousarray(part, np.int32).data for part in (row_member, members.start[1:], members.member)
         )
         self._capacity = capacity
         # What is over for good: a bit a pair, and bytes.

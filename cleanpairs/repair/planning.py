@@ -224,6 +224,7 @@ def plan_repairs(
         look=look,
         scratch=scratch,
     )
+    scratch.trim()
     repaired = repairs["donor"] >= 0
     repairs["donor"][repaired] = given.concerned[repairs["donor"][repaired]]
     noted = {**settings.noted(), "searches": [asdict(note) for note in searches]}
