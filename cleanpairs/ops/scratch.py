@@ -13,6 +13,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +69,16 @@ class Scratch:
 
 
 MEMORY = Scratch()
-_PICKED = 1 << 16  # entries that are read out of order at once
+_STRETCH = 1 << 20  # entries of an array from which some are picked at once
 
 
 def picked(array: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """``array[at]`` (k,) of an array (n,), in any order: few pages of a mapped one are touched at once."""
+    """``array[at]`` (k,) of an array (n,), ``at`` from 0 on, in any order: of a mapped one, stretch by stretch."""
     if not is_mapped(array):
         return np.asarray(array[at])
     out, order = np.empty(len(at), array.dtype), np.argsort(at)
-    for start in range(0, len(at), _PICKED):
-        some = order[start : start + _PICKED]
+    for start, stop in pairwise(np.searchsorted(at, np.arange(0, len(array) + _STRETCH, _STRETCH), sorter=order)):
+        some = order[start:stop]
         out[some] = array[at[some]]
         release(array)
     return out

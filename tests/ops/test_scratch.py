@@ -37,14 +37,23 @@ def test_mapped_arrays_keep_what_is_written_and_take_no_memory(tmp_path: Path) -
 
 
 def test_entries_are_picked_in_any_order_a_few_pages_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "_PICKED", 1 << 8)
-    array, at = Scratch(tmp_path).empty((1 << 23,), np.float64), np.random.default_rng(0).integers(0, 1 << 23, 1 << 14)
+    seen: list[int] = []
+
+    def noted(array: np.ndarray) -> None:
+        seen.append(resident())
+        release(array)
+
+    monkeypatch.setattr(scratch, "release", noted)
+    monkeypatch.setattr(scratch, "_STRETCH", 1 << 18)
+    array, rng = Scratch(tmp_path).empty((1 << 23,), np.float64), np.random.default_rng(0)
+    at = np.append(rng.integers(0, 1 << 18, 1 << 14), rng.integers(0, 1 << 23, 1 << 11))  # most of them near the first
     array[:] = np.arange(len(array))
     release(array)
     before = resident()
     np.testing.assert_array_equal(scratch.picked(array, at), at)
     np.testing.assert_array_equal(scratch.picked(np.arange(1 << 23), at), at)
-    assert resident() - before < 8 * 2**20  # of 64
+    assert len(seen) == 32 and max(seen) - before < 8 * 2**20  # of 64
+    assert not len(scratch.picked(array, at[:0]))
 
 
 def test_the_kernel_of_a_transport_lies_where_the_costs_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
