@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from cleanpairs.encoders.towers import Standardised, l2_normalise
 
 DIM = 256  # principal directions of each space at most
 PENALTY = 0.3  # in units of the mean variance of what the regression asks
+SAMPLE = 16_384  # rows, at even distances, that tell the directions of vectors
 _BLOCK = 1024
 
 
@@ -31,15 +32,21 @@ class _Projected(Standardised):
 
     @torch.no_grad()
     def fit(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """Take the principal directions of ``x`` (n, D), which comes back in them, (n, d)."""
-        from sklearn.decomposition import TruncatedSVD
+        """Take the principal directions of vectors (n, D), or of the means of regions (n, R, D), which may be mapped;
+        they come back in them, (n, d).
+        """
+        some = torch.cat(list(_vectors(x[:: len(x) // SAMPLE + 1])))
+        self.standardise(some.mean(dim=0), some.std(dim=0, correction=0))
+        unit = l2_normalise(self.standardised(some)).numpy()
+        self.directions.weight.copy_(torch.from_numpy(_directions(unit, self.directions.out_features, seed)))
+        return torch.cat([self(block) for block in _vectors(x)]).numpy()
 
-        self.standardise(torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0)))
-        unit = l2_normalise(self.standardised(torch.from_numpy(x))).numpy()
-        with np.errstate(invalid="ignore"):  # the shares of a variance of zero, where all rows are alike
-            found = TruncatedSVD(self.directions.out_features, random_state=seed).fit(unit)
-        self.directions.weight.copy_(torch.from_numpy(found.components_))
-        return self(torch.from_numpy(x)).numpy()
+
+def _vectors(x: np.ndarray) -> Iterator[Tensor]:
+    """Blocks (b, D) float32 of vectors (n, D), or of the means of regions (n, R, D)."""
+    for at in range(0, len(x), _BLOCK):
+        block = torch.from_numpy(np.array(x[at : at + _BLOCK], np.float32))
+        yield block if block.ndim == 2 else block.mean(dim=1)
 
 
 class Linear(DualEncoder):
@@ -106,16 +113,14 @@ class Linear(DualEncoder):
         """
         from scipy.sparse import csr_array
 
-        blocks = (images[at : at + _BLOCK] for at in range(0, len(images), _BLOCK))
-        shown = np.concatenate([np.asarray(block, np.float32).mean(axis=1) for block in blocks])
         frozen, counts = tokens.frozen(), None
         if tokens.vectors is None:
             ones = np.ones(len(tokens.ids), np.float32)
             counts = csr_array((ones, tokens.ids, tokens.offsets), shape=(len(tokens), vocabulary), copy=True)
             counts.sum_duplicates()
-        dims = [0 if x is None else min(DIM, min(x.shape) - 1) for x in (shown, counts, frozen)]
-        model = cls(shown.shape[1], vocabulary, 0 if frozen is None else frozen.shape[1], dims)
-        x = model.image.fit(shown, seed)[image_index]
+        dims = [0 if x is None else max(1, min(DIM, x.shape[0] - 1, x.shape[-1] - 1)) for x in (images, counts, frozen)]
+        model = cls(images.shape[-1], vocabulary, 0 if frozen is None else frozen.shape[1], dims)
+        x = model.image.fit(images, seed)[image_index]
         parts = []
         if model.words is not None:
             parts.append(_fit_words(model.words, counts, seed))
@@ -131,15 +136,21 @@ def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat([l2_normalise(a), l2_normalise(b)], dim=1) / 2**0.5
 
 
+def _directions(x: Any, k: int, seed: int) -> np.ndarray:
+    """The first ``k`` right singular vectors (k, D) of rows (n, D), dense or sparse."""
+    from sklearn.utils.extmath import randomized_svd
+
+    return np.asarray(randomized_svd(x, k, n_iter=5, flip_sign=False, random_state=seed)[2])
+
+
 @torch.no_grad()
 def _fit_words(layer: nn.Embedding, counts: Any, seed: int) -> np.ndarray:
     """Fix ``layer`` to the words' part in the principal directions of tf-idf; the captions in these, (N, d)."""
-    from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfTransformer
 
     rarity = TfidfTransformer().fit(counts)
-    found = TruncatedSVD(layer.embedding_dim, random_state=seed).fit(rarity.transform(counts))
-    weight = (rarity.idf_[:, None] * found.components_.T).astype(np.float32)
+    found = _directions(rarity.transform(counts), layer.embedding_dim, seed)
+    weight = (rarity.idf_[:, None] * found.T).astype(np.float32)
     layer.weight.copy_(torch.from_numpy(weight))
     return l2_normalise(torch.from_numpy(counts @ weight)).numpy()
 

@@ -108,6 +108,13 @@ def test_unknown_words_and_images_that_are_all_alike() -> None:
     assert torch.isfinite(state).all() and torch.isfinite(model.encode_images(torch.ones(2, 2, 20))).all()
 
 
+@pytest.mark.parametrize(("m", "d"), [(1, 20), (2, 20), (2, 1), (3, 2)])
+def test_the_smallest_inputs_pass(m: int, d: int) -> None:
+    images, tokens = corpus(n=3)
+    model = Linear.fit(images[:m, :, :d], tokens, np.array([0, 0, m - 1]), np.ones(3), vocabulary=13)
+    assert np.isfinite(similarity(model, images[:m, :, :d], tokens)).all()
+
+
 def test_a_weighted_ensemble_is_the_weighted_mean() -> None:
     one = Linear.fit(*corpus(), np.arange(N), np.ones(N), vocabulary=13)
     other = Linear.fit(*corpus(3), np.arange(N), np.ones(N), vocabulary=13)
