@@ -66,6 +66,7 @@ CANDIDATES = 32
 WEIGHTS = {False: (0.5, 1.5), True: (2.0, 0.15)}
 BESIDE = 0.0, 1.0, 4.0  # of the ranks of the vectors' similarity, where there is one, beside these
 SAMPLE = 512  # pairs whose similarities to each other tell how far those of networks and regression spread
+SAME = 1e-5  # deviation of similarities that are all the same
 LEAST_SHARE = 0.1  # of the mass that stays: an edge that carries less is no repair
 
 
@@ -403,6 +404,8 @@ class Auto(PairCleaner):
         some = np.sort(rng.choice(len(data), min(len(data), SAMPLE), replace=False))
         images, tokens = data.images[data.image_index[some]], data.tokens.take(some)
         S, L = (embed_images(m, images).vectors @ embed_texts(m, tokens).vectors.T for m in (networks.cpu(), linear))
+        if min(S.std(), L.std()) < SAME:
+            return networks.to(self.resolved_device()), tau
         share = float(L.std() / (S.std() + L.std()))
         members = list(networks.members) if isinstance(networks, Ensemble) else [networks]
         weights = [*(share / len(members) for _ in members), 1 - share]

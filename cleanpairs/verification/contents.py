@@ -29,7 +29,7 @@ from cleanpairs.export.ledger import LedgerNote
 from cleanpairs.export.uids_format import UID_COLUMN, uid_array
 from cleanpairs.export.webdataset_format import KEY, json_lines
 from cleanpairs.ops.cells import NONE, NULL, codes, list_codes, list_lengths, readable
-from cleanpairs.ops.columns import fresh_names, is_list
+from cleanpairs.ops.columns import fresh_names, is_list, taken
 from cleanpairs.repair.actions import REMATCHED, WRITTEN
 from cleanpairs.verification.findings import Findings
 
@@ -365,7 +365,7 @@ class _Contents:
     def check_uids(self) -> None:
         batches = iter_tables(self.source, _ROWS, [UID_COLUMN])
         uids = pa.chunked_array([readable(batch.column(0)) for batch in batches], pa.string())
-        wanted = uid_array(uids.take(self.row[self.first]).to_pylist())
+        wanted = uid_array(taken(uids, self.row[self.first]).to_pylist())
         found = np.load(self.out, allow_pickle=False)
         if not np.array_equal(np.sort(wanted), found):
             self.findings.wrong(self.out, "does not hold the uids of the pairs that the ledger keeps")
