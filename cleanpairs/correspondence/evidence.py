@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.ops.matching import token_counts
+
 CAPTIONS = 8  # of an image, at most
 BLOCK = 1000  # images that are compared with each other
 BLOCKS = 8
@@ -144,12 +146,7 @@ def standardised(x: np.ndarray) -> np.ndarray:
 
 def bag_of_tokens(ids: np.ndarray, offsets: np.ndarray) -> Any:
     """Sparse (n, V) float32 of token numbers: which tokens a caption has, each by the log of how rare it is."""
-    from scipy.sparse import csr_array
-
-    n = len(offsets) - 1
-    shape = n, int(ids.max(initial=0)) + 1
-    bag = csr_array((np.ones(len(ids), np.float32), ids, offsets), shape=shape, copy=True)
-    bag.sum_duplicates()
+    n, bag = len(offsets) - 1, token_counts(ids, offsets, int(ids.max(initial=0)) + 1)
     bag.data[:] = 1
     df = np.bincount(bag.indices, minlength=bag.shape[1])
     return bag.multiply(np.log((1 + n) / np.maximum(df, 1)).astype(np.float32)[None, :]).tocsr()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable
-from cleanpairs.encoders.towers import Standardised, l2_normalise
+from cleanpairs.encoders.towers import Standardised, l2_normalise, summed
+from cleanpairs.ops.matching import token_counts
 
 DIM = 256  # principal directions of each space at most
 PENALTY = 0.3  # in units of the mean variance of what the regression asks
@@ -88,10 +89,7 @@ class Linear(DualEncoder):
         """Unit vectors (B, E), in the packed order."""
         parts = []
         if self.words is not None:
-            sizes = tokens.batch_sizes  # step t holds the first batch_sizes[t] captions
-            owner = torch.cat([torch.arange(int(size)) for size in sizes]).to(tokens.ids.device)
-            total = self.words.weight.new_zeros(len(tokens.lengths), self.words.embedding_dim)
-            parts.append(l2_normalise(total.index_add_(0, owner, self.words(tokens.ids))))
+            parts.append(l2_normalise(summed(self.words(tokens.ids), tokens)))
         if self.sentence is not None:
             parts.append(self.sentence(tokens.ids if tokens.sentences is None else tokens.sentences))
         t = l2_normalise(torch.cat(parts, dim=1))
@@ -111,13 +109,8 @@ class Linear(DualEncoder):
         """Of N pairs: ``images`` (M, R, D) float regions, ``tokens`` of N captions in numbers below ``vocabulary``, the
         ``image_index`` (N,) int64 of each caption, and the pair's ``weight`` (N,) >= 0.
         """
-        from scipy.sparse import csr_array
-
-        frozen, counts = tokens.frozen(), None
-        if tokens.vectors is None:
-            ones = np.ones(len(tokens.ids), np.float32)
-            counts = csr_array((ones, tokens.ids, tokens.offsets), shape=(len(tokens), vocabulary), copy=True)
-            counts.sum_duplicates()
+        frozen = tokens.frozen()
+        counts = None if tokens.vectors is not None else token_counts(tokens.ids, tokens.offsets, vocabulary)
         dims = [0 if x is None else max(1, min(DIM, x.shape[0] - 1, x.shape[-1] - 1)) for x in (images, counts, frozen)]
         model = cls(images.shape[-1], vocabulary, 0 if frozen is None else frozen.shape[1], dims)
         x = model.image.fit(images, seed)[image_index]

@@ -146,6 +146,14 @@ class BiGRU(nn.Module):
         return (out[:, :half] + out[:, half:]) / 2
 
 
+def summed(x: Tensor, tokens: PackedTokens) -> Tensor:
+    """(B, H) sums over each sequence of packed rows ``x`` (total, H)."""
+    sizes = tokens.batch_sizes  # step-major: step t holds the first batch_sizes[t] captions
+    starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+    owner = (torch.arange(len(starts)) - starts).to(x.device)  # (total,)
+    return x.new_zeros(len(tokens.lengths), x.shape[1]).index_add_(0, owner, x)
+
+
 def padded(x: Tensor, tokens: PackedTokens) -> Tensor:
     """(B, L, H) of packed rows ``x`` (total, H), zeros behind each sequence."""
     L = len(tokens.batch_sizes)

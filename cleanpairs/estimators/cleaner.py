@@ -157,7 +157,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if not np.isfinite(self.correspondence_[usable]).all():
             raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
         self.fingerprint_ = pairs.source.fingerprint
-        self.model_, self.tau_ = self._with_temperature(trained.model, trained.values, data)
+        self.model_, self.tau_ = self._model_and_temperature(trained.model, trained.values, data)
         self._set_threshold(self.correspondence_[usable])
         if self.threshold is None and self._null_threshold and self.encoders_.in_one_space(matrix, data.tokens):
             self._set_by_null(matrix.array, data)
@@ -167,7 +167,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
         return self
 
-    def _with_temperature(self, networks: DualEncoder, y: np.ndarray, data: TrainingData) -> tuple[DualEncoder, float]:
+    def _model_and_temperature(
+        self, networks: DualEncoder, y: np.ndarray, data: TrainingData
+    ) -> tuple[DualEncoder, float]:
         """The model that retrieves and scores, and the temperature of its probabilities: the networks as trained.
 
         ``y`` (N,) is the correspondence of the training's pairs.

@@ -63,7 +63,7 @@ def _moments(array: np.ndarray, image_index: np.ndarray, sample: int = 4096) -> 
 
 def stored_networks(model: PairCleaner) -> Stored:
     """Of :meth:`cleanpairs.estimators.scorer.PairScorer.stored`: the trained networks, and what stands before them."""
-    encoders, members = model.encoders_.to_dict(), _members(model.model_)
+    encoders, members = model.encoders_.to_dict(), members_of(model.model_)
     # By their absolute paths; a module is none of text, and what was chosen for these data is no parameter.
     named = {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
     weights = dict(model.model_.state_dict())
@@ -107,7 +107,7 @@ def restore_networks(model: PairCleaner, saved: Saved, image_encoder: Any, image
         ]
         network = Ensemble(each, shape.get("weights")) if members else each[0]
     weights = saved.weights()
-    heads = [model.head(member) for member in _members(network)]
+    heads = [model.head(member) for member in members_of(network)]
     for k, head in enumerate(heads):
         if head is not None:
             prefix = f"head.{k}."
@@ -120,7 +120,7 @@ def restore_networks(model: PairCleaner, saved: Saved, image_encoder: Any, image
     model.tokenizer_ = _texts(model, members[0] if members else shape, saved)
 
 
-def _members(model: Any) -> list[Any]:
+def members_of(model: Any) -> list[Any]:
     """The networks of an ensemble, or the only one."""
     return list(model.members) if type(model) is Ensemble else [model]  # SGRAF is one network of two parts
 

@@ -50,6 +50,7 @@ from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.linear import Linear
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators import Embedded, PairCleaner
+from cleanpairs.estimators.networks import members_of
 from cleanpairs.estimators.refusal import caption_spaces
 from cleanpairs.objectives.rce import InfoNCEWithRCE
 from cleanpairs.ops.matching import matching_probability
@@ -393,24 +394,31 @@ class Auto(PairCleaner):
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return 0.5
 
-    def _with_temperature(self, networks: DualEncoder, y: np.ndarray, data: TrainingData) -> tuple[DualEncoder, float]:
+    def _model_and_temperature(
+        self, networks: DualEncoder, y: np.ndarray, data: TrainingData
+    ) -> tuple[DualEncoder, float]:
         """The networks and the regression; the cosines of each with as much spread over random pairs as the other's."""
-        networks, tau = super()._with_temperature(networks, y, data)
+        networks, tau = super()._model_and_temperature(networks, y, data)
         if not self.regression or self._trained.similarity or networks.local or data.images.ndim != 3 or not y.any():
             return networks, tau
         words = 0 if data.tokens.vectors is not None else len(self.tokenizer_)
+        device = self.resolved_device()
         linear = Linear.fit(data.images, data.tokens, data.image_index, y, vocabulary=words, seed=self.random_state)
+        linear = linear.to(device)
         rng = np.random.default_rng(step_seed(self.random_state, 19))
         some = np.sort(rng.choice(len(data), min(len(data), SAMPLE), replace=False))
         images, tokens = data.images[data.image_index[some]], data.tokens.take(some)
-        S, L = (embed_images(m, images).vectors @ embed_texts(m, tokens).vectors.T for m in (networks.cpu(), linear))
+        S, L = (
+            embed_images(m, images, device=device).vectors @ embed_texts(m, tokens, device=device).vectors.T
+            for m in (networks, linear)
+        )
         if min(S.std(), L.std()) < SAME:
-            return networks.to(self.resolved_device()), tau
+            return networks, tau
         share = float(L.std() / (S.std() + L.std()))
-        members = list(networks.members) if isinstance(networks, Ensemble) else [networks]
+        members = members_of(networks)
         weights = [*(share / len(members) for _ in members), 1 - share]
         spread = float((share * S + (1 - share) * L).std() / S.std())
-        return Ensemble([*members, linear], weights).to(self.resolved_device()).eval(), tau * spread
+        return Ensemble([*members, linear], weights).eval(), tau * spread
 
     def repair_evidence(self, found: Embedded, correspondence: np.ndarray, threshold: float) -> RepairEvidence | None:
         """See :meth:`cleanpairs.estimators.PairScorer.repair_evidence`."""

@@ -10,6 +10,7 @@ Excluded negatives (duplicates of the pair's own image or text) take no part in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,6 +56,18 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
     """Rows scaled to length 1; zero rows, and those that are not finite (the reader quarantines them), become zero."""
     x = np.where(np.isfinite(x).all(axis=1, keepdims=True), x, 0).astype(np.float32)
     return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+
+
+def token_counts(ids: np.ndarray, offsets: np.ndarray, most: int) -> Any:
+    """Sparse (n, most) float32: how often each of n sequences ``ids[offsets[i]:offsets[i + 1]]`` has each number below
+    ``most``. The sequences stay as they are.
+    """
+    from scipy.sparse import csr_array
+
+    ones = np.ones(len(ids), np.float32)
+    found = csr_array((ones, ids, offsets), shape=(len(offsets) - 1, most), copy=True)  # summed in place
+    found.sum_duplicates()
+    return found
 
 
 def places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
