@@ -167,7 +167,8 @@ def test_damaged_arrow_never_ends_the_process(tmp_path: Path) -> None:
     assert 0 < read < 150
 
 
-def test_the_hub_is_asked_only_when_the_name_says_so(tmp_path: Path) -> None:
+def test_the_hub_is_asked_only_when_the_name_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where `make demo` has left nothing
     with pytest.raises(DataError, match=r"no such input: owner/name.*hf://owner/name"):
         load_pairs("owner/name")
     with pytest.raises(DataError, match=r"no such input: demo/noisy\.parquet$"):
