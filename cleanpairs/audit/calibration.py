@@ -17,8 +17,6 @@ N. Flournoy, Centered Isotonic Regression, 2017 (centres of steps); M. P. Naeini
 Probabilities Using Bayesian Binning, 2015 (expected calibration error).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

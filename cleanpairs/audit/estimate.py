@@ -21,8 +21,6 @@ Sources: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, chapters 5 and 6
 A. Agresti and D. B. Hitchcock, Statistical Methods and Applications 14, 2005 (Beta intervals of proportions).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

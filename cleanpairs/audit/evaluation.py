@@ -2,8 +2,6 @@
 what calibrated probabilities let expect without a label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The sheet to label in, as a piece of a page: what the audit's own page and the report show."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The labels that a person gave, read back from the CSV as spreadsheets leave it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

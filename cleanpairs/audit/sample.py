@@ -14,8 +14,6 @@ and never taken for surer than 3 %. So most pairs are drawn where decisions are:
 Source: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, section 5.5.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +47,7 @@ class AuditSample:
     matched: np.ndarray
 
     @classmethod
-    def of(cls, ids: np.ndarray, edges: np.ndarray, correspondence: np.ndarray, matched: np.ndarray) -> AuditSample:
+    def of(cls, ids: np.ndarray, edges: np.ndarray, correspondence: np.ndarray, matched: np.ndarray) -> "AuditSample":
         """Pairs (n,) out of all, of ``correspondence`` (N,), NaN where quarantined, with their labels (n,)."""
         y = correspondence[ids]
         stratum = stratum_of(y, edges)

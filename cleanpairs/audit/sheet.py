@@ -1,7 +1,5 @@
 """The forms of an audit: a CSV for a spreadsheet, thumbnails beside it, and a page to label by key or mouse."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The benchmark: every method at every noise with every seed, into a directory that a second call goes on with."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

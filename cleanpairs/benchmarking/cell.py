@@ -1,7 +1,5 @@
 """One cell of the table: one method, one noise, one seed."""
 
-from __future__ import annotations
-
 import math
 import resource
 import time

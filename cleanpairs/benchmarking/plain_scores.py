@@ -3,8 +3,6 @@
 The cosine, and negCLIPLoss (Wang et al., NeurIPS 2024): :mod:`cleanpairs.ops.normalised_similarity`.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

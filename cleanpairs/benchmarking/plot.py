@@ -1,7 +1,5 @@
 """rSum and AUROC against noise, a line a method, as a PNG."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which settings each method of a benchmark runs with: its defaults, a recipe, ``--set``, options."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The training, validation and test pairs of a benchmark, and their images as features, once for all cells."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ class Splits:
         splits = (self.train, self.val, self.test)
         return "-".join(s.source.fingerprint[:12] if s is not None else "none" for s in splits)
 
-    def with_features(self, encoder: str, size: int | None) -> Splits:
+    def with_features(self, encoder: str, size: int | None) -> "Splits":
         """Vectors in place of the images of all splits, from the feature cache; pixels and vectors stay as they are.
 
         Mismatched pairs exist in memory only, and their images would be encoded anew in each cell.

@@ -1,7 +1,5 @@
 """The cells of a benchmark as tables: mean and spread over seeds, a line a method and noise, the best marked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

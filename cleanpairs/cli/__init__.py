@@ -6,8 +6,6 @@ is one line, ``Error [kind]: which thing: what; what to do``, and its exit code 
 only.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import os

@@ -1,7 +1,5 @@
 """``cleanpairs audit``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from shlex import quote

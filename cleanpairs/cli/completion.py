@@ -3,8 +3,6 @@
 Nothing here imports torch: a shell asks at every press of the tab key.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``cleanpairs demo``."""
 
-from __future__ import annotations
-
 import resource
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """``cleanpairs diff`` and ``cleanpairs restore``."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -77,7 +75,7 @@ def diff(
         echo(line, fg=style)
 
 
-def _lines(out: str, found: ExportDiff, actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:
+def _lines(out: str, found: "ExportDiff", actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:
     """(Line, colour) of everything that is shown."""
     counts = [f"{n:,} {NAMES.get(name, name)}" for name, n in found.counts.items() if n or name != "recaption"]
     yield f"{safe(out)}: {plural(found.pairs, 'pair')}", None
@@ -96,7 +94,7 @@ def _lines(out: str, found: ExportDiff, actions: tuple[str, ...], width: int) ->
         yield "  nothing of this kind was changed" if actions else "  nothing was changed", None
 
 
-def _change(change: Change, width: int) -> Iterator[tuple[str, str | None]]:
+def _change(change: "Change", width: int) -> Iterator[tuple[str, str | None]]:
     was = "" if change.correspondence is None else f", correspondence {change.correspondence:.2f}"
     yield cut(f"@ {safe(change.key)}", f"  (pair {change.pair_id}{was})", width), "cyan"
     before = safe(change.before) if change.before else "(no caption)"

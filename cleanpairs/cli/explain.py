@@ -1,7 +1,5 @@
 """``cleanpairs explain``, ``cleanpairs neighbours`` and ``cleanpairs worst``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +52,7 @@ def neighbours(named: tuple[str, ...], by_number: bool, count: int, trusted: boo
     _print(explainer.neighbours(ids, count), as_json)
 
 
-def _opened(named: tuple[str, ...], by_number: bool, trusted: bool) -> tuple[Explainer, list[int]]:
+def _opened(named: tuple[str, ...], by_number: bool, trusted: bool) -> tuple["Explainer", list[int]]:
     """The explainer of RUN, which is the first name where that is a run, and the pairs that are named."""
     is_run = bool(named) and (Path(named[0]) / "run.json").is_file()
     opened = existing_run(named[0] if is_run else None, trusted)
@@ -62,7 +60,7 @@ def _opened(named: tuple[str, ...], by_number: bool, trusted: bool) -> tuple[Exp
     return opened.estimator().explainer(pairs), [_pair(pairs, name, by_number) for name in named[is_run:]]
 
 
-def _print(found: Sequence[Explanation | Neighbours], as_json: bool) -> None:
+def _print(found: Sequence["Explanation | Neighbours"], as_json: bool) -> None:
     print_result(found, as_json, "\n".join(line for e in found for line in _lines(e)))
 
 
@@ -86,7 +84,7 @@ def _pair(pairs: Any, name: str, by_number: bool) -> int:
     return int(name)
 
 
-def _lines(e: Explanation | Neighbours) -> Iterator[str]:
+def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
     y = e.correspondence
     doubted = "quarantined" if y != y else f"correspondence {y:.3f}"
     why = getattr(e, "why", None)

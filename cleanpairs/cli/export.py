@@ -1,7 +1,5 @@
 """``cleanpairs export`` and ``cleanpairs push``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

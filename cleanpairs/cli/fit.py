@@ -1,7 +1,5 @@
 """``cleanpairs fit``."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from contextlib import closing, nullcontext

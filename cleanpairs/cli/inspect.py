@@ -1,7 +1,5 @@
 """``cleanpairs inspect``."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -59,7 +57,7 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     print_result(found, as_json, "\n".join(_lines(found, decode, width)))
 
 
-def _lines(found: Inspection, decode: str, width: int) -> Iterator[str]:
+def _lines(found: "Inspection", decode: str, width: int) -> Iterator[str]:
     yield f"reader       {found.reader}: {READERS.entry(found.reader).summary}"
     if found.other_readers:
         yield f"             --reader takes it as {' or '.join(found.other_readers)} instead"
@@ -125,14 +123,14 @@ def _score(name: str, score: dict[str, Any], width: int) -> Iterator[str]:
         yield "             " + "  ".join(f"{label} {score['quantiles'][q]:.3f}" for q, label in shown.items())
 
 
-def _reasons(reasons: list[Reason]) -> Iterator[str]:
+def _reasons(reasons: list["Reason"]) -> Iterator[str]:
     for reason in reasons[:REASONS]:
         yield f"  {reason.pairs:>7,} x  {safe(reason.reason)}  (pair {reason.pair_id}, key {safe(reason.key)[:30]})"
     if len(reasons) > REASONS:
         yield f"  ... and {len(reasons) - REASONS:,} more kinds"
 
 
-def _decoding(found: Inspection, decode: str) -> Iterator[str]:
+def _decoding(found: "Inspection", decode: str) -> Iterator[str]:
     done = found.decoded
     if done is None:
         why = "not asked for" if decode == "none" else "there are no encoded images to decode"

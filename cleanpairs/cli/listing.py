@@ -1,7 +1,5 @@
 """``cleanpairs methods`` and ``cleanpairs recipes``."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

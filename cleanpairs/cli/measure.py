@@ -1,7 +1,5 @@
 """``cleanpairs evaluate``, ``cleanpairs corrupt`` and ``cleanpairs bench``."""
 
-from __future__ import annotations
-
 from contextlib import closing, nullcontext
 from typing import Any
 

@@ -5,8 +5,6 @@ An option that writes is of the type :class:`Writes`; every other one that takes
 reads goes back to, and it holds a lock on what it writes for as long as it runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -91,7 +89,7 @@ def refuse_endings(ctx: click.Context) -> None:
                 raise click.BadParameter(f"{value} is not what would be written: name it *{wanted}", ctx, param)
 
 
-def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list[Input]]:
+def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["Input"]]:
     """The outputs of a command that is called so, what is written beside them, and what it reads."""
     outputs: list[Path] = []
     beside: list[Path] = []
@@ -118,7 +116,7 @@ def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list[I
     return outputs, beside, inputs
 
 
-def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator[Input]:
+def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
     """What reading ``path`` reads: files that it goes back to among them."""
     from cleanpairs.data.guard import Input, data_inputs
 

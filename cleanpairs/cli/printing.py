@@ -1,7 +1,5 @@
 """What commands print: for programs one JSON value on one line of standard output, and nothing beside it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

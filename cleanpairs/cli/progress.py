@@ -1,7 +1,5 @@
 """How far it is, on standard error: bars on a terminal, or where they are asked for; else a line now and then."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
@@ -41,7 +39,7 @@ class Progress(FitProgress):
     ``enabled``: False: nothing is shown; ``asked``: show it at once, and although standard error is no terminal.
     """
 
-    latest: Progress | None = None  # what the lines now and then are about
+    latest: "Progress | None" = None  # what the lines now and then are about
 
     def __init__(self, enabled: bool = True, asked: bool = False) -> None:
         asked = asked or bool(os.environ.get(VARIABLE))

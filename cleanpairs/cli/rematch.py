@@ -1,7 +1,5 @@
 """``cleanpairs rematch``."""
 
-from __future__ import annotations
-
 from shlex import quote
 from typing import Any
 

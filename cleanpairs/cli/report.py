@@ -1,7 +1,5 @@
 """``cleanpairs report``."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from dataclasses import fields

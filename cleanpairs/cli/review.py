@@ -1,7 +1,5 @@
 """``cleanpairs review``."""
 
-from __future__ import annotations
-
 import shlex
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``cleanpairs score``."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

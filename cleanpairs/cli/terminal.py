@@ -4,8 +4,6 @@ Every command prints by :func:`echo`: names of columns and files, captions, and 
 others' text, and may hold anything.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

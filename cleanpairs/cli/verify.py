@@ -1,7 +1,5 @@
 """``cleanpairs verify`` and ``cleanpairs doctor``."""
 
-from __future__ import annotations
-
 import sys
 
 import click

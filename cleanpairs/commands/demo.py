@@ -1,7 +1,5 @@
 """The demonstration: wrong some pairs of the clip art, find them, repair them, and look what it does for retrieval."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

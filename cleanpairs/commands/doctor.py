@@ -3,8 +3,6 @@
 The heavy modules are imported by a process of their own: a broken build may end the process that imports it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

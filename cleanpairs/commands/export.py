@@ -4,8 +4,6 @@ What only some of it needs is imported there: a plan is carried out without PyTo
 than the export of a hundred thousand rows.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One fit from a recipe to a finished run directory: what ``cleanpairs fit`` and the demonstration call."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 import time

@@ -14,8 +14,6 @@ The columns are those of ``cleanpairs score``, and so are their values, with the
 :mod:`cleanpairs.estimators.batches` on when to the last bit. Nothing here imports Ray; batches may come from anywhere.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

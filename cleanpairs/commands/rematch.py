@@ -9,8 +9,6 @@ The pairs are one batch, in memory; or, of many rows, a stream of batches, whose
 same.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

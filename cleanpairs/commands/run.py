@@ -11,8 +11,6 @@
 ``runs/latest``, in the working directory, is a symbolic link to the newest run, wherever that is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -144,7 +142,7 @@ class Run:
         self._before: tuple[str | None, ...] = ()  # where runs/latest led, if it was to lead here
 
     @classmethod
-    def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> Run:
+    def create(cls, path: str | Path, *, overwrite: bool = False, resume: bool = False, latest: bool = True) -> "Run":
         """A new directory, or the one to resume; ``runs/latest`` will point to it (unless ``latest`` is False).
 
         A run that is overwritten is set aside, until :meth:`forget_replaced` or :meth:`restore_replaced`.
@@ -229,7 +227,7 @@ class Run:
                 _restore_latest(before)
 
     @classmethod
-    def open(cls, path: str | Path | None, *, trusted: bool = False) -> Run:
+    def open(cls, path: str | Path | None, *, trusted: bool = False) -> "Run":
         """The run at ``path``, or ``runs/latest``; ``trusted``: see :func:`cleanpairs.data.open_recorded`."""
         chosen = LATEST if path is None else Path(path)
         if not (chosen / "run.json").exists():
@@ -310,7 +308,7 @@ class Run:
 
         return load_estimator(self.model_folder)
 
-    def calibration(self) -> Calibration | None:
+    def calibration(self) -> "Calibration | None":
         """What gives the scores' probabilities their intervals; None where the method has no such thing."""
         from cleanpairs.estimators.persistence import load_calibration
 

@@ -9,8 +9,6 @@ Encoded images go through the frozen encoder into its cache first (see :mod:`cle
 once, as is what comes neither from Parquet nor from an embedding folder.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

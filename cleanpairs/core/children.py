@@ -5,8 +5,6 @@ in place of Python's own; a child that is started here does not have the working
 it when the thread that has started it ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -51,7 +49,7 @@ def start(
     )
 
 
-def start_connected(code: str, **how: Any) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+def start_connected(code: str, **how: Any) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
     """As :func:`start`, of a process that serves a pipe, by the file descriptor in its argument; our end of it."""
     ours, theirs = Pipe()
     try:

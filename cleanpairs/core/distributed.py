@@ -6,8 +6,6 @@ WORLD_SIZE, LOCAL_RANK, MASTER_ADDR). With one process everything here does noth
 What is told is tensors, and bytes that are text or safetensors: nothing that could run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -163,7 +161,7 @@ def of_first(value: Any) -> Any:
     return told if isinstance(value, dict) else told[""]
 
 
-def gather_rows(x: Tensor, most: int) -> Tensor:
+def gather_rows(x: "Tensor", most: int) -> "Tensor":
     """Rows of all processes: (world, most, ...) of ``x`` (n, ...) with n <= most, padded by zeros. No gradient."""
     group = _group()
     padded = x.new_zeros(most, *x.shape[1:])

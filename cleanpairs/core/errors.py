@@ -7,8 +7,6 @@ stands before it, ``Error [data]: ...``. docs/errors.md has a section on each ki
 completion of a shell are to take less than that.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 __all__ = [

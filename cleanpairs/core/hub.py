@@ -1,7 +1,5 @@
 """Whether the Hugging Face hub may be asked: for a name that the user gives, never for one that a file holds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

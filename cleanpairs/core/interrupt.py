@@ -1,7 +1,5 @@
 """SIGINT, SIGTERM and SIGHUP as a flag that a loop looks at: it stops between two steps, with its state saved."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from types import FrameType
@@ -27,7 +25,7 @@ class Interrupts:
         self.received: int | None = None
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> "Interrupts":
         if self.enabled:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored

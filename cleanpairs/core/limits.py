@@ -4,8 +4,6 @@ They are read where they act, so that one variable rules a command, a notebook a
 docs/limits.md lists them, with those that are fixed.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -10,8 +10,6 @@ is a flag and needs no more than that::
         reduction: str = choice("mean", "sum")
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import field, fields

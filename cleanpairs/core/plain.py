@@ -1,7 +1,5 @@
 """Values as JSON has them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """Who is told how far a fit is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

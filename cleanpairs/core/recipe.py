@@ -18,8 +18,6 @@ of :class:`DataOptions`, ``output`` those of :class:`OutputOptions`::
 Paths are relative to the working directory. Later wins: default, recipe, ``--set``, option.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -89,7 +87,7 @@ class Recipe:
         *,
         overrides: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
-    ) -> Recipe:
+    ) -> "Recipe":
         """Settings out of a recipe (a file, or the name of a shipped one), then ``--set`` overrides, then options.
 
         ``overrides``: ``key=value`` or ``section.key=value``; the value is YAML (``lr=5e-4``, ``threshold=null``);

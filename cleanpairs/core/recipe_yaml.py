@@ -1,7 +1,5 @@
 """YAML as recipes are written: safe types only, ``5e-4`` is a number, a key given twice is an error."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

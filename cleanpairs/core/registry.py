@@ -1,7 +1,5 @@
 """Name -> class, by strings only: nothing is imported before it is asked for."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Iterator, Mapping

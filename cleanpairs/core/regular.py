@@ -4,8 +4,6 @@ What takes a path of its own, such as safetensors or numpy, is called after :fun
 of a file becomes an error of ours by :func:`reading` and :func:`writing`.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

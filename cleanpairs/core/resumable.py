@@ -1,7 +1,5 @@
 """What survives an interruption: named attributes as arrays and plain numbers."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

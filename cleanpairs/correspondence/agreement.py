@@ -22,8 +22,6 @@ Where networks have been trained, the trusted neighbours can be asked in the joi
 (:func:`similarity_to_neighbours`). There is no honest null then: the space has been shaped by the pairs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -4,8 +4,6 @@ A probability of late epochs has learnt wrong pairs by heart, one of the first k
 of the last epoch alone.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

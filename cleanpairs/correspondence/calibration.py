@@ -28,8 +28,6 @@ bootstrap does not know: its draws are spread 1.3 times. What is not in them: a 
 pairs, such as near misses, which score higher than random pairs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,7 +151,7 @@ class Calibration:
                 return count, share
         return 0, UNDETERMINED
 
-    def shifted(self, rate: float) -> Calibration:
+    def shifted(self, rate: float) -> "Calibration":
         """With another a, for which the mean of g is ``rate``; without intervals."""
         low, high = -200.0, 200.0
         for _ in range(60):
@@ -167,7 +165,7 @@ class Calibration:
         return {name: value.tolist() for name, value in vars(self).items() if value is not None}
 
     @classmethod
-    def from_dict(cls, stored: dict[str, Any]) -> Calibration:
+    def from_dict(cls, stored: dict[str, Any]) -> "Calibration":
         """Of :meth:`to_dict`."""
         names = (name for name in ("theta", "draws", "scores") if name in stored)
         return cls(**{name: np.asarray(stored[name], dtype=np.float64) for name in names})

@@ -9,8 +9,6 @@ dense left of the density minimum between the modes as they are in it. Then
     noise rate    what the lower mode holds above the level of the density minimum
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

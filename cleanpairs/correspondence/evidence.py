@@ -14,8 +14,6 @@ An image takes part once, with the mean of its captions, and a text once: rows t
 agree, wrong or not, as long as they stay together.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -20,8 +20,6 @@ A mixture always finds two components, so a split alone is no evidence: :class:`
 are apart, and its user must ask; :func:`guarded_split` asks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

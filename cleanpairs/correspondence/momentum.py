@@ -12,8 +12,6 @@ probability does. Departures: ``guard``: a model that knows nothing gives every 
 fall below epsilon at once; such a p is not taken over. ``label_epochs``: docs/methods/crcl.md.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cleanpairs.core.resumable import Resumable

@@ -1,7 +1,5 @@
 """Null pairs: image i with the caption of a random j, known to be mismatched, and their similarities."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from cleanpairs.ops.normalised_similarity import Background, cosines

@@ -1,7 +1,5 @@
 """Pairs that are made mismatched on purpose, before anybody looks: the null of all that is learned afterwards."""
 
-from __future__ import annotations
-
 import numpy as np
 
 FEW, MANY = 100, 2000  # pairs

@@ -19,8 +19,6 @@ Prior: a repair is right only if both pairs that it takes apart are mismatched (
 and if the caption's image is there at all. How often it is cannot be told from the scores (docs/log.md): ``PRESENT``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

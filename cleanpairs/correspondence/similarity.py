@@ -8,8 +8,6 @@ pairs counting a fifth. Rate and probability come from the null (:mod:`cleanpair
 shows little wrong, the near null is asked about the rest. Reasons: docs/methods/auto.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reading every kind of input into :class:`Pairs`; validation and quarantine, noise injection, atomic writing."""
 
-from __future__ import annotations
-
 from cleanpairs.data.atomic import staged_directory, staged_file, staged_set
 from cleanpairs.data.images import ImageSource, read_image
 from cleanpairs.data.pairs import Pairs

@@ -1,7 +1,5 @@
 """Arrays in files: ``.npy`` to be mapped, tensors as safetensors, with the disk's faults as what they are."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

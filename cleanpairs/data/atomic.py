@@ -6,8 +6,6 @@ cannot both win. An exception leaves the previous output as it was, and removes 
 staging directory whose lock is free, which the next writer of that name collects.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

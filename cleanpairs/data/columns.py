@@ -1,7 +1,5 @@
 """Which column plays which role, by its usual names."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ as it does where there are few images. Where memory is capped (:func:`cleanpairs
 thread is started, and one worker at a time is asked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -178,7 +176,7 @@ class Decoder:
                 why = str(lost)
         return f"the image cannot be decoded: {why}, twice"
 
-    def _take(self, *, fresh: bool = False) -> _Worker:
+    def _take(self, *, fresh: bool = False) -> "_Worker":
         with suppress(IndexError):
             if not fresh:
                 return self._idle.pop()

@@ -1,7 +1,5 @@
 """Corpus text made safe to look at: nothing invisible, nothing that turns its surroundings around, nothing endless."""
 
-from __future__ import annotations
-
 import unicodedata
 
 MAX_LENGTH = 280  # characters of a caption that are shown

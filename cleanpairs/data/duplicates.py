@@ -5,8 +5,6 @@ perceptual hash (63 signs of the lowest frequencies of a 32 x 32 grey picture; Z
 of Perceptual Image Hash Functions", 2010), which sees shapes and no colours, and the means of an 8 x 8 grid of colours.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from pathlib import Path

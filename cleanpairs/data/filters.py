@@ -5,8 +5,6 @@ with their defaults where those suit captions. A property that most of a corpus 
 the filter sets nothing aside.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

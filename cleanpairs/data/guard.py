@@ -4,8 +4,6 @@ An output is renamed into place, so an input is lost where the output is it, hol
 is read from. Links are followed on both sides, and files are compared by device and inode as well as by name.
 """
 
-from __future__ import annotations
-
 import csv
 import glob
 import os

@@ -1,7 +1,5 @@
 """M images: vectors in memory or mapped, or encoded bytes that are read when they are needed."""
 
-from __future__ import annotations
-
 import io
 import os
 import warnings
@@ -42,7 +40,7 @@ class ImageSource:
     def __len__(self) -> int:
         return self._n
 
-    def with_vectors(self, vectors: np.ndarray) -> ImageSource:
+    def with_vectors(self, vectors: np.ndarray) -> "ImageSource":
         """The same images with vectors (M, R, D) before them."""
         return ImageSource(len(vectors), self._read, self._stream, vectors)
 

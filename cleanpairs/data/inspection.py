@@ -1,7 +1,5 @@
 """What an input is, seen before anything is done with it: what ``cleanpairs inspect`` prints."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

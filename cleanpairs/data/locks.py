@@ -5,8 +5,6 @@ ends with its process, however that ends, is not inherited by workers, and holds
 has such locks. A file that a kill has left is taken over by the next writer, and removed with its lock.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

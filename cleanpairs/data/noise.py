@@ -6,8 +6,6 @@ L2RM). A unit may land on itself or on another caption of its own image: such a 
 wrong in other ways, too: see :mod:`cleanpairs.data.noise_kinds`.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

@@ -13,8 +13,6 @@
 The functions here choose; :mod:`cleanpairs.data.noise` makes the noise of it, and its truth.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class NoiseKind:
             raise ConfigError(f"the number of {what} is whole and at least 1, found {amount!r}")
 
     @classmethod
-    def parse(cls, text: str) -> NoiseKind:
+    def parse(cls, text: str) -> "NoiseKind":
         """``uniform``, ``within:COLUMN``, ``shift[:K]``, ``collapse[:N]`` or ``partial[:SHARE]``.
 
         Raises ConfigError, as the constructor does, and for an amount that is no number.

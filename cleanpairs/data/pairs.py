@@ -1,7 +1,5 @@
 """Pairs: N image-caption pairs, column by column."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,7 +63,7 @@ class Pairs:
         """(N,): by it scikit-learn divides them, through ``pairs[rows, ...]``."""
         return (len(self),)
 
-    def __getitem__(self, rows: Any) -> Pairs:
+    def __getitem__(self, rows: Any) -> "Pairs":
         return self.select(np.atleast_1d(np.arange(len(self))[rows]))
 
     @property
@@ -100,7 +98,7 @@ class Pairs:
         image_index: Sequence[int] | np.ndarray | None = None,
         keys: Sequence[str] | None = None,
         precomputed_scores: Mapping[str, Sequence[float] | np.ndarray] | None = None,
-    ) -> Pairs:
+    ) -> "Pairs":
         """Pairs in memory, of N captions and M images.
 
         - ``captions``: they may be left out where there are vectors of both sides
@@ -152,7 +150,7 @@ class Pairs:
             precomputed_scores=scores,
         )
 
-    def select(self, indices: Sequence[int] | np.ndarray) -> Pairs:
+    def select(self, indices: Sequence[int] | np.ndarray) -> "Pairs":
         """Some of the pairs (k,), numbered anew, in memory; images are shared. DataError: there is no such pair."""
         at = np.asarray(indices)
         at = np.flatnonzero(at) if at.dtype == bool else at.astype(np.int64)
@@ -176,7 +174,7 @@ class Pairs:
             precomputed_scores={name: values[at] for name, values in self.precomputed_scores.items()},
         )
 
-    def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> Pairs:
+    def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> "Pairs":
         """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes.
 
         Precomputed scores are NaN where the caption is another one. Text vectors stay only where every new caption is

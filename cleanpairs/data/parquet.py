@@ -1,7 +1,5 @@
 """Parquet input: a file, a glob or a directory, read in bounded memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import starmap
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parquet files as streams of small batches, with errors that name the file."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

@@ -7,8 +7,6 @@ Every image has the same number of captions (1 or 5 as a rule), in order. Some r
 for each of its captions; equal vectors make one image group, so nothing is lost by that.
 """
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One door to every kind of input: pairs from a path, and the input's own rows again."""
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ named by a file too. Anything else opens local files only, as they were recorded
 with images at or below the folder of the data; a URL, the hub or another image root is refused, unless it is trusted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """One batch of input rows, converted: captions, keys, vectors, hashes, and what is wrong with each row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

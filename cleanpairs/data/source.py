@@ -1,7 +1,5 @@
 """Where pairs came from, and the folder for what is computed from them once."""
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import json
@@ -40,7 +38,7 @@ class Source:
     image_root: str | None
     explicit_lists: bool
     options: Mapping[str, str] = field(default_factory=dict)
-    original: Source | None = None
+    original: "Source | None" = None
 
     @property
     def inputs(self) -> tuple[str, ...]:

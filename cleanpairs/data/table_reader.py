@@ -1,7 +1,5 @@
 """What the readers of tables have in common: rows in batches become pairs, in bounded memory."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

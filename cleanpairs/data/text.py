@@ -1,7 +1,5 @@
 """Captions as data: their normal form, their hash, what is no caption."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

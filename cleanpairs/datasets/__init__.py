@@ -1,7 +1,5 @@
 """The corpus that ships with the package: clip art with captions, in the public domain."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +30,7 @@ def clipart_path(split: str = "train") -> Path:
     return path
 
 
-def load_clipart(split: str = "train") -> Pairs:
+def load_clipart(split: str = "train") -> "Pairs":
     """The clip art as pairs: one image, one caption each.
 
     Pictures of equal title lie within one split, captions are all different, and nearly equal pictures were left out.

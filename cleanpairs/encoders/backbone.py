@@ -1,7 +1,5 @@
 """What the backbones that learn words have in common: their shape, a small CNN for pixels, standardised regions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ regions (SAF, SGR). What a model makes of a batch of images or captions is a *st
 for the first kind, a :class:`Local` for the second.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn

@@ -5,8 +5,6 @@ from the paper for the sentence encoder that a plain installation has: importing
 encoding a thousand captions. The names of the weights are those of its ``BertModel``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

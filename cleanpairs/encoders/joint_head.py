@@ -1,7 +1,5 @@
 """Small trained heads on vectors of frozen networks: one vector an image, one a caption, compared by cosine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

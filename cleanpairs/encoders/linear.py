@@ -1,7 +1,5 @@
 """Ridge regressions between frozen spaces, in closed form: what of an image tells of its caption, and the other way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -105,7 +103,7 @@ class Linear(DualEncoder):
         *,
         vocabulary: int = 0,
         seed: int = 0,
-    ) -> Linear:
+    ) -> "Linear":
         """Of N pairs: ``images`` (M, R, D) float regions, ``tokens`` of N captions in numbers below ``vocabulary``, the
         ``image_index`` (N,) int64 of each caption, and the pair's ``weight`` (N,) >= 0.
         """

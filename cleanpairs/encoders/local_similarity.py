@@ -11,8 +11,6 @@ SGR reasons over the graph of the L + 1 nodes; SAF weighs them. All pairs are co
 that keep the work in cache and bound its memory; padded words and left-out regions take no part in anything.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

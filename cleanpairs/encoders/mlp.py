@@ -1,7 +1,5 @@
 """The fastest dual encoder: the mean region and the mean word, through an MLP each, compared by cosine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files of a pretrained model of transformers: fetched or found, and read as data, never as code."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """Any torch module as a frozen image encoder, with what prepares its pixels."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -8,8 +8,6 @@ What is read is data only: weights from safetensors, settings from JSON. Code th
 run, and pickled weights are refused.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 from pathlib import Path

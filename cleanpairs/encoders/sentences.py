@@ -9,8 +9,6 @@ Task-Agnostic Compression of Pre-Trained Transformers", NeurIPS 2020, six layers
 by the sentence-transformers project (Apache-2.0). Its files are found without importing it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial

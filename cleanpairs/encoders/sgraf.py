@@ -5,8 +5,6 @@ Departures from the published networks: of three batch norms the two named in
 trained here as one whose similarity is the mean.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ finds in a corpus, by the package ``tokenizers`` (Sennrich, Haddow, Birch, "Neur
 with Subword Units", ACL 2016).
 """
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections import Counter
@@ -55,7 +53,7 @@ class TokenTable:
         """Tokens per sequence, (N,) int64, >= 1."""
         return np.diff(self.offsets)
 
-    def take(self, rows: np.ndarray) -> TokenTable:
+    def take(self, rows: np.ndarray) -> "TokenTable":
         """Chosen sequences (n,) int64, in that order; the vectors are shared."""
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -78,7 +76,7 @@ class PackedTokens(NamedTuple):
     lengths: Tensor  # (B,) int64, not increasing
     sentences: Tensor | None = None  # (B, D) float32, of a pretrained network, beside the words
 
-    def to(self, device: torch.device) -> PackedTokens:
+    def to(self, device: torch.device) -> "PackedTokens":
         """The same on ``device``; ``batch_sizes`` stays on the CPU, as torch wants it."""
         return PackedTokens(
             self.ids.to(device, non_blocking=True), self.batch_sizes, self.lengths.to(device, non_blocking=True),
@@ -110,7 +108,7 @@ class Tokenizer:
         min_count: int = 1,
         max_size: int = 50_000,
         max_length: int = 64,
-    ) -> Tokenizer:
+    ) -> "Tokenizer":
         """A tokenizer of the ``kind`` for these captions.
 
         By words and by characters it knows at most ``max_size`` tokens seen at least ``min_count`` times, the most
@@ -148,7 +146,7 @@ class Tokenizer:
         return {"kind": self.kind, "vocabulary": self.vocabulary, "max_length": self.max_length}
 
     @classmethod
-    def from_dict(cls, data: dict[str, object]) -> Tokenizer:
+    def from_dict(cls, data: dict[str, object]) -> "Tokenizer":
         """From :meth:`to_dict`; DataError when it is not one, ConfigError when a package is missing for its kind."""
         kind = data.get("kind", "words")  # models of before there were kinds
         vocabulary, max_length = data.get("vocabulary"), data.get("max_length")

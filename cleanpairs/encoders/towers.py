@@ -1,7 +1,5 @@
 """The two towers of VSE infinity: regions -> vector, words -> vector, both pooled by GPO."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@ Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, by t
 ``clip``). What is trained is what is saved: of LoRA the adapters and the heads, of full tuning every weight.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

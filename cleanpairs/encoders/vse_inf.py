@@ -1,7 +1,5 @@
 """VSE infinity (Chen et al., CVPR 2021): a dual encoder whose similarity is the cosine of two pooled vectors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -12,8 +12,6 @@ Symbols are tokens, an emoji with its modifiers one; punctuation, quotes and inv
 reaches over white space.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

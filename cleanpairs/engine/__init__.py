@@ -1,7 +1,5 @@
 """Work on many rows, partition by partition, in one process, in several, or on a Ray cluster; resumable."""
 
-from __future__ import annotations
-
 from cleanpairs.engine.job import remove_job, run_partitions
 from cleanpairs.engine.work import Engine, Finished, Partition, Work, make_engine, plan_partitions
 

@@ -5,8 +5,6 @@ job it is, then one line for each finished partition, appended when its output i
 or whose file is missing or of another size, counts for nothing: that partition is done again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The engine on this machine: in this process with one worker, else in a pool of processes."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -100,7 +98,7 @@ def _talking() -> Iterator[None]:
         raise _DeathError from error
 
 
-def _start(threads: int) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+def _start(threads: int) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
     """A worker, which does one partition after another."""
     code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
     try:

@@ -5,8 +5,6 @@ The index is built once, here, and lies in files that the workers map; a part of
 many threads. What is answered stays answered if the job is killed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """The engine on a Ray cluster, or on a local Ray: partitions are the rows of a Ray Data pipeline of one stage."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator, Sequence

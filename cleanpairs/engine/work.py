@@ -3,8 +3,6 @@
 An input is cut into partitions by its row groups and its size alone, so that every engine cuts alike.
 """
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,6 @@ recurrent network reads the captions: matrix products of few rows add up in anot
 is cut into even blocks, and a batch is filled up to :data:`LEAST` rows.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -60,7 +58,7 @@ class VectorScorer:
 
     hashes = True
 
-    def __init__(self, model: PairCleaner, *, text_vectors: bool, pictures: bool = False) -> None:
+    def __init__(self, model: "PairCleaner", *, text_vectors: bool, pictures: bool = False) -> None:
         self.model, self.text_vectors = model, text_vectors
         self.compares_vectors = not model.model_.local and not pictures
 

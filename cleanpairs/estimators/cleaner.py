@@ -1,7 +1,5 @@
 """PairCleaner: a :class:`PairScorer` that learns which pairs belong together."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, fields

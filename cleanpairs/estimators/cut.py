@@ -1,7 +1,5 @@
 """The threshold for a purity, or a share, that is asked for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ unknown. Of captions and titles in English all-MiniLM-L6-v2 makes 1.04 to 1.33 p
 French 1.9, German 2.8, Russian 5.4; of Japanese a third of the pieces is unknown, of Chinese 72 % (docs/encoders.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +27,7 @@ def unknown_share(tokenizer: Any, captions: Sequence[str]) -> float | None:
     return float((vocabulary.encode(_some(captions)).ids == UNKNOWN).mean())
 
 
-def knows(encoder: SentenceEncoder, captions: Sequence[str]) -> tuple[bool, str]:
+def knows(encoder: "SentenceEncoder", captions: Sequence[str]) -> tuple[bool, str]:
     """Whether the vectors of ``encoder`` say what these captions say; and the figures, in words."""
     chosen = [words(text) for text in _some(captions)]
     marks = len(encoder.tokens([""])[0])

@@ -1,7 +1,5 @@
 """The networks of a trained scorer: made for its inputs, stored, and loaded again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner
 
 
-def builder(model: PairCleaner, matrix: ImageMatrix, data: TrainingData) -> Callable[[], Any]:
+def builder(model: "PairCleaner", matrix: ImageMatrix, data: TrainingData) -> Callable[[], Any]:
     """A maker of fresh networks for these images and captions."""
     on_pretrained = model.encoders_.builder(model, matrix, data.tokens)
     if on_pretrained is not None:
@@ -61,7 +59,7 @@ def _moments(array: np.ndarray, image_index: np.ndarray, sample: int = 4096) -> 
     return torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0))
 
 
-def stored_networks(model: PairCleaner) -> Stored:
+def stored_networks(model: "PairCleaner") -> Stored:
     """Of :meth:`cleanpairs.estimators.scorer.PairScorer.stored`: the trained networks, and what stands before them."""
     encoders, members = model.encoders_.to_dict(), members_of(model.model_)
     # By their absolute paths; a module is none of text, and what was chosen for these data is no parameter.
@@ -83,7 +81,7 @@ def stored_networks(model: PairCleaner) -> Stored:
     )
 
 
-def restore_networks(model: PairCleaner, saved: Saved, image_encoder: Any, image_transform: Any) -> None:
+def restore_networks(model: "PairCleaner", saved: Saved, image_encoder: Any, image_transform: Any) -> None:
     """Give ``model`` what :func:`stored_networks` kept; see :meth:`cleanpairs.estimators.scorer.PairScorer.restore`."""
     import torch
 
@@ -125,13 +123,13 @@ def members_of(model: Any) -> list[Any]:
     return list(model.members) if type(model) is Ensemble else [model]  # SGRAF is one network of two parts
 
 
-def _builder_of(name: str, model: PairCleaner) -> Any:
+def _builder_of(name: str, model: "PairCleaner") -> Any:
     if name in HEADS:
         return partial(HEADS.load(name), model.encoders_.both) if name == "tuned_clip" else HEADS.load(name)
     return BACKBONES.load(name)
 
 
-def _texts(model: PairCleaner, shape: dict[str, Any], saved: Saved) -> Any:
+def _texts(model: "PairCleaner", shape: dict[str, Any], saved: Saved) -> Any:
     """What makes tables of captions: the stored vocabulary, or a pretrained network."""
     pretrained = model.encoders_.texts(dim=shape.get("dim_text") or shape.get("dim_image"))
     if pretrained is not None and not shape.get("dim_sentence"):

@@ -13,8 +13,6 @@ and its own .1 finds a tenth of the wrong pairs there (docs/log.md). Their simil
 of pairs known to be wrong, tell the noise rate; the pairs of the lowest labels, so many of them, are flagged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

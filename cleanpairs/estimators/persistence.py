@@ -6,8 +6,6 @@ model.safetensors    the weights, of a trained one
 vocabulary.json      the tokens, of one that has learned words
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import platform
@@ -63,7 +61,7 @@ def versions() -> dict[str, str]:
     return own | {name: version(name) for name in names}
 
 
-def save_estimator(estimator: PairScorer, path: Path, *, overwrite: bool = False) -> Path:
+def save_estimator(estimator: "PairScorer", path: Path, *, overwrite: bool = False) -> Path:
     """Write the files as the directory ``path``, atomically; see the module's head."""
     bank, own = estimator.bank_, estimator.stored()
     parameters = {name: _storable(value) for name, value in estimator.get_params().items()}
@@ -171,7 +169,7 @@ def _side(arrays: dict[str, np.ndarray], side: str) -> Embeddings:
     return Embeddings(**{name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)})
 
 
-def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> PairScorer:
+def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> "PairScorer":
     """The scorer that :func:`save_estimator` wrote. Nothing is fetched: a pretrained model that it names is here.
 
     ``image_encoder``, ``image_transform``: the torch module that it was fitted with, if it was, and its transform.

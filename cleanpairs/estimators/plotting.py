@@ -1,7 +1,5 @@
 """Plots of a fitted estimator; matplotlib is imported when one is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +24,13 @@ class Plots:
             )
         return getattr(self, name)
 
-    def plot_scores(self, *, truth: np.ndarray | None = None, ax: Axes | None = None) -> Axes:
+    def plot_scores(self, *, truth: np.ndarray | None = None, ax: "Axes | None" = None) -> "Axes":
         """Histogram of ``correspondence_``; see :func:`cleanpairs.report.plots.plot_scores`. Raises NotFittedError."""
         from cleanpairs.report.plots import plot_scores
 
         return plot_scores(self._of_fit("correspondence_"), self._of_fit("threshold_"), truth=truth, ax=ax)
 
-    def plot_training(self, *, ax: Axes | None = None) -> Axes:
+    def plot_training(self, *, ax: "Axes | None" = None) -> "Axes":
         """Loss and, where validated, rSum by epoch, out of ``history_``. Raises NotFittedError: there is none."""
         from cleanpairs.report.plots import plot_training
 
@@ -44,7 +42,7 @@ class Plots:
         which: str | Sequence[int] = "worst",
         *,
         count: int = 8,
-        axes: Sequence[Axes] | np.ndarray | None = None,
+        axes: Sequence["Axes"] | np.ndarray | None = None,
     ) -> np.ndarray:
         """Pictures with captions and scores of ``pairs``, which are those of ``fit``, or are scored.
 

@@ -6,8 +6,6 @@ of it, none is flagged. Pixels are a poor evidence (their colours know little of
 network is trained from them, only rows that are all alike are refused.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

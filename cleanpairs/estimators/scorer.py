@@ -4,8 +4,6 @@ scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitt
 input is pairs and not X, y; ``fit`` takes whatever :func:`cleanpairs.load_pairs` takes.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
@@ -63,7 +61,7 @@ class Embedded:
     frozen_images: np.ndarray | None = None  # (M, R, D), or (M, 3, H, W) pixels
     frozen_texts: TokenTable | None = None
 
-    def take(self, rows: np.ndarray) -> Embedded:
+    def take(self, rows: np.ndarray) -> "Embedded":
         """The pairs ``rows`` (k,), rising, and their images alone; the quarantine is not taken along."""
         if len(rows) == len(self.pairs):
             return self
@@ -428,7 +426,7 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
 
     def explainer(
         self, pairs: Any, *, correspondence: np.ndarray | None = None, threshold: float | None = None
-    ) -> Explainer:
+    ) -> "Explainer":
         """What explains any of n pairs by the trusted ones among them; see :class:`cleanpairs.explain.Explainer`.
 
         ``correspondence`` (n,) and ``threshold``: by default ``fit``'s where the pairs are those of ``fit``, else
@@ -457,7 +455,7 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         usable = replace(found.pairs, reasons=found.quarantined)
         return Explainer(usable, lambda rows: (images[index[rows]], texts[rows]), y, cut)
 
-    def explain(self, pairs: Any, pair_ids: Sequence[int]) -> list[Explanation]:
+    def explain(self, pairs: Any, pair_ids: Sequence[int]) -> list["Explanation"]:
         """Why some of n pairs are doubted, or not: (k,) of :class:`cleanpairs.explain.Explanation`."""
         return self.explainer(pairs).explain(pair_ids)
 
@@ -465,7 +463,7 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
         self,
         pairs: Any,
         plan: RepairPlan,
-        writer: CaptionWriter | str | Path,
+        writer: "CaptionWriter | str | Path",
         *,
         min_repair_score: float | None = None,
         max_reuse: int = 1,
@@ -499,7 +497,7 @@ class PairScorer(Fitted, Plots, EncoderSettings, ScoringSettings, RunSettings):
 
     def push_to_hub(
         self, repo: str, *, license: str | None = None, private: bool = True, endpoint: str | None = None
-    ) -> Pushed:
+    ) -> "Pushed":
         """Upload model and card as :func:`cleanpairs.export.pushing.push_files`; :meth:`from_pretrained` loads it."""
         from cleanpairs.data.atomic import scratch_directory
         from cleanpairs.export import CardFacts

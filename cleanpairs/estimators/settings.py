@@ -6,8 +6,6 @@ is what scikit-learn asks of an estimator for ``clone``, pipelines, searches and
 takes as long as half of torch.
 """
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,7 +256,7 @@ class FitSettings(Estimator):
     precision: str = choice("auto", "fp32", "bf16")
 
 
-def check_encoders(model: PairCleaner) -> None:
+def check_encoders(model: "PairCleaner") -> None:
     """The backbone and the encoders that are given, and whether they go together; ConfigError where they do not."""
     from torch import nn
 

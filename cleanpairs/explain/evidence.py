@@ -3,8 +3,6 @@
 And the worst pairs of a corpus, however few: one ranked list, a row an issue, as cleanlab's tables of issues are.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -97,7 +95,7 @@ class Explainer:
         self.trusted = rows
 
     @cached_property
-    def _bank(self) -> tuple[_Side, _Side, WordSupport]:
+    def _bank(self) -> "tuple[_Side, _Side, WordSupport]":
         """The trusted images, each by its surest pair; the trusted captions; what they say, word by word."""
         pairs, rows = self.pairs, self.trusted
         images, texts = self.vectors(rows)
@@ -112,20 +110,20 @@ class Explainer:
         return side, self._by_caption(rows, texts), WordSupport(captions, image, asked, near)
 
     @cached_property
-    def _everything(self) -> tuple[_Side, _Side]:
+    def _everything(self) -> "tuple[_Side, _Side]":
         """All images, each by its surest pair, and all captions."""
         rows = np.arange(len(self.pairs))
         images, texts = self.vectors(rows)
         return self._by_image(rows, images), self._by_caption(rows, texts)
 
-    def _by_image(self, rows: np.ndarray, vectors: np.ndarray) -> _Side:
+    def _by_image(self, rows: np.ndarray, vectors: np.ndarray) -> "_Side":
         """The images of pairs (m,), in their order, by the surest pair of each; those without a vector are left out."""
         seen = np.flatnonzero(vectors.any(axis=1))
         order = seen[np.argsort(-np.nan_to_num(self.correspondence[rows[seen]], nan=-1), kind="stable")]
         chosen = order[np.unique(self.pairs.image_index[rows[order]], return_index=True)[1]]
         return _Side(vectors[chosen], rows[chosen], [self.pairs.pair_image_group])
 
-    def _by_caption(self, rows: np.ndarray, vectors: np.ndarray) -> _Side:
+    def _by_caption(self, rows: np.ndarray, vectors: np.ndarray) -> "_Side":
         return _Side(vectors, rows, [self.pairs.text_group, self.pairs.pair_image_group])
 
     def neighbours(self, pair_ids: Sequence[int] | np.ndarray, count: int = 10) -> list[Neighbours]:
@@ -207,7 +205,7 @@ class Explainer:
     def _named(self, ids: np.ndarray, near: np.ndarray) -> list[tuple[list[str], list[str]]]:
         return self._bank[2].named([self.pairs.captions[i] or "" for i in ids.tolist()], near)
 
-    def _shown(self, side: _Side, place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:
+    def _shown(self, side: "_Side", place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:
         found = [(int(side.rows[p]), float(s)) for p, s in zip(place, similarity, strict=True) if p >= 0]
         y, keys, captions = self.correspondence, self.pairs.keys, self.pairs.captions
         return tuple(

@@ -12,8 +12,6 @@ that the caption lacks. A word that such images have little oftener than any (q_
 neither, however much its L adds up to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

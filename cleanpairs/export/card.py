@@ -1,7 +1,5 @@
 """The dataset card: a README.md with the header that the hub and `datasets` read, and what was done to the data."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ An Arrow stream that was cut at a batch reads back short without an error, which
 whole, and why its manifest holds the SHA-256 of every file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

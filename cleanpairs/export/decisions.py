@@ -4,8 +4,6 @@ PlanFile      Parquet, for an input with one caption a row: input and plan are r
 PlanInMemory  any plan, for pairs that are in memory: rows with lists of captions, a truth that follows the repairs
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -147,7 +145,7 @@ class PlanFile:
     note: Mapping[str, Any]
 
     @classmethod
-    def open(cls, path: str | Path) -> PlanFile | None:
+    def open(cls, path: str | Path) -> "PlanFile | None":
         """The plan in a file; None where it is not Parquet as ``RepairPlan.save`` writes it, for that to read it."""
         if Path(path).suffix == ".csv":
             return None

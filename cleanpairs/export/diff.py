@@ -1,7 +1,5 @@
 """What an export changed, pair by pair, by its ledger."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

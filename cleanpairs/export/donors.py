@@ -4,8 +4,6 @@ What donors lend (images, captions) is collected in one pass over the input and 
 memory is bounded, whatever the number of donors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +29,7 @@ class StoredRows:
     path: Path
 
     @classmethod
-    def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> StoredRows:
+    def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> "StoredRows":
         """Keep of consecutive ``batches``, numbered from 0, the ``rows`` (k,) int64, rising, without repetition."""
         first, head = 0, next(batches)
         schema = head.schema.append(pa.field(_ROW, pa.int64()))

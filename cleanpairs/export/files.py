@@ -1,7 +1,5 @@
 """What surrounds an export: what donors lend, fetched beforehand, and the manifest."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

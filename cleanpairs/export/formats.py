@@ -4,8 +4,6 @@ A format is one file and one line of :data:`FORMATS`. :func:`cleanpairs.export.e
 table by table, counts again what is on disk, and publishes.
 """
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a batch of input rows and the decisions about their pairs to the rows of the three output files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property

@@ -7,8 +7,6 @@ always, since it follows the repairs. Both stand in the line of the row's first 
 and the columns that were renamed are noted in the file's metadata: :mod:`cleanpairs.export.restore` needs nothing else.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping
@@ -80,7 +78,7 @@ class LedgerNote:
         return {_NOTE_KEY: json.dumps({**note, "schema": schema}).encode()}
 
     @classmethod
-    def read(cls, path: str | Path) -> LedgerNote:
+    def read(cls, path: str | Path) -> "LedgerNote":
         """The note of a ledger. Raises DataError: ``path`` cannot be read as Parquet, or holds no such note."""
         schema = common_schema([str(path)])
         metadata = schema.metadata or {}

@@ -1,7 +1,5 @@
 """An export opened again: the cleaned file, the manifest beside it and the ledger, and whether they are as written."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -5,8 +5,6 @@ Arrow streams, which need no decoding; :meth:`ExportWork.join` writes those of a
 the same row groups go straight to their files.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections import Counter

@@ -4,8 +4,6 @@ The token is found by huggingface_hub itself (``HF_TOKEN``, or ``hf auth login``
 the new files and takes away the shards of an earlier upload, so that a reader finds the old data or the new.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Both rise in the row of the input that they are about; a batch of each is in memory at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Source: DataComp (Gadre et al., NeurIPS 2023), README, "Selecting samples in the
 first and the last 16 of a uid's 32 hexadecimal digits as unsigned numbers, in lexicographic order.
 """
 
-from __future__ import annotations
-
 import binascii
 import re
 from pathlib import Path

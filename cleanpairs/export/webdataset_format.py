@@ -4,8 +4,6 @@ The same rows give the same bytes: the tars' members have no owner and no time. 
 what the .json files hold, one row a sample, in the same order.
 """
 
-from __future__ import annotations
-
 import base64
 import datetime
 import io

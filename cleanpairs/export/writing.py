@@ -4,8 +4,6 @@ The input is read again, in batches, and never touched. All files are written be
 only when every pair is accounted for, the cleaned data last: what a reader finds is the old output or the new one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

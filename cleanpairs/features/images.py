@@ -4,8 +4,6 @@ Precomputed vectors are used as they are. Encoded images go through a frozen enc
 the cache directory, keyed by the input's fingerprint and the encoder; ``cnn`` keeps the pixels, resized.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,7 +94,7 @@ def image_matrix(
 
 
 def encoded_matrix(
-    pairs: Pairs, encoder: PretrainedCLIP | ModuleEncoder, *, progress: Progress | None = None
+    pairs: Pairs, encoder: "PretrainedCLIP | ModuleEncoder", *, progress: Progress | None = None
 ) -> ImageMatrix:
     """All images of ``pairs`` through a frozen encoder that is at hand, (M, R, D) float32; kept as in the cache.
 
@@ -110,7 +108,7 @@ def encoded_matrix(
     return ImageMatrix(array, rows.failures, "pretrained", None)
 
 
-def pixel_matrix(pairs: Pairs, transform: ImageTransform, *, progress: Progress | None = None) -> ImageMatrix:
+def pixel_matrix(pairs: Pairs, transform: "ImageTransform", *, progress: Progress | None = None) -> ImageMatrix:
     """All images of ``pairs`` as the pixels (M, 3, H, W) uint8 that a network takes, for towers that are trained on.
 
     Decoded and resized once, so that an epoch costs no decoding: 150 kB an image of 224 x 224 in the cache directory.
@@ -174,7 +172,7 @@ def _chunks(
     return chunks
 
 
-def _prepared_for(encoder: PretrainedCLIP | ModuleEncoder) -> tuple[Preparation, Encode]:
+def _prepared_for(encoder: "PretrainedCLIP | ModuleEncoder") -> tuple[Preparation, Encode]:
     """What a worker makes of an image, and what ``encoder`` makes of a batch of it: of pixels, where a worker can be
     told their transform, else of the whole picture.
     """
@@ -185,7 +183,7 @@ def _prepared_for(encoder: PretrainedCLIP | ModuleEncoder) -> tuple[Preparation,
     return RGB, lambda pictures: encoder.encode_images(_pictures(pictures))
 
 
-def _transformed(transform: ImageTransform) -> Preparation:
+def _transformed(transform: "ImageTransform") -> Preparation:
     return Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform))
 
 

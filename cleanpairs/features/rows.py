@@ -5,8 +5,6 @@ which of them failed and why. The rows are synced before the state says so; what
 computed again. A second run that wants the same rows waits for the first.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

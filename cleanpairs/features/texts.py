@@ -4,8 +4,6 @@ Each has what :class:`cleanpairs.encoders.tokenizer.Tokenizer` has, ``encode(cap
 ``encode_pairs(pairs)``, which looks into the cache first. Captions that occur more than once are encoded once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -27,7 +25,7 @@ CHUNK = 1024  # captions that are encoded in one call: where a killed run goes o
 class FrozenTexts:
     """One vector a caption, by a frozen encoder."""
 
-    def __init__(self, encoder: PretrainedCLIP | SentenceEncoder) -> None:
+    def __init__(self, encoder: "PretrainedCLIP | SentenceEncoder") -> None:
         self.encoder = encoder
         self._last: tuple[dict[str, int], np.ndarray] | None = None  # of captions that are in memory only
 
@@ -90,7 +88,7 @@ class WordsAndSentences:
 class TokenNumbers:
     """A pretrained model's own token numbers, for towers that are trained on."""
 
-    def __init__(self, pretrained: PretrainedCLIP) -> None:
+    def __init__(self, pretrained: "PretrainedCLIP") -> None:
         self.pretrained = pretrained
 
     def encode(self, captions: Iterable[str]) -> TokenTable:

@@ -26,8 +26,6 @@ The correspondence is w, a probability; the threshold is 1/2. The model's simila
 (Co-teaching's two views, as in NCR and REPAIR) and the regression's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -142,7 +140,7 @@ class _Weighing(TrainingStrategy):
 
     captions: np.ndarray
 
-    def __init__(self, data: TrainingData, method: Auto) -> None:
+    def __init__(self, data: TrainingData, method: "Auto") -> None:
         n = len(data)
         self.label_epochs = min(method.label_epochs, method.epochs)
         rng = np.random.default_rng(step_seed(method.random_state, 18))

@@ -5,8 +5,6 @@ noisy pairs have labels by how alike a pair and its nearest clean anchors are in
 departures from the paper: docs/methods/bicro.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

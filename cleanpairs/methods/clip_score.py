@@ -5,8 +5,6 @@ LAION, 2021 and 2022; Gadre et al., DataComp, 2023; Wang et al., NeurIPS 2024 (n
 and departures from the papers: docs/methods/clip-score.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path

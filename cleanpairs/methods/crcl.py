@@ -6,8 +6,6 @@ The active complementary loss (:mod:`cleanpairs.objectives.acl`, eq. 8-9) trains
 ``CRCL.paper()`` has the paper's settings (supplement, table 5). Departures from the paper: docs/methods/crcl.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ disagree. What its label leaves is spread over the other pairs of its batch by s
 image though they are not its own. Equations, schedule and departures from the paper: docs/methods/cream.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

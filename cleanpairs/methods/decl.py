@@ -5,8 +5,6 @@ is; behind the warm-up the clean posterior w of its uncertainty weighs the loss 
 from the paper: docs/methods/decl.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -5,8 +5,6 @@ similarities V of a batch's images and U of its texts, and labels join their con
 probability p. Equations, and departures from the paper: docs/methods/gsc.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 

@@ -6,8 +6,6 @@ ones agree with themselves under other dropout. The label is the mean w of both 
 Equations, and departures from the paper: docs/methods/in2r.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

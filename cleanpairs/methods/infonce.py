@@ -1,7 +1,5 @@
 """The plain dual encoder: symmetric InfoNCE, every pair trusted. What users do today, and the baseline of all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

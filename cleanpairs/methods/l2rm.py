@@ -6,8 +6,6 @@ cost. The cost net does not learn: it stays relu(1 - S), which ``cost="cosine"``
 departures from the paper: docs/methods/l2rm.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

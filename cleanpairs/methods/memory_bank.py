@@ -1,7 +1,5 @@
 """A first-in-first-out memory of feature pairs: a ring buffer that can be saved and gone on with."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,8 +6,6 @@ the meta set: to tell right pairs from wrong ones, and by the second-order gradi
 Equations, and departures from the paper: docs/methods/mscn.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

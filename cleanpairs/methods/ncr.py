@@ -6,8 +6,6 @@ Two networks split the corpus for each other by a Gaussian mixture of the losses
 the paper: docs/methods/ncr.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """A similarity as a probability: normalised against a background, and calibrated by pairs known to be wrong."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -26,7 +24,7 @@ class Probability:
     logits: np.ndarray
 
     @classmethod
-    def of(cls, observed: np.ndarray, null: np.ndarray, rate: float | None = None) -> Probability | None:
+    def of(cls, observed: np.ndarray, null: np.ndarray, rate: float | None = None) -> "Probability | None":
         """By N observed and K null scores, and the noise rate where it is known; None where they are too few."""
         found = (
             calibrate(observed, null, by_score=True, draws=0) if min(len(observed), len(null)) >= LEAST_PAIRS else None
@@ -68,7 +66,7 @@ class NormalisedScore:
     fitted: Probability | None = None
 
     @classmethod
-    def of(cls, pairs: Background, kind: str, tau: float, seed: int = 0) -> tuple[NormalisedScore, np.ndarray]:
+    def of(cls, pairs: Background, kind: str, tau: float, seed: int = 0) -> "tuple[NormalisedScore, np.ndarray]":
         """By N pairs, and the correspondence (N,) float32 of these."""
         observed, null = _scores(pairs, kind, tau, seed)
         calibration = later = Probability.of(observed, null) if one_space(observed, null) else None
@@ -103,7 +101,7 @@ class NormalisedScore:
         return found
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray], kind: str) -> NormalisedScore:
+    def from_arrays(cls, arrays: dict[str, np.ndarray], kind: str) -> "NormalisedScore":
         """Of what :meth:`arrays` gave, and maybe more."""
         background = Background(*(arrays[f"background.{field.name}"] for field in fields(Background)))
         calibration = None

@@ -5,8 +5,6 @@ pairs, rises gets less weight. Networks that know nothing yet are warmed up befo
 the paper). Equations, and departures from the paper: docs/methods/npc.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -6,8 +6,6 @@ epoch to the next steadies the labels (:mod:`cleanpairs.objectives.pseudo`). Equ
 docs/methods/pc2.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

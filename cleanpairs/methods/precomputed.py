@@ -1,7 +1,5 @@
 """What clip-score takes of the data: vectors of both sides or of the images, or cosines."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ wrong pair cannot teach that it is right. The method has no labels of its own: t
 probability of an evaluation pass, averaged over the epochs up to ``label_epochs``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -6,8 +6,6 @@ these; of mismatched pairs one half at a time is replaced from the memory. Equat
 docs/methods/repair.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -6,8 +6,6 @@ previous one kept. Networks that teach each other train on each other's split (c
 and why: docs/methods/index.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

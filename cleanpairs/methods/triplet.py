@@ -1,7 +1,5 @@
 """The plain dual encoder of image-text matching: triplet loss with the hardest negatives (VSE++), no resistance."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -15,8 +15,6 @@ tan is in radians and its argument lies in [0, 1], so it never meets its pole at
 Departure: entries marked as excluded (duplicates) leave both sums. The paper preset passes no mask.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """What every objective is: similarities and labels in, one loss per pair out."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from torch import Tensor

@@ -9,8 +9,6 @@ each the mean of both directions (image to texts, text to images), where the aut
 at q = 0. "log" and "gce" stop pushing where P_ij is within 1e-6 of 1, at which the logarithm ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -11,8 +11,6 @@ The divergence is the small difference of large log-gammas: it is taken in float
 where the evidence is strong (a sixth of it at tau = 0.03 and B = 128).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

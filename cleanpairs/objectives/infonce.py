@@ -5,8 +5,6 @@ r"""Symmetric InfoNCE (van den Oord et al. 2018), the loss of a plain dual encod
 With every label 1 it is the usual contrastive loss, which trusts each pair.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

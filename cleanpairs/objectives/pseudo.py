@@ -3,8 +3,6 @@ r"""Pseudo-classification of PC2 (Duan et al., ACM MM 2024): eq. 2, 3, 6 to 8.
 p_i, q_i: class probabilities of pair i's image and text under one classifier with K classes.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -9,8 +9,6 @@ wrong pair cannot make large. The paper sums both directions; its public code ta
 their mean, in CE and RCE alike, as this does.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ that is KL(R || P) + KL(P || R), and likewise for the column-normalised plan and
 The paper halves each of the two: its loss is half of this one, on the same plan.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

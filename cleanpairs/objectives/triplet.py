@@ -9,8 +9,6 @@ The forms "mean" and "sum" take the hinge of every negative and their mean, or s
 Entries marked as excluded (duplicates) are no negatives; a pair without any negative has a loss of 0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

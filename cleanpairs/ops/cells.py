@@ -4,8 +4,6 @@ A string in a dictionary has the code of the string, a list that of a list of an
 float that of the same number in any precision: what an export may change about a column does not change its codes.
 """
 
-from __future__ import annotations
-
 from hashlib import blake2b
 
 import numpy as np

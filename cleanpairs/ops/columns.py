@@ -2,8 +2,6 @@
 and extension types as the plain types that hold them, as pyarrow has few kernels for others.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, TypeVar
 

@@ -7,8 +7,6 @@
 Excluded negatives (duplicates of the pair's own image or text) take no part in either sum.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

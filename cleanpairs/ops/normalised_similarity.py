@@ -24,8 +24,6 @@ a caption's own image claims is not there for others. Where a wrong pair's right
 is half of the softmax's; where they are not, one and a half times as large. So :func:`balanced` is the mean of both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -69,11 +67,11 @@ class Background:
     def __len__(self) -> int:
         return len(self.images)
 
-    def take(self, rows: np.ndarray) -> Background:
+    def take(self, rows: np.ndarray) -> "Background":
         """Chosen pairs, (b,) int64."""
         return Background(self.images[rows], self.texts[rows], self.image_group[rows], self.text_group[rows])
 
-    def shared(self, pairs: Background, *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
+    def shared(self, pairs: "Background", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
         """What the image and the caption of each of n ``pairs`` have with everybody, (2, n) float64.
 
         The pairs may be of this background: each is left out of it, and counts once.
@@ -115,7 +113,7 @@ class Background:
             release(asking)
         return out
 
-    def _sides(self, pairs: Background) -> list[_Side]:
+    def _sides(self, pairs: "Background") -> list[_Side]:
         def same(mine: np.ndarray, theirs: np.ndarray) -> _Same:
             return lambda block, at: np.asarray(theirs[at] == mine[block, None])
 
@@ -178,7 +176,7 @@ def balanced(pairs: Background, *, tau: float = TAU, steps: int = STEPS) -> np.n
     return -tau * (np.stack(first) + np.stack(found))
 
 
-def _largest(side: _Side, own: np.ndarray, tau: float) -> tuple[csr_array, np.ndarray, np.ndarray]:
+def _largest(side: _Side, own: np.ndarray, tau: float) -> tuple["csr_array", np.ndarray, np.ndarray]:
     """exp(s / tau - top) (N, N) of the largest similarities of each row, the sum (N,) of the others, and top (N,)."""
     asking, answering, same = side
     n = len(asking)

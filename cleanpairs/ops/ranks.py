@@ -5,8 +5,6 @@ r"""Spearman's correlation of a pair's distances to the images and to the texts 
 Distances are one matrix product. On a CPU numpy puts them in order, which is four times as fast as PyTorch there.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -6,8 +6,6 @@ written stays in the file, and for as long as there is room in the kernel's cach
 size takes as much memory as it touches between two releases.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

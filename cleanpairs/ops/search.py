@@ -15,8 +15,6 @@ With unit vectors the inner product is the cosine.
 The exact ways agree up to rounding and to the order of exact ties. Which it was, and its recall, is in the answer.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property

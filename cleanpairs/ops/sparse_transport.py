@@ -22,8 +22,6 @@ Time: two sparse matrix-vector products an iteration; memory some 24 bytes an ed
 near; the last digits take thousands where lambda is far below the differences of the costs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise

@@ -22,8 +22,6 @@ contract. It runs in float64, where u, v and K^ may span hundreds of orders of m
 (costs that differ by more than 700 lambda), K^ v is a log-sum-exp, and lambda comes down in steps.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

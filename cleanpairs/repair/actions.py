@@ -1,7 +1,5 @@
 """What a plan does with a pair, and which pairs of a table it does that with."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ loop of about a million edges a second, over those whose row and donor are still
 edges that can never win (below the required score) are for the caller to leave out.
 """
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import dataclass
 
@@ -28,7 +26,7 @@ class Members:
     start: np.ndarray
 
     @classmethod
-    def from_groups(cls, group: np.ndarray, member: np.ndarray, n_groups: int) -> Members:
+    def from_groups(cls, group: np.ndarray, member: np.ndarray, n_groups: int) -> "Members":
         """From parallel arrays: ``group`` (m,) in [0, n_groups) of each ``member`` (m,); order is kept in a group."""
         start = np.append(0, np.cumsum(np.bincount(group, minlength=n_groups)))
         return cls(member[np.argsort(group, kind="stable")].astype(np.int32), start.astype(np.int32))

@@ -4,8 +4,6 @@ Equal parts are one candidate: a caption that stands in a thousand rows would ot
 donors are *groups* (of equal texts, of equal images), each with the members that can give the part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -53,7 +51,7 @@ class CosineReference:
     right: float
 
     @classmethod
-    def of(cls, wrong: np.ndarray, right: np.ndarray) -> CosineReference:
+    def of(cls, wrong: np.ndarray, right: np.ndarray) -> "CosineReference":
         """By cosines (w,) of pairs to repair, and (t,) of trusted ones; see :func:`sampled`."""
         return cls(float(np.median(wrong)) if len(wrong) else 0.0, float(np.median(right)) if len(right) else 1.0)
 
@@ -187,7 +185,7 @@ def candidate_edges(
 
 
 def _add_admissible(
-    edges: _Growing, corpus: Corpus, found: TopK, query_of_row: np.ndarray, showing: np.ndarray, first_group: int,
+    edges: "_Growing", corpus: Corpus, found: TopK, query_of_row: np.ndarray, showing: np.ndarray, first_group: int,
     is_image: bool, trusted: bool, candidates: int,
 ) -> None:  # fmt: skip
     """Of what was ``found`` for each mismatched pair the nearest that no pair of the input is."""

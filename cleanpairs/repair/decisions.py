@@ -6,8 +6,6 @@ Search, scores, transport and assignment, each of which goes through the candida
 few numbers for each pair, and the decisions are the same, bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -110,7 +108,7 @@ def decide_repairs(
     return decided, edges.searches
 
 
-def _decided(greedy: Greedy, found: _Candidates, chances: np.ndarray | None, reason: np.ndarray) -> np.ndarray:
+def _decided(greedy: Greedy, found: "_Candidates", chances: np.ndarray | None, reason: np.ndarray) -> np.ndarray:
     """What each row has taken, with ``chances`` by number of pair; ``reason`` (R,) of those that have nothing."""
     edges, paired, edge = found.edges, found.paired, greedy.edge
     repaired = np.flatnonzero(edge >= 0)

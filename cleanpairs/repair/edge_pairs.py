@@ -5,8 +5,6 @@ duplicates. Edges are sorted by the pair that they make, a bucket of images afte
 edges but a few are held at once; the numbers are those of ``np.unique``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

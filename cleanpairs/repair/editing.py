@@ -4,8 +4,6 @@ To be edited are ``action`` and ``donor_pair_id``; everything else is derived fr
 caption of one's own goes into ``caption``, with the action ``recaption``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

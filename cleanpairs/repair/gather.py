@@ -6,8 +6,6 @@ no search, but no repair may make them again. Where the pairs are in memory they
 mapped, and captions and keys to another, to be read again in order when the plan is written.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -77,7 +75,7 @@ class Gathered:
         z_image: np.ndarray,
         z_text: np.ndarray,
         settings: RepairSettings,
-    ) -> Gathered:
+    ) -> "Gathered":
         """Of N pairs in memory, with unit vectors (M, d) of their images and (N, d) of their captions.
 
         Raises DataError: ``correspondence`` is not of ``pairs``; RefusedError: vectors of pairs that are not

@@ -2,8 +2,6 @@
 :mod:`cleanpairs.export`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -132,7 +130,7 @@ class RepairPlan:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> "pd.DataFrame":
         """The table as a data frame."""
         return self.table.to_pandas()
 
@@ -140,7 +138,7 @@ class RepairPlan:
         """Counts per action."""
         return _summary(self, [self.table])
 
-    def check_for(self, pairs: Pairs) -> RepairPlan:
+    def check_for(self, pairs: Pairs) -> "RepairPlan":
         """The plan with the keys of ``pairs`` where a spreadsheet has rewritten them, as 7 for 007.
 
         Raises DataError: it is no plan for ``pairs``: as many, with the same keys, of one input.
@@ -248,7 +246,7 @@ class RepairPlan:
         return {**known, "settings": dict(self.settings)}
 
     @classmethod
-    def load(cls, path: str | Path) -> RepairPlan:
+    def load(cls, path: str | Path) -> "RepairPlan":
         """A plan as :meth:`save` left it, or as somebody edited it.
 
         To be edited are ``action`` and ``donor_pair_id``: ``caption``, ``donor_key`` and ``donor_use`` follow from
@@ -275,7 +273,7 @@ class RepairPlan:
             return cls._noted(path, table, json.loads(metadata[METADATA_KEY]))
 
     @classmethod
-    def _noted(cls, path: Path, table: pa.Table, note: dict[str, Any]) -> RepairPlan:
+    def _noted(cls, path: Path, table: pa.Table, note: dict[str, Any]) -> "RepairPlan":
         try:
             return cls(followed(table), **note)
         except ConfigError as error:

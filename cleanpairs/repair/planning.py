@@ -27,8 +27,6 @@ What holds of every plan (and is tested on random corpora):
 - a repaired pair scores at least ``min_repair_score`` and more than the row's present pair.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -74,7 +72,7 @@ class Evidence:
     pairs: np.ndarray
 
     @classmethod
-    def of(cls, judge: RepairEvidence | None, pairs: np.ndarray) -> Evidence | None:
+    def of(cls, judge: RepairEvidence | None, pairs: np.ndarray) -> "Evidence | None":
         """None where there is nothing to judge by."""
         return None if judge is None or not judge.judged else cls(judge, pairs)
 

@@ -5,8 +5,6 @@ model, which has never seen that model's words, judges it: CapFilt (Li et al., B
 trained to resist wrong pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol

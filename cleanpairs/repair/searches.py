@@ -3,8 +3,6 @@
 See :data:`cleanpairs.repair.candidates.DonorSearch` for what they return.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cleanpairs.ops.search import TopK, top_k

@@ -1,7 +1,5 @@
 """How repairs are planned: one frozen object, from the command line to the decisions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -56,7 +54,7 @@ class RepairSettings:
     def __post_init__(self) -> None:
         check_settings("rematch", self)
 
-    def resolved(self, model_threshold: float) -> RepairSettings:
+    def resolved(self, model_threshold: float) -> "RepairSettings":
         """With a threshold, and a strategy that does not depend on a method."""
         threshold = float(model_threshold if self.threshold is None else self.threshold)
         return replace(self, threshold=threshold, strategy="nearest" if self.strategy == "method" else self.strategy)

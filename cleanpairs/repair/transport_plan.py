@@ -11,8 +11,6 @@ with w the median cosine of the mismatched pairs as they stand, which are mostly
 pairs: an edge pays off above w + 0.3 (t - w). The two constants were chosen on photographs (docs/log.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

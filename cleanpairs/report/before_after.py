@@ -1,7 +1,5 @@
 """The picture of repairs: each image with the caption that it had, struck through, and the one that it got."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 from typing import Any

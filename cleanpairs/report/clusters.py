@@ -6,8 +6,6 @@ divided by k-means into as many groups as have the best silhouette. A name takes
 names: "of" and "the" say nothing about an image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

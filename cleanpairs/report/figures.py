@@ -1,7 +1,5 @@
 """The report's charts, as SVG documents in data addresses: crisp, small, and isolated from the page."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable

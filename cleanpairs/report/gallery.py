@@ -1,7 +1,5 @@
 """Which pairs the report shows, as cards: what the template needs of each, with text made visible."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pairs that share something: the donors of most repairs, the same image in several rows, the same text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

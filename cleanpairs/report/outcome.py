@@ -1,7 +1,5 @@
 """What became of every pair, as columns: the report's one view on scores, plan and truth."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The page: numbers, charts, tables and galleries put into the template, and written as one file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Nothing here sets up a window: axes are drawn on as they come, and made by pyplo
 memory where there is no screen.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any

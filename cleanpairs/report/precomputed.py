@@ -1,7 +1,5 @@
 """Scores that the data brings (of CLIP, mostly) beside ours: do they agree, and where do they not?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How the pairs of each value of a column fared: the table that shows where a corpus is bad."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

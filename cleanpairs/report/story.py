@@ -1,7 +1,5 @@
 """What was cleaned and how, in words: input, method, noise estimate, threshold and how it was chosen, repair."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The first thing on the page: how many pairs are wrong as they came, among those kept, and in the repaired output."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

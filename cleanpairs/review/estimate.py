@@ -13,8 +13,6 @@ decided, as decided, and of the others by draws of a, b, c and the luck of so ma
 Source: D. MacKay, The evidence framework applied to classification networks, Neural Computation 4, 1992.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit

@@ -4,8 +4,6 @@ A line is one ``write`` to a file that is open with ``O_APPEND``, so several pro
 with a line break, so that half a line that a killed process has left ends there, and spoils nothing but itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

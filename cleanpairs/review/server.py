@@ -4,8 +4,6 @@ The token is the first part of every path. A request whose ``Host`` is another n
 is another site, is refused; the page may load from this server alone.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import secrets

@@ -1,7 +1,5 @@
 """A review: the pairs of a run with its plan, in the order in which to ask about them, and what was decided."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cached_property

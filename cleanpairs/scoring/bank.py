@@ -4,8 +4,6 @@ A probability is a mean over fixed mini-batches: in a group of K pairs, p_i = (P
 :mod:`cleanpairs.ops.matching`; the groups here are the bank's, with the pair in question added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -4,8 +4,6 @@ A model that compares unit vectors leaves one vector a row. One that compares wo
 laid end to end, since captions have different lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -33,7 +31,7 @@ class Embeddings:
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def take(self, rows: np.ndarray) -> Embeddings:
+    def take(self, rows: np.ndarray) -> "Embeddings":
         """Chosen rows, (b,) int64 or bool, in that order."""
         if self.parts is None or self.offsets is None:
             return Embeddings(self.vectors[rows])

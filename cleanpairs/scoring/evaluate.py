@@ -7,8 +7,6 @@ depends on how it was summed) ranks before the right one, and so does anything t
 collapsed to one vector or diverged thus finds nothing, instead of everything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 

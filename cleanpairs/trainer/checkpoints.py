@@ -3,8 +3,6 @@
 What is not in it is derived: all random numbers come from (seed, stage, epoch, step), see :mod:`cleanpairs.trainer`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a method sees of the training: its networks, an evaluation pass, a training forward, random batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,7 +65,7 @@ class BatchOutput:
     ``source`` (B,): which of the given groups of rows each pair is of. ``excluded`` (B, B): what is no negative.
     """
 
-    view: EpochContext
+    view: "EpochContext"
     model: DualEncoder
     rows: np.ndarray
     source: np.ndarray
@@ -79,7 +77,7 @@ class BatchOutput:
         """(B, B) float32."""
         return self.view.similarity(self.model, self.images, self.texts)
 
-    def select(self, chosen: np.ndarray) -> BatchOutput:
+    def select(self, chosen: np.ndarray) -> "BatchOutput":
         """The chosen pairs alone: (b,) int64 or (B,) bool."""
         at = torch.from_numpy(np.arange(len(self.rows))[chosen])
         excluded = self.excluded

@@ -9,8 +9,6 @@ figures of all recipes):
     explosion   the mean loss of the epoch is EXPLODED times as large as any before it, and as 1
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The arrays of a batch follow from its pairs and its seed alone, so it does not m
 Where the images fit on a GPU beside the training (:func:`on_device`), they go there once, and a batch names their rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ class StageInputs:
     keep: Tensor | None
     tokens: PackedTokens
 
-    def pinned(self) -> StageInputs:
+    def pinned(self) -> "StageInputs":
         """In memory that a GPU reads by itself."""
         ids, sizes, lengths, sentences = self.tokens
         keep, sentences = (None if x is None else x.pin_memory() for x in (self.keep, sentences))
@@ -74,7 +72,7 @@ class Inputs:
     def of(
         cls, data: TrainingData, groups: tuple[np.ndarray, ...], captions: np.ndarray | None, seed: int, *,
         image_drop: float, text_drop: float, exclude_duplicates: bool, micro_batch: int | None, pin: bool, held: bool,
-    ) -> Inputs:  # fmt: skip
+    ) -> "Inputs":  # fmt: skip
         """See :meth:`cleanpairs.trainer.EpochContext.forward`."""
         rng = np.random.default_rng(seed)
         rows = np.concatenate(groups)

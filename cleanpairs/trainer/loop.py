@@ -5,8 +5,6 @@ A training is a list of stages; each stage starts from fresh weights and a fresh
 step), so a checkpoint needs no state of a random generator, and a resumed run on the same CPU is the same to the bit.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Which pairs of a batch a process, and a stage of its work, computes; and the inputs of those alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +26,7 @@ class Shares:
     stages: tuple[np.ndarray, ...]  # positions in the batch, ascending, of this process
 
     @classmethod
-    def of(cls, size: int, micro_batch: int | None) -> Shares:
+    def of(cls, size: int, micro_batch: int | None) -> "Shares":
         """The shares of this process; a stage holds about ``micro_batch`` pairs at most, or all."""
         world, rank = distributed.world_size(), distributed.rank()
         divided = size >= world

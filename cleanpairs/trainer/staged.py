@@ -17,8 +17,6 @@ Both forward passes of a stage draw the same dropout: the generator is seeded fo
 norm move with the second pass only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

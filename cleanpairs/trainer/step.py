@@ -4,8 +4,6 @@ A step whose loss or gradient is not finite is not taken; ten in a row end the r
 optimiser looks at a flag on the device, and the figures of the steps are read together, every ``READ_EVERY`` of them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

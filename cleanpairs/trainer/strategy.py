@@ -1,7 +1,5 @@
 """What a method does within the training loop, and the plain one: one network, one objective, one label estimator."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np

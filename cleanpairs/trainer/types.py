@@ -1,7 +1,5 @@
 """What a training is made of and what it leaves."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any
 

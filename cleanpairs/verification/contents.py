@@ -5,8 +5,6 @@ cell (:mod:`cleanpairs.ops.cells`); nothing is used of what wrote them. Neither 
 a pair was dropped, what was written by a model, and the truth after a repair: of these there are the checksums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import zip_longest

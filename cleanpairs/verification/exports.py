@@ -1,7 +1,5 @@
 """An export: the manifest against the files, the pages, and every pair accounted for exactly once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path

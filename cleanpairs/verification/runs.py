@@ -1,7 +1,5 @@
 """A run directory, and a model: the files, their hashes where they were noted, the scores, the weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parquet read to its last page, column by column, so that what is damaged has a name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a path holds, and the check for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cleanpairs.commands.run import SCORES_SCHEMA

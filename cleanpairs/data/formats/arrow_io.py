@@ -4,8 +4,6 @@ Batches are validated in full before they are used: a damaged file would otherwi
 was cut between two batches reads back short without an error, so its end is looked for.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager

@@ -5,8 +5,6 @@ COCO has ``images`` (``id``, ``file_name``) and ``annotations`` (``image_id``, `
 list of captions.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@
 column ``image_features``, those of the captions the column ``text_features``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

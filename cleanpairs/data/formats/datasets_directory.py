@@ -3,8 +3,6 @@
 The Arrow files are read memory-mapped. Nothing is fetched unless the name says so: ``hf://owner/name``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """File names as people give them: one file, a directory, a glob, or braces as WebDataset writes them."""
 
-from __future__ import annotations
-
 import glob
 import re
 from itertools import product

@@ -5,8 +5,6 @@ Given is the file, or a folder that holds just one such; ``metadata.csv`` and ``
 ``image_root``, and never leave it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ object of its URL, its size and its mark (ETag, time of change), by which it is 
 that lies anywhere else is no such file: a stranger's data cannot make this machine ask the network.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ One bad line costs one row: it is set aside with its reason. What makes the rest
 is never closed, is an error that names file and line.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

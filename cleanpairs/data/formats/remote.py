@@ -9,8 +9,6 @@ addresses are looked at when the connection is made, behind every redirect, what
 machine, the local network and a cloud's metadata service are never asked.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import ipaddress

@@ -1,7 +1,5 @@
 """What the readers of files with images in them share: images by row, the image column, batches of bounded size."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

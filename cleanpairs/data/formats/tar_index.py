@@ -4,8 +4,6 @@ A sample is the members with one key: the name up to the first dot of its last p
 headers are read; nothing is unpacked, and no name is ever used as a path.
 """
 
-from __future__ import annotations
-
 import re
 import tarfile
 from collections.abc import Mapping

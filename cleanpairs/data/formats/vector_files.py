@@ -5,8 +5,6 @@ their names. Captions come one a line (.txt) or from Parquet, whose other column
 key is its number. Row i of one side belongs to row i of the other.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

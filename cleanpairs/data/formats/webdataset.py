@@ -6,8 +6,6 @@ its columns are joined by key; rows without a sample in the tar, the failed down
 the similarities and the URL come from the ``.json``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
