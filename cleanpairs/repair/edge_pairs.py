@@ -59,7 +59,9 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
     per_image = np.zeros(int(edges.image_group.max(initial=-1)) + 1, np.int64)
     for s in edges.blocks():
         per_image += np.bincount(edges.image_group[edges.image_of(s)], minlength=len(per_image))
+    images = len(per_image)
     bucket_of, counts = bucket_bounds(per_image, BUCKET)
+    del per_image
     kind = np.int32 if E < 2**31 else np.int64
     types = dict(edge=kind, key=np.int64, image=np.int32, text=np.int32, similarity=np.float32, trusted=bool)
     buckets = Buckets(scratch, counts, types)
@@ -70,6 +72,7 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
             bucket_of[group], edge=np.arange(s.start, s.stop, dtype=kind), image=image, text=text,
             key=group * n_text + edges.text_group[text], similarity=edges.similarity[s], trusted=edges.trusted[s],
         )  # fmt: skip
+    del bucket_of
     number, score = scratch.empty(E, np.int32), scratch.empty(E, np.float32)
     row, column = scratch.empty(E, np.int32), scratch.empty(E, np.int32)
     similarity, of_all = scratch.empty(E, np.float32), scratch.empty(E, np.int32)
@@ -96,7 +99,7 @@ def pair_edges(edges: Edges, judge: EdgeScorer, *, scratch: Scratch = MEMORY) ->
         count += len(first)
         free += len(leads)
     del buckets
-    image_node = _renumber(row[:free], len(per_image))
+    image_node = _renumber(row[:free], images)
     text_node = _renumber(column[:free], int(n_text))
     graph = PairGraph(row[:free], column[:free], similarity[:free], of_all[:free], image_node, text_node)
     return Paired(number, score, count, graph)

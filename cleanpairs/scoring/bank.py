@@ -86,19 +86,23 @@ class Bank:
         local = self.model is not None and self.model.local  # it compares something else than the vectors
 
         def judge(image_of: np.ndarray, text_of: np.ndarray, similarity: np.ndarray | None) -> np.ndarray:
-            out = np.empty(len(image_of), dtype=np.float32)
+            out, own = (np.empty(len(image_of), dtype=np.float64) for _ in range(2))
+            order = np.argsort(text_of, kind="stable")  # sums that are mapped are read front to back
             for start in range(0, len(out), 16_384):
                 s = slice(start, start + 16_384)
                 a, b = image_of[s], text_of[s]
                 i, t = place_of_image[a], place_of_text[b]
                 cosine = both.paired(a, b) if similarity is None or local else similarity[s]
-                own = cosine.astype(np.float64)[:, None] / self.tau  # (b, 1)
-                p = self._probability(own, to_text[i], same_text[t], self.image_group, image_group[a])
-                p += self._probability(own, to_image[t], same_image[i], self.text_group, text_group[b])
-                out[s] = p / 2
+                own[s] = cosine.astype(np.float64) / self.tau
+                out[s] = self._probability(own[s, None], to_text[i], same_text[t], self.image_group, image_group[a])
                 release(to_text)
-            release(to_image)
-            return out
+            for start in range(0, len(out), 16_384):
+                at = order[start : start + 16_384]
+                a, b = image_of[at], text_of[at]
+                i, t = place_of_image[a], place_of_text[b]
+                out[at] += self._probability(own[at, None], to_image[t], same_image[i], self.text_group, text_group[b])
+                release(to_image)
+            return (out / 2).astype(np.float32)
 
         return judge
 
