@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from cleanpairs.core.errors import OutputError
 
@@ -62,8 +63,15 @@ class Scratch:
 
     def trim(self) -> None:
         """Where arrays lie in files: give back to the system what is freed, and the C library would keep."""
-        if self.on_disk and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # glibc
-            libc.malloc_trim(0)
+        if self.on_disk:
+            trim()
+
+
+def trim() -> None:
+    """Give back to the system what is freed, and the C library and Arrow would keep."""
+    pa.default_memory_pool().release_unused()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # glibc
+        libc.malloc_trim(0)
 
 
 MEMORY = Scratch()
@@ -131,7 +139,7 @@ class Buckets:
             for name, values in columns.items():
                 self.columns[name][at : at + len(rows)] = values[rows]
             self.cursor[b] += len(rows)
-            if b % 16 == 15:
+            if b % 4 == 3:
                 release(*self.columns.values())
         release(*self.columns.values())
 

@@ -39,7 +39,7 @@ import pyarrow.compute as pc
 from cleanpairs.core.errors import RefusedError
 from cleanpairs.correspondence.repair_evidence import MOST_REPAIRED, RepairEvidence
 from cleanpairs.ops.columns import one_array, taken
-from cleanpairs.ops.scratch import MEMORY, Scratch, picked, release
+from cleanpairs.ops.scratch import MEMORY, Scratch, picked, release, trim
 from cleanpairs.ops.search import TopK
 from cleanpairs.repair.actions import ACTIONS, KINDS, REASONS
 from cleanpairs.repair.candidates import Corpus, DonorSearch, NeighbourSearch, Side
@@ -100,6 +100,8 @@ class Planned:
             first += len(batch)
         lent = pa.Table.from_batches(found, TEXTS).combine_chunks()
         del found
+        if given.folder is not None:
+            trim()
         first = 0
         for batch in given.texts():
             s = slice(first, first + len(batch))
