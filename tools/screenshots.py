@@ -7,6 +7,7 @@ are of a run with frozen vectors), light and dark, in a Chromium without a windo
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,32 @@ def picture(tab: Tab, name: str, width: int, height: int, first: str = "0") -> N
         shot.save(file, optimize=True)
         assert file.stat().st_size <= MOST, f"{file} has {file.stat().st_size} bytes"
         print(file.relative_to(REPO), file.stat().st_size)
+
+
+def report(run: Path, scratch: Path, pairs: int = 24) -> Path:
+    """The report's page."""
+    page = scratch / f"{run.name}.html"
+    command = [*CLI, "report", str(run), "--out", str(page), "--pairs", str(pairs)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=scratch)
+    return page
+
+
+def repairs(browser: Any, run: Path, scratch: Path) -> None:
+    """README's picture: captions before and after, of the surest of the repairs that fit best."""
+    copy = Path(shutil.copytree(run, scratch / "repaired"))
+    options = ["--repairs", "plausible", "--targets", "text", "--out", str(copy / "plan.parquet"), "--overwrite"]
+    subprocess.run([*CLI, "rematch", str(copy), *options], check=True, stdout=subprocess.DEVNULL, cwd=scratch)
+    tab = browser.open(report(copy, scratch, pairs=200), scratch)
+    tab.look(1200, 900)
+    tab.run("document.querySelectorAll('.tools, .why, .key, .card:nth-child(n + 7)').forEach(e => e.remove())")
+    tab.run("Promise.all([...document.images].map(i => { i.loading = 'eager'; return i.decode().catch(() => 0); }))")
+    cards = "document.querySelector('.dot.repaired-line').closest('.gallery').querySelector('.cards')"
+    tab.run(f"{cards}.scrollIntoView({{ block: 'center' }})")
+    tab.screenshot()  # a card has its height when it was seen
+    box = f"{cards}.getBoundingClientRect()"
+    left, top, right, bottom = (tab.run(f"{box}.{side}") for side in ("left", "top", "right", "bottom"))
+    tab.screenshot().crop((left - 8, top - 8, right + 8, bottom + 8)).save(IMAGES / "before_after.png", optimize=True)
+    tab.close()
 
 
 def review(browser: Any, run: Path, scratch: Path) -> None:
@@ -70,17 +97,14 @@ def main() -> None:
             subprocess.run([*CLI, "demo", "--images", "--out", "demo"], check=True, cwd=scratch)
         browser = start(scratch / "profile")
         assert browser is not None, "no Chromium here"
-        page = scratch / "report.html"
-        subprocess.run(
-            [*CLI, "report", str(run), "--out", str(page)], check=True, stdout=subprocess.DEVNULL, cwd=scratch
-        )
-        tab = browser.open(page, scratch)
+        tab = browser.open(report(run, scratch), scratch)
         shorter = f"c.textContent = c.textContent.replaceAll('{run.parent}/', 'runs/')"
         tab.run(f"document.querySelectorAll('code').forEach(c => {{ {shorter} }})")
         picture(tab, "report", 1280, 820)
         heading = "[...document.querySelectorAll('h2, h3, h4')].find(h => h.textContent.includes('Dropped: the worst'))"
         picture(tab, "explain", 1280, 620, f"{heading}.getBoundingClientRect().top + scrollY - 110")
         tab.close()
+        repairs(browser, run, scratch)
         review(browser, run, scratch)
         browser.close()
 

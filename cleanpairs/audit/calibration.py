@@ -24,15 +24,10 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
-from cleanpairs.core.errors import ConfigError
-
-CALIBRATIONS = ("auto", "isotonic", "logistic")
 CLIP = 1e-3  # scores nearer to 0 and 1 than this are alike: a logit of float32 rounding says nothing
 RIDGE = 1e-3  # on both coefficients, in labels: only where the labels leave them open
 
-
-Calibrator = Callable[[np.ndarray], np.ndarray]
-"""A fitted map from scores (k,) in [0, 1] to probabilities (k,), never decreasing."""
+Calibrator = Callable[[np.ndarray], np.ndarray]  # from scores (k,) in [0, 1] to probabilities (k,), never decreasing
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,27 +81,24 @@ def fit_logistic(score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> 
 FITS = {"isotonic": fit_isotonic, "logistic": fit_logistic}
 
 
-def calibrate(score: np.ndarray, matched: np.ndarray, weight: np.ndarray, *, kind: str = "auto") -> Calibration:
-    """Fit both maps to k labels, arguments as :func:`fit_isotonic`, and choose, or take the ``kind`` of
-    :data:`CALIBRATIONS` that is named; ConfigError: an unknown one.
-    """
-    if kind not in CALIBRATIONS:
-        raise ConfigError(f"the calibration must be one of {', '.join(CALIBRATIONS)}, found {kind!r}")
+def calibrate(score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> Calibration:
+    """Fit both maps to k labels, arguments as :func:`fit_isotonic`, and choose."""
     from sklearn.metrics import log_loss
 
-    matched = np.asarray(matched, dtype=bool)
-    left_out = {name: _leave_one_out(name, score, matched, weight) for name in FITS}
+    left_out = {name: _leave_one_out(fit, score, matched, weight) for name, fit in FITS.items()}
     losses = {name: log_loss(matched, p, sample_weight=weight, labels=[False, True]) for name, p in left_out.items()}
-    chosen = min(losses, key=losses.__getitem__) if kind == "auto" else kind
+    chosen = min(losses, key=losses.__getitem__)
     return Calibration(chosen, FITS[chosen](score, matched, weight), left_out[chosen], losses)
 
 
-def _leave_one_out(name: str, score: np.ndarray, matched: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _leave_one_out(
+    fit: Callable[..., Calibrator], score: np.ndarray, matched: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
     """(k,) float64; 1/2 for a label that is the only one."""
     out = np.full(len(score), 0.5)
     for i in range(len(score) if len(score) > 1 else 0):
         rest = np.arange(len(score)) != i
-        out[i] = FITS[name](score[rest], matched[rest], weight[rest])(score[i : i + 1])[0]
+        out[i] = fit(score[rest], matched[rest], weight[rest])(score[i : i + 1])[0]
     return out
 
 

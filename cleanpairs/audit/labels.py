@@ -4,7 +4,6 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +23,6 @@ KEY_LENGTH = 200  # characters of a key in the form
 ROUNDING = 1e-6  # of an edge in the form
 
 
-@dataclass(frozen=True)
-class _Row:
-    line: int
-    fields: dict[str, str]
-
-
 def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayLike) -> AuditSample:
     """The sample that was drawn, with labels, out of the CSV (or of the page's).
 
@@ -41,25 +34,28 @@ def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayL
     pairs.
     """
     path, y = Path(path), np.asarray(correspondence, dtype=np.float64).ravel()
-    ids: list[int] = []
+    lines: dict[int, int] = {}  # of each pair
     matched: list[float] = []
-    strata: list[tuple[float, float]] = []
-    seen: dict[int, int] = {}
-    for row in _rows(path):
-        i = _pair_id(path, row, keys, y)
-        if i in seen:
-            raise DataError(f"{path}, line {row.line}, column pair_id: the pair {i} is in line {seen[i]} already")
-        seen[i] = row.line
-        ids.append(i)
-        strata.append(_stratum(path, row, float(y[i])))
-        matched.append(_label(path, row))
-    if not ids:
+    strata: set[tuple[float, float]] = set()
+    for line, row in _rows(path):
+        where = f"{path}, line {line}, column"
+        i = _pair_id(where, row, keys, y)
+        if i in lines:
+            raise DataError(f"{where} pair_id: the pair {i} is in line {lines[i]} already")
+        lines[i] = line
+        strata.add(_stratum(where, row["stratum"], float(y[i])))
+        matched.append(_label(where, row["matched"]))
+    if not lines:
         raise DataError(f"{path} holds no row below its header")
-    edges = _edges(path, strata)
-    return AuditSample.of(np.array(ids, dtype=np.int64), edges, y, np.array(matched))
+    edges = np.unique([0.0, 1.0, *(e for pair in strata for e in pair)])  # also of those of which no row is left
+    for low, high in strata:
+        if ((edges > low) & (edges < high)).any():
+            raise DataError(f"{path}: the strata overlap ({low:g} to {high:g}); are these rows of two audits?")
+    return AuditSample.of(np.array(list(lines), dtype=np.int64), edges, y, np.array(matched))
 
 
-def _rows(path: Path) -> Iterator[_Row]:
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """The line and the :data:`NEEDED` fields of each row."""
     with reading(f"the labels {path}"):
         raw = read_bytes(path)
     try:
@@ -67,97 +63,69 @@ def _rows(path: Path) -> Iterator[_Row]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not in UTF-8; save it as 'CSV UTF-8' from the spreadsheet") from error
     lines = list(io.StringIO(text, newline=""))
-    if lines and lines[0].lower().startswith("sep="):  # a spreadsheet's note to itself
-        lines[0] = "\n"
-    head = next((line for line in lines if line.strip()), "")
-    delimiter = max(",;\t", key=head.count)
-    reader = csv.reader(lines, delimiter=delimiter)
-    names: list[str] | None = None
-    line = 1
+    # a spreadsheet's note to itself, and empty lines
+    first = next((k for k, one in enumerate(lines) if one.strip() and not one.lower().startswith("sep=")), len(lines))
+    head = lines[first] if lines[first:] else ""
+    reader = csv.DictReader(lines[first:], delimiter=max(",;\t", key=head.count), restval="")
     try:
+        reader.fieldnames = names = [name.strip().lower() for name in reader.fieldnames or NEEDED]
+        if missing := [name for name in NEEDED if name not in names]:
+            raise DataError(
+                f"{path}, line {first + 1}: an audit has the columns {', '.join(NEEDED)}; {missing[0]} is missing "
+                f"(found: {', '.join(names)[:200]})"
+            )
         for fields in reader:
-            start, line = line, reader.line_num + 1
-            if not any(f.strip() for f in fields):
-                continue
-            if names is None:
-                names = [f.strip().lower() for f in fields]
-                missing = [n for n in NEEDED if n not in names]
-                if missing:
-                    raise DataError(
-                        f"{path}, line {start}: an audit has the columns {', '.join(NEEDED)}; {missing[0]} is missing "
-                        f"(found: {', '.join(names)[:200]})"
-                    )
-                continue
-            yield _Row(start, dict(zip(names, [f.strip() for f in fields] + [""] * len(names), strict=False)))
+            row = {name: fields[name].strip() for name in NEEDED}
+            if any(row.values()):
+                yield first + reader.line_num, row
     except csv.Error as error:
-        raise DataError(f"{path}, line {line} cannot be read as CSV: {error}") from error
+        raise DataError(f"{path}, line {first + reader.line_num} cannot be read as CSV: {error}") from error
 
 
-def _pair_id(path: Path, row: _Row, keys: Sequence[str], y: np.ndarray) -> int:
-    value = row.fields["pair_id"].replace(",", ".")
+def _pair_id(where: str, row: dict[str, str], keys: Sequence[str], y: np.ndarray) -> int:
     try:
-        number = float(value)
+        number = float(row["pair_id"].replace(",", "."))
         i = int(number) if number == int(number) else -1
     except (ValueError, OverflowError):
         i = -1
     if not 0 <= i < len(y) or i >= len(keys):
         raise DataError(
-            f"{path}, line {row.line}, column pair_id: a whole number from 0 to {len(y) - 1} is needed, found "
-            f"{row.fields['pair_id'][:40]!r}; are these the labels of another run?"
+            f"{where} pair_id: a whole number from 0 to {len(y) - 1} is needed, found {row['pair_id'][:40]!r}; "
+            "are these the labels of another run?"
         )
-    if not _same_key(row.fields["key"], keys[i]):
+    shown = visible(keys[i], KEY_LENGTH)
+    if row["key"] != "'" + shown and not same_key(row["key"], shown):
         raise DataError(
-            f"{path}, line {row.line}, column key: pair {i} of the run has the key {keys[i][:60]!r}, found "
-            f"{row.fields['key'][:60]!r}; these labels are of another run, or the spreadsheet has rewritten the key "
-            "(import that column as text, or label in the page)"
+            f"{where} key: pair {i} of the run has the key {keys[i][:60]!r}, found {row['key'][:60]!r}; these labels "
+            "are of another run, or the spreadsheet has rewritten the key (import that column as text, or label in "
+            "the page)"
         )
     if not np.isfinite(y[i]):
-        raise DataError(f"{path}, line {row.line}: pair {i} is quarantined in this run; it was drawn from other scores")
+        raise DataError(f"{where} pair_id: pair {i} is quarantined in this run; it was drawn from other scores")
     return i
 
 
-def _same_key(told: str, key: str) -> bool:
-    shown = visible(key, KEY_LENGTH)
-    return told == "'" + shown or same_key(told, shown)
-
-
-def _stratum(path: Path, row: _Row, score: float) -> tuple[float, float]:
-    low, _, high = row.fields["stratum"].partition(" to ")
+def _stratum(where: str, told: str, score: float) -> tuple[float, float]:
+    low, _, high = told.partition(" to ")
     try:
         edges = float(low), float(high)
     except ValueError:
         edges = (math.nan, math.nan)
     if not 0 <= edges[0] < edges[1] <= 1:
-        raise DataError(
-            f"{path}, line {row.line}, column stratum: two edges such as '0.05 to 0.2' are needed, found "
-            f"{row.fields['stratum'][:40]!r}"
-        )
+        raise DataError(f"{where} stratum: two edges such as '0.05 to 0.2' are needed, found {told[:40]!r}")
     if not edges[0] - ROUNDING <= score <= edges[1] + ROUNDING:
         raise DataError(
-            f"{path}, line {row.line}, column stratum: the pair was drawn from {row.fields['stratum']}, and its "
-            f"correspondence in this run is {score:.6g}: the scores are others than those of the audit; draw another"
+            f"{where} stratum: the pair was drawn from {told}, and its correspondence in this run is {score:.6g}: the "
+            "scores are others than those of the audit; draw another"
         )
     return edges
 
 
-def _edges(path: Path, strata: list[tuple[float, float]]) -> np.ndarray:
-    """(H + 1,): the strata that are left, and those between them, of which no row is."""
-    edges = np.unique([0.0, 1.0, *(e for pair in strata for e in pair)])
-    for low, high in set(strata):
-        if ((edges > low) & (edges < high)).any():
-            raise DataError(f"{path}: the strata overlap ({low:g} to {high:g}); are these rows of two audits?")
-    return edges
-
-
-def _label(path: Path, row: _Row) -> float:
-    value = row.fields["matched"].lower()
-    if value in MATCHED:
-        return 1.0
-    if value in MISMATCHED:
-        return 0.0
-    if value in LEFT_OUT:
-        return math.nan
+def _label(where: str, told: str) -> float:
+    for values, label in ((MATCHED, 1.0), (MISMATCHED, 0.0), (LEFT_OUT, math.nan)):
+        if told.lower() in values:
+            return label
     raise DataError(
-        f"{path}, line {row.line}, column matched: 1 or 0, yes or no, true or false, matched or mismatched are "
-        f"understood, nothing and ? leave the pair out; found {row.fields['matched'][:40]!r}"
+        f"{where} matched: 1 or 0, yes or no, true or false, matched or mismatched are understood, nothing and ? leave "
+        f"the pair out; found {told[:40]!r}"
     )

@@ -42,12 +42,6 @@ def _probabilities(params: Params) -> Path | None:
 @click.option("--seed", default=0, type=click.IntRange(min=0), help="Of the draw.")
 @click.option("--labels", metavar="FILE", help="Read the labels back, and judge the run by them.")
 @click.option(
-    "--calibration",
-    type=click.Choice(["auto", "isotonic", "logistic"]),
-    default="auto",
-    help="Map from correspondence to probability; auto: by the log loss of labels left out.",
-)
-@click.option(
     "--probabilities",
     type=Writes(otherwise=_probabilities),
     metavar="FILE",
@@ -68,7 +62,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     if options["labels"] is not None and options["thresholds"]:
         raise click.UsageError("--labels and --thresholds exclude each other: labels measure what scores let expect")
     mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
-    belongs = {"n": "draw", "out": "draw", "seed": "draw", "calibration": "labels", "probabilities": "labels"}
+    belongs = {"n": "draw", "out": "draw", "seed": "draw", "probabilities": "labels"}
     for name, where in belongs.items():
         given = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         if given and where != mode:
@@ -97,14 +91,14 @@ def _draw(run: Any, options: dict[str, Any]) -> None:
     )
     pairs = run.load_input()
     title = f"Audit of {run.path.name}"
-    forms = write_forms(folder, sample, pairs, title=title, overwrite=options["overwrite"])
+    write_forms(folder, sample, pairs, title=title, overwrite=options["overwrite"])
+    csv, page, pictures = folder / "labels.csv", folder / "label.html", len(list(folder.glob("images/*")))
     text = (
-        f"{forms.pairs:,} pairs drawn, {forms.pictures:,} with a picture -> {forms.folder}\n"
-        f"label: open {forms.page} in a browser and save its CSV, or fill the column `matched` of {forms.csv} "
-        "(1 or 0)\n"
-        f"then:  cleanpairs audit {quote(str(run.path))} --labels {quote(str(forms.csv))}"
+        f"{len(sample):,} pairs drawn, {pictures:,} with a picture -> {folder}\n"
+        f"label: open {page} in a browser and save its CSV, or fill the column `matched` of {csv} (1 or 0)\n"
+        f"then:  cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
     )
-    figures = {name: getattr(forms, name) for name in ("pairs", "pictures", "csv", "page")}
+    figures = {"pairs": len(sample), "pictures": pictures, "csv": csv, "page": page}
     print_result(figures, options["as_json"], text)
 
 
@@ -119,7 +113,7 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
     scores = run.scores()
     sample = read_labels(options["labels"], keys=scores.table["key"].to_pylist(), correspondence=scores.correspondence)
     threshold = _threshold(run, options)
-    result = evaluate_audit(sample, scores.correspondence, threshold=threshold, calibration=options["calibration"])
+    result = evaluate_audit(sample, scores.correspondence, threshold=threshold)
     table = scores.table.select(["pair_id", "key", "correspondence"]).append_column(
         "probability", pa.array(result.probability, mask=~np.isfinite(result.probability))
     )

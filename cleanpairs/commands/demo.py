@@ -22,13 +22,13 @@ from cleanpairs.datasets import clipart_path
 from cleanpairs.export import export_pairs
 from cleanpairs.methods.infonce import InfoNCE
 from cleanpairs.repair.plan import truth_of, wrong_in_output
-from cleanpairs.report import before_after_figure, write_report
+from cleanpairs.report import write_report
 from cleanpairs.scoring.evaluate import detection
 
 RESULT = "result.json"
 FILES = (
     *("noisy.parquet", "run", "cleaned.parquet", "cleaned.parquet.manifest.json", "ledger.parquet", "dropped.parquet"),
-    *("report.html", "before_after.png", RESULT),
+    *("report.html", RESULT),
 )
 
 _MODELS = {
@@ -118,8 +118,6 @@ def run_demo(
         summary={f"rSum of {_MODELS[name]}": round(value, 1) for name, value in rsum.items()},
         overwrite=True,
     )
-    if repaired:
-        before_after_figure(pairs, plan, out / "before_after.png", overwrite=True)
     write_whole(out / RESULT, json.dumps({"demo": "complete", **result}, indent=2) + "\n")
     say(f"5. look at it: {out / 'report.html'}")
     say(f"   {out / 'cleaned.parquet'}, ledger.parquet, dropped.parquet and run/ (model, scores) are beside it")

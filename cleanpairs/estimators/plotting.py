@@ -36,14 +36,7 @@ class Plots:
 
         return plot_training(self._of_fit("history_"), ax=ax)
 
-    def plot_pairs(
-        self,
-        pairs: Any,
-        which: str | Sequence[int] = "worst",
-        *,
-        count: int = 8,
-        axes: Sequence["Axes"] | np.ndarray | None = None,
-    ) -> np.ndarray:
+    def plot_pairs(self, pairs: Any, which: str | Sequence[int] = "worst", *, count: int = 8) -> np.ndarray:
         """Pictures with captions and scores of ``pairs``, which are those of ``fit``, or are scored.
 
         See :func:`cleanpairs.report.plots.plot_pairs`, also for what is returned and raised; NotFittedError.
@@ -55,4 +48,4 @@ class Plots:
         y = getattr(self, "correspondence_", None)
         own = y is not None and pairs.source.fingerprint == self._of_fit("fingerprint_") and len(pairs) == len(y)
         scores: np.ndarray = y if own else self.score_pairs(pairs)  # type: ignore[attr-defined, assignment]
-        return plot_pairs(pairs, scores, threshold, which=which, count=count, axes=axes)
+        return plot_pairs(pairs, scores, threshold, which=which, count=count)

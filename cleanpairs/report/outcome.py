@@ -14,24 +14,23 @@ from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.scoring.evaluate import detection
 
-# Kind of outcome -> the actions of a plan (or of scores alone: "flagged") that it sums up.
-KINDS: dict[str, tuple[str, ...]] = {
-    "kept": ("keep",),
-    "repaired": REPAIRED,
-    "dropped": ("drop",),
-    "flagged": ("flagged",),
-    "quarantined": ("quarantine",),
+# The actions of a plan (or of scores alone: "flagged") -> the kind of outcome that sums them up.
+KINDS = {
+    "keep": "kept",
+    **dict.fromkeys(REPAIRED, "repaired"),
+    "drop": "dropped",
+    "flagged": "flagged",
+    "quarantine": "quarantined",
 }
 MAX_REASONS = 12  # rows of their table; the rest is summed up
-_KIND_OF = {action: kind for kind, actions in KINDS.items() for action in actions}
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Columns of N pairs, in pair_id order.
 
-    ``correspondence`` float64, NaN where quarantined; ``kind`` object, keys of :data:`KINDS`; ``reason`` list of str or
-    None; ``donor`` int64, -1 without; ``caption`` list of str or None, after repair; ``repair_score`` float64, NaN
+    ``correspondence`` float64, NaN where quarantined; ``kind`` object, values of :data:`KINDS`; ``reason`` list of str
+    or None; ``donor`` int64, -1 without; ``caption`` list of str or None, after repair; ``repair_score`` float64, NaN
     without; ``truth`` bool or None, True where the pair is known to be wrong.
     """
 
@@ -54,13 +53,12 @@ class Outcome:
         return np.isfinite(self.correspondence)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a kind, in the order of :data:`KINDS`: how many pairs ``n``, which add up to N; how many are known to
-        be wrong, None where the truth is not known; and its place in the bar (thousandths of the width).
+        """One row a kind, in their order: how many pairs ``n``, which add up to N; how many are known to be wrong, None
+        where the truth is not known; and its place in the bar (thousandths of the width).
         """
-        found, start = Counter(self.kind.tolist()), 0.0
+        found, start, rows = Counter(self.kind.tolist()), 0.0, []
         wrong = None if self.truth is None else Counter(self.kind[self.truth].tolist())
-        rows = []
-        for kind in KINDS:
+        for kind in dict.fromkeys(KINDS.values()):
             if found[kind] or (kind != "flagged" and not found["flagged"]):
                 width = 1000 * found[kind] / max(1, len(self))
                 bar = {"start": round(start, 2), "width": round(width, 2)}
@@ -79,7 +77,7 @@ class Outcome:
         return told + ([("", f"{len(found) - MAX_REASONS} other reasons", rest)] if rest else [])
 
     def detection(self) -> list[tuple[str, str]]:
-        """How well wrong pairs are found, where the truth is known and has both kinds of pairs."""
+        """(Name, figure) of how well mismatched pairs are found; empty where the truth is unknown or all alike."""
         if self.truth is None:
             return []
         found = detection(self.correspondence, self.truth, self.threshold)
@@ -88,46 +86,39 @@ class Outcome:
         return [] if math.isnan(found.auroc) else [(name, f"{value:.3f}") for name, value in values]
 
 
+def scores_table(scores: Any) -> pa.Table:
+    """A scores table in order of its pairs, or ``correspondence`` (N,) of another object as one. Raises DataError."""
+    if not isinstance(scores, pa.Table):
+        return pa.table({"correspondence": np.asarray(scores.correspondence, np.float64)})
+    names, n = scores.column_names, len(scores)
+    scores = scores.sort_by("pair_id") if "pair_id" in names else scores.append_column("pair_id", pa.array(range(n)))
+    if "correspondence" not in names or not np.array_equal(scores["pair_id"], np.arange(n)):
+        raise DataError(
+            f"scores need `correspondence` and 0, 1, 2, ... once each in `pair_id`, found {', '.join(names)}"
+        )
+    return scores
+
+
 def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np.ndarray | None) -> Outcome:
     """Bring scores, plan and truth together.
 
     Raises DataError: they are not about the same pairs.
     """
-    correspondence, reasons = _scores(scores)
-    n = len(correspondence)
-    if truth is not None:
-        truth = np.asarray(truth, dtype=bool)
-        if truth.shape != (n,):
-            raise DataError(f"the truth is about {truth.shape} pairs, and the scores about {n}")
+    table = scores_table(scores)
+    y, n = table["correspondence"].cast(pa.float64()).fill_null(np.nan).to_numpy(), len(table)
+    truth = None if truth is None else np.asarray(truth, dtype=bool)
+    for name, other in (("truth", truth), ("plan", plan and plan.table)):
+        if other is not None and len(other) != n:
+            raise DataError(f"the {name} is about {len(other)} pairs, and the scores about {n}")
     captions: list[str | None] = [None] * n
     if plan is None:
-        known, below = np.isfinite(correspondence), correspondence < threshold
-        action = np.where(known, np.where(below, "flagged", "keep"), "quarantine").astype(object)
+        action = np.where(~np.isfinite(y), "quarantine", np.where(y < threshold, "flagged", "keep")).astype(object)
         donor, repair_score = np.full(n, -1), np.full(n, np.nan)
+        reasons = table["reason"].to_pylist() if "reason" in table.column_names else captions
     else:
-        table = plan.table
-        if table.num_rows != n:
-            raise DataError(f"the plan has {table.num_rows} pairs and is not about the {n} pairs of the scores")
-        action = np.array(table["action"].to_pylist(), dtype=object)
-        donor = table["donor_pair_id"].fill_null(-1).to_numpy()
-        repair_score = table["repair_score"].cast(pa.float64()).fill_null(np.nan).to_numpy()
-        reasons, captions = table["reason"].to_pylist(), table["caption"].to_pylist()
-    kind = np.array([_KIND_OF[a] for a in action], dtype=object)
-    return Outcome(correspondence, float(threshold), kind, action, reasons, donor, captions, repair_score, truth)
-
-
-def _scores(scores: Any) -> tuple[np.ndarray, list[str | None]]:
-    if not isinstance(scores, pa.Table):
-        correspondence = np.asarray(scores.correspondence, dtype=np.float64)
-        if correspondence.ndim != 1:
-            raise DataError(f"correspondence must be one number a pair, found the shape {correspondence.shape}")
-        return correspondence, [None] * len(correspondence)
-    if "correspondence" not in scores.column_names:
-        raise DataError(f"the scores have no column 'correspondence' (found: {', '.join(scores.column_names)})")
-    if "pair_id" in scores.column_names:
-        scores = scores.sort_by("pair_id")
-        if not np.array_equal(scores["pair_id"].to_numpy(), np.arange(scores.num_rows)):
-            raise DataError("the column pair_id of the scores must hold 0, 1, 2, ... once each")
-    correspondence = scores["correspondence"].cast(pa.float64()).fill_null(np.nan).to_numpy()
-    reasons = scores["reason"].to_pylist() if "reason" in scores.column_names else [None] * len(correspondence)
-    return correspondence, reasons
+        action = np.array(plan.table["action"].to_pylist(), dtype=object)
+        donor = plan.table["donor_pair_id"].fill_null(-1).to_numpy()
+        repair_score = plan.table["repair_score"].cast(pa.float64()).fill_null(np.nan).to_numpy()
+        reasons, captions = plan.table["reason"].to_pylist(), plan.table["caption"].to_pylist()
+    kind = np.array([KINDS[a] for a in action], dtype=object)
+    return Outcome(y, float(threshold), kind, action, reasons, donor, captions, repair_score, truth)

@@ -1,15 +1,19 @@
-"""Pictures of a fit on matplotlib axes: scores, training, pairs. The report's charts and the estimators' plots.
+"""Pictures of a fit on matplotlib axes: the estimators' plots, and the report's charts as SVG in data addresses.
 
 Nothing here sets up a window: axes are drawn on as they come, and made by pyplot where none are given, which draws into
 memory where there is no screen.
 """
 
+import base64
+import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
@@ -19,15 +23,22 @@ from cleanpairs.data.display import visible
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import Pairs
 
-COLOURS = {  # told apart by colour-blind readers too
-    "kept": "#2f6fb0",
-    "repaired": "#1b9e77",
-    "dropped": "#c8553d",
-    "flagged": "#c8553d",
-    "quarantined": "#8a8f98",
-}
+KEPT, FLAGGED = "#2f6fb0", "#c8553d"  # told apart by colour-blind readers too
 BINS = 50
-CHOICES = ("worst", "borderline", "best", "random")
+DASHED: Any = {"color": "#111", "linewidth": 1.2, "linestyle": (0, (4, 2))}
+ABOVE: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False}
+_STYLE: Any = {
+    "axes.edgecolor": "#9aa0a8",
+    "axes.labelcolor": "#30343a",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.family": "DejaVu Sans",  # ships with matplotlib: the same picture everywhere
+    "font.size": 9,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "cleanpairs",  # the same figure is the same bytes
+    "xtick.color": "#565b63",
+    "ytick.color": "#565b63",
+}
 
 
 def plot_scores(
@@ -41,37 +52,30 @@ def plot_scores(
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     known = np.isfinite(y)
+    groups = [("pairs", known, KEPT, "")]
     if truth is not None:
-        truth = np.asarray(truth, dtype=bool).ravel()
-        if truth.shape != y.shape:
-            raise DataError(f"the truth is about {truth.shape} pairs, and the scores about {y.shape}")
-        truth = truth[known]
-    y = np.clip(y[known], 0, 1)
+        wrong = np.asarray(truth, dtype=bool).ravel()
+        if wrong.shape != y.shape:
+            raise DataError(f"the truth is about {wrong.shape} pairs, and the scores about {y.shape}")
+        groups = [("matched pairs", known & ~wrong, KEPT, ""), ("mismatched pairs", known & wrong, FLAGGED, "////")]
     ax = _new_axes() if ax is None else ax
-    edges = np.linspace(0, 1, BINS + 1)
-    groups = [("pairs", y, COLOURS["kept"], "")]
-    if truth is not None:
-        groups = [
-            ("matched pairs", y[~truth], COLOURS["kept"], ""),
-            ("mismatched pairs", y[truth], COLOURS["dropped"], "////"),  # told apart without colour too
-        ]
-    counts = [np.histogram(values, edges)[0] for _, values, _, _ in groups]
-    for (label, _, colour, hatch), height in zip(groups, counts, strict=True):
+    edges, counts = np.linspace(0, 1, BINS + 1), []
+    for label, some, colour, hatch in groups:  # the hatch: told apart without colour too
+        counts.append(np.histogram(np.clip(y[some], 0, 1), edges)[0])
         ax.bar(
-            edges[:-1], height, 1 / BINS, align="edge", color=colour, alpha=0.7, label=label, linewidth=0, hatch=hatch,
-            edgecolor="#ffffff80",
+            edges[:-1], counts[-1], 1 / BINS, align="edge", color=colour, alpha=0.7, label=label, linewidth=0,
+            hatch=hatch, edgecolor="#ffffff80",
         )  # fmt: skip
-    total = np.concatenate(counts)
-    filled = total[total > 0]
+    filled = np.concatenate(counts)
+    filled = filled[filled > 0]
     if len(filled) and filled.max() > 20 * np.median(filled):
         ax.set_yscale("log")
         ax.set_ylim(bottom=0.7)
-    ax.axvline(threshold, color="#111", linewidth=1.2, linestyle=(0, (4, 2)), label=f"threshold {threshold:.3g}")
+    ax.axvline(threshold, **DASHED, label=f"threshold {threshold:.3g}")
     ax.set_xlim(0, 1)
     ax.set_xlabel("correspondence (0 = mismatched, 1 = matched)")
     ax.set_ylabel("pairs" + (", logarithmic" if ax.get_yscale() == "log" else ""))
-    above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(groups) + 1}
-    ax.legend(**above, handlelength=1.8, frameon=False, fontsize="small")
+    ax.legend(**ABOVE, ncols=len(groups) + 1, handlelength=1.8, fontsize="small")
     return ax
 
 
@@ -85,10 +89,7 @@ def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = Non
     stages = [m.get("stage", 1) for m in metrics]
     starts = [i for i in range(1, len(stages)) if stages[i] != stages[i - 1]]  # of fresh weights: no line across
     epochs, lines = np.insert(np.arange(1.0, len(stages) + 1), starts, np.nan), []
-    for name, label, colour, marker in (
-        ("loss", "loss", COLOURS["dropped"], "o"),
-        ("val_rsum", "validation rSum", COLOURS["kept"], "s"),
-    ):
+    for name, label, colour, marker in (("loss", "loss", FLAGGED, "o"), ("val_rsum", "validation rSum", KEPT, "s")):
         values = series(metrics, name)
         if not np.isfinite(values).any():
             continue
@@ -104,57 +105,46 @@ def plot_training(metrics: Sequence[Mapping[str, Any]], *, ax: Axes | None = Non
     ax.set_xlim(0.5, max(len(metrics), 1) + 0.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if lines:
-        ax.legend(handles=lines, loc="lower center", ncols=2, bbox_to_anchor=(0.5, 1.0), frameon=False)
+        ax.legend(**ABOVE, handles=lines, ncols=2)
     return ax
 
 
-def choose_pairs(correspondence: np.ndarray, threshold: float, which: str, count: int) -> np.ndarray:
-    """(k,) int64: pairs with the lowest scores, the nearest to the threshold, the highest, or any; k <= ``count``.
-
-    Ties are in order of pair_id.
-    """
-    check_choice("plot_pairs", "which", which, CHOICES)
-    y = np.asarray(correspondence, dtype=np.float64)
-    ids = np.flatnonzero(np.isfinite(y))
-    if which == "random":
-        return np.sort(np.random.default_rng(0).permutation(ids)[:count])
-    by = {"worst": y[ids], "borderline": np.abs(y[ids] - threshold), "best": -y[ids]}[which]
-    return ids[np.argsort(by, kind="stable")[:count]]
-
-
 def plot_pairs(
-    pairs: Pairs,
-    correspondence: np.ndarray,
-    threshold: float,
-    *,
-    which: str | Sequence[int] = "worst",
-    count: int = 8,
-    axes: Sequence[Axes] | np.ndarray | None = None,
+    pairs: Pairs, correspondence: np.ndarray, threshold: float, *, which: str | Sequence[int] = "worst", count: int = 8
 ) -> np.ndarray:
     """Pictures with their captions and scores, at most ``count``; those below the threshold are marked as flagged.
 
-    - ``which`` {"worst", "borderline", "best", "random"}, or pair_ids: the lowest scores, those nearest to the
-      threshold, the highest, or any
-    - ``axes`` sequence of Axes: to draw on, one a pair; new ones, four in a row, by default
+    ``which`` {"worst", "borderline", "best", "random"}, or pair_ids: the lowest scores, those nearest to the threshold,
+    the highest, or any; ties in order of pair_id.
 
-    Returns (k,) array of Axes: a pair without a readable picture has its caption alone.
-    Raises ConfigError: unknown ``which``, no such pair, or fewer axes than pairs; DataError: scores of other pairs.
+    Returns (k,) array of Axes, four in a row: a pair without a readable picture has its caption alone.
+    Raises ConfigError: unknown ``which``, or no such pair; DataError: scores of other pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     if len(y) != len(pairs):
         raise DataError(f"the scores are about {len(y)} pairs, and the data holds {len(pairs)}")
-    ids = choose_pairs(y, threshold, which, count) if isinstance(which, str) else np.asarray(which, np.int64)[:count]
-    if len(ids) and not 0 <= ids.min() <= ids.max() < len(pairs):
+    if isinstance(which, str):
+        check_choice("plot_pairs", "which", which, ("worst", "borderline", "best", "random"))
+        ids = np.flatnonzero(np.isfinite(y))
+        by = {"worst": y[ids], "borderline": np.abs(y[ids] - threshold), "best": -y[ids]}.get(which)
+        some = np.random.default_rng(0).permutation(len(ids)) if by is None else np.argsort(by, kind="stable")
+        ids = ids[np.sort(some[:count]) if by is None else some[:count]]
+    else:
+        ids = np.asarray(which, np.int64)[:count]
+    if not len(ids):
+        return np.empty(0, dtype=object)
+    if not 0 <= ids.min() <= ids.max() < len(pairs):
         raise ConfigError(f"plot_pairs: pairs are 0 to {len(pairs) - 1}, found {int(ids.min())} to {int(ids.max())}")
-    flat = _grid(len(ids)) if axes is None else np.asarray(axes, dtype=object).ravel()
-    if len(flat) < len(ids):
-        raise ConfigError(f"plot_pairs needs {len(ids)} axes, one a pair, found {len(flat)}: give more, or lower count")
-    pictures = pairs.images.read(pairs.image_index[ids].tolist())
-    for ax, i, data in zip(flat, ids.tolist(), pictures, strict=False):
+    import matplotlib.pyplot as plt
+
+    columns, rows = min(len(ids), 4), -(-len(ids) // 4)
+    size = (2.6 * columns, 3.0 * rows)
+    axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")[1].ravel()
+    for ax, i, data in zip(axes, ids.tolist(), pairs.images.read(pairs.image_index[ids].tolist()), strict=False):
         _draw_pair(ax, data, visible(pairs.captions[i] or "(empty caption)", 90), float(y[i]), threshold)
-    for ax in flat[len(ids) :]:
+    for ax in axes[len(ids) :]:
         ax.set_axis_off()
-    return flat[: len(ids)]
+    return np.asarray(axes[: len(ids)])
 
 
 def _draw_pair(ax: Axes, data: bytes | None, caption: str, score: float, threshold: float) -> None:
@@ -166,20 +156,17 @@ def _draw_pair(ax: Axes, data: bytes | None, caption: str, score: float, thresho
         ax.imshow(np.asarray(read_image(data)))
     except DataError:
         ax.text(0.5, 0.5, "no picture", ha="center", va="center", transform=ax.transAxes, color="#666")
-    flagged = score < threshold
-    colour = COLOURS["flagged"] if flagged else COLOURS["kept"]
+    word, colour = ("flagged", FLAGGED) if score < threshold else ("kept", KEPT)
     for spine in ax.spines.values():
         spine.set(color=colour, linewidth=2, visible=True)
     lines = textwrap.wrap(caption, 30, max_lines=3, placeholder=" …")
-    text = "\n".join(lines).replace("$", r"\$")  # a caption with dollar signs is no formula
-    ax.set_title(f"{score:.3f}, {'flagged' if flagged else 'kept'}", fontsize=8, color=colour, loc="left")
-    ax.set_xlabel(text, fontsize=8)
+    ax.set_title(f"{score:.3f}, {word}", fontsize=8, color=colour, loc="left")
+    ax.set_xlabel("\n".join(lines).replace("$", r"\$"), fontsize=8)  # a caption with dollar signs is no formula
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """(E,) float64 of one figure by epoch; NaN where there is none."""
-    values = [m.get(name) for m in metrics]
-    return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)
+    return np.array([m.get(name) for m in metrics], dtype=np.float64)
 
 
 def _new_axes() -> Axes:
@@ -188,12 +175,30 @@ def _new_axes() -> Axes:
     return plt.subplots(figsize=(6.2, 3.4), layout="constrained")[1]
 
 
-def _grid(n: int) -> np.ndarray:
-    import matplotlib.pyplot as plt
+def precision_recall(correspondence: np.ndarray, threshold: float, truth: np.ndarray, ax: Axes) -> None:
+    """Precision by recall of the flagged pairs over all thresholds."""
+    from sklearn.metrics import precision_recall_curve
 
-    if n == 0:
-        return np.empty(0, dtype=object)
-    columns = min(n, 4)
-    rows = -(-n // columns)
-    size = (2.6 * columns, 3.0 * rows)
-    return plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")[1].ravel()
+    precision, recall, _ = precision_recall_curve(truth, -correspondence)
+    keep = np.unique(np.linspace(0, len(recall) - 1, 400).astype(int))  # a curve of a million points looks the same
+    flagged = correspondence < threshold
+    ax.plot(recall[keep], precision[keep], color=KEPT, linewidth=1.6, label="every threshold")
+    if flagged.any():
+        hits = (flagged & truth).sum()
+        ax.plot([hits / truth.sum()], [hits / flagged.sum()], "o", color="#111", label=f"threshold {threshold:.3g}")
+    ax.axhline(truth.mean(), color="#8a8f98", linewidth=0.9, linestyle=(0, (2, 2)), label="flagging by chance")
+    ax.set_xlim(0, 1.01)
+    ax.set_ylim(0, 1.02)
+    ax.set_xlabel("recall: share of the mismatched pairs that is flagged")
+    ax.set_ylabel("precision of the flags")
+    ax.legend(**ABOVE, ncols=3, handlelength=1.4)
+
+
+def drawn(draw: Callable[[Axes], object]) -> str:
+    """A figure as a data address; outside pyplot's global state, so that a notebook's own figures stay as they are."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(5.6, 3.3), layout="constrained")
+        draw(figure.add_subplot())
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

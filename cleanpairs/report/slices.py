@@ -39,8 +39,7 @@ def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list
                 f"slice by {name!r}: the input has no such column{nearest(name, schema.names)} "
                 f"(it has: {', '.join(schema.names)})"
             )
-        kind = schema.field(name).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        kind = _values(schema.field(name).type)
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             raise ConfigError(
                 f"slice by {name!r}: it holds {kind}, and a slice needs text, numbers, dates or booleans, one a row"
@@ -49,21 +48,22 @@ def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list
     return [_table(name, table[name], pairs, outcome) for name in columns]
 
 
-def caption_lengths(pairs: Pairs, outcome: Outcome) -> dict[str, Any] | None:
-    """By the number of words of the caption (of characters, where hardly any has a space); None without a pair."""
+def caption_lengths(pairs: Pairs, outcome: Outcome) -> list[dict[str, Any]]:
+    """By the number of words of the caption (of characters, where hardly any has a space); none without a pair."""
     if not len(pairs):
-        return None
-    words = np.array([len((c or "").split()) for c in pairs.captions], dtype=np.int64)
-    unit = "words"
-    if np.median(words) <= 1:
-        words, unit = np.array([len(c or "") for c in pairs.captions], dtype=np.int64), "characters"
-    codes, names = _ranges(words.astype(np.float64))
-    return _aggregate(f"{unit} in the caption", codes, names, outcome)
+        return []
+    unit, sizes = "words", np.array([len((c or "").split()) for c in pairs.captions], np.float64)
+    if np.median(sizes) <= 1:
+        unit, sizes = "characters", np.array([len(c or "") for c in pairs.captions], np.float64)
+    return [_aggregate(f"{unit} in the caption", *_ranges(sizes), outcome)]
+
+
+def _values(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome) -> dict[str, Any]:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = column.cast(_values(column.type))
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         values = column.cast(pa.float64()).fill_null(np.nan).to_numpy()
         if len(np.unique(values[np.isfinite(values)])) > MANY:
@@ -72,12 +72,11 @@ def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome) -
     codes, found = pd.factorize(np.array(column.to_pylist(), dtype=object))
     of_pair = codes[pairs.row]
     top = np.argsort(-np.bincount(of_pair[of_pair >= 0], minlength=len(found)), kind="stable")[:TOP]
-    names = [visible(found[i], 60) or "(empty)" for i in top]
-    rest = len(found) > len(top)
     place = np.full(len(found) + 1, len(top))
     place[top], place[-1] = np.arange(len(top)), -1
-    note = f"the {len(top)} most frequent of {len(found):,} values" if rest else ""
-    return _aggregate(name, place[of_pair], names + [OTHERS] * rest, outcome, note)
+    names = [visible(found[i], 60) or "(empty)" for i in top]
+    note = f"the {len(top)} most frequent of {len(found):,} values" if len(found) > len(top) else ""
+    return _aggregate(name, place[of_pair], [*names, OTHERS] if note else names, outcome, note)
 
 
 def _ranges(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
@@ -88,10 +87,8 @@ def _ranges(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     edges = np.unique(np.quantile(values[known], np.linspace(0, 1, RANGES + 1), method="nearest"))
     codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, max(len(edges) - 2, 0))
     inside = pd.Series(values[known]).groupby(codes[known])
-    names = [
-        f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
-        for low, high in zip(inside.min(), inside.max(), strict=True)
-    ]
+    ends = zip(inside.min(), inside.max(), strict=True)
+    names = [f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}" for low, high in ends]
     return np.where(known, codes, -1), names
 
 

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from cleanpairs.audit.fragment import thumbnail
+from cleanpairs.audit.sheet import thumbnail
 from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputError
 from cleanpairs.review.session import Review
 

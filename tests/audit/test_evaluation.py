@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cleanpairs.audit import draw_sample, evaluate_audit
-from cleanpairs.audit.estimate import at_threshold, noise_estimate
+from cleanpairs.audit.evaluation import LADDER, at_threshold, noise_estimate
 from cleanpairs.core.errors import ConfigError, DataError
 
 
@@ -121,9 +121,11 @@ def test_corpora_of_one_and_two_pairs() -> None:
 
 def test_the_table_marks_the_threshold(corpus: Callable[..., Any], labelled: Callable[..., Any]) -> None:
     y, wrong = corpus()
-    r = evaluate_audit(labelled(draw_sample(y, 100, threshold=0.17), wrong), y, threshold=0.17, thresholds=(0.1, 0.5))
+    r = evaluate_audit(labelled(draw_sample(y, 100, threshold=0.17), wrong), y, threshold=0.17)
     lines = str(r).splitlines()
-    assert [line.split()[0] for line in lines if "[" in line][1:] == ["0.1", "0.17*", "0.5"]
+    assert [line.split()[0] for line in lines if "[" in line][1:] == [
+        f"{t:g}{'*' * (t == 0.17)}" for t in sorted((0.17, *LADDER))
+    ]
     assert max(len(line) for line in lines) <= 100 and not any(line.endswith(" ") for line in lines)
 
 
@@ -134,7 +136,7 @@ def test_refusals(corpus: Callable[..., Any], labelled: Callable[..., Any]) -> N
         evaluate_audit(s, y, threshold=0.1)
     s = labelled(s, wrong)
     with pytest.raises(ConfigError, match=r"in \[0, 1\], found 7"):
-        evaluate_audit(s, y, threshold=0.1, thresholds=(7.0,))
+        evaluate_audit(s, y, threshold=7.0)
     with pytest.raises(DataError, match="other scores"):
         evaluate_audit(s, 1 - y, threshold=0.1)
     with pytest.raises(DataError, match="the run has 3"):

@@ -44,4 +44,4 @@ def test_scores_that_nobody_calibrated_let_expect_nothing(
     with pytest.raises(DataError, match=r"in \[0, 1\]"):
         expected_quality([2.0] * 30, calibration)
     with pytest.raises(ConfigError, match=r"in \[0, 1\], found 3"):
-        expected_quality(y, calibration, thresholds=(3.0,))
+        expected_quality(y, calibration, threshold=3.0)

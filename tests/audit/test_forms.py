@@ -68,22 +68,22 @@ def save(path: Path, table: list[dict[str, str]], delimiter: str = ",", encoding
 
 
 def test_the_csv(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
-    forms = write_forms(tmp_path / "audit", drawn, pairs)
-    assert forms.csv.read_bytes().startswith(b"\xef\xbb\xbf")
-    assert (forms.pairs, forms.pictures) == (N, N - 1)
-    found = {int(r["pair_id"]): r for r in rows(forms.csv)}
+    folder = write_forms(tmp_path / "audit", drawn, pairs)
+    assert (folder / "labels.csv").read_bytes().startswith(b"\xef\xbb\xbf")
+    assert len(list(folder.glob("images/*.jpg"))) == N - 1
+    found = {int(r["pair_id"]): r for r in rows(folder / "labels.csv")}
     assert len(found) == N and all(r["matched"] == "" for r in found.values())
     assert [found[i]["caption"] for i in (3, 4, 5)] == ["'=1+1", "'-2 degrees", "''quoted'"]
     assert found[6]["key"] == "'=HYPERLINK(1)"
     assert "⟨U+202E⟩" in found[2]["caption"] and "\n" not in found[2]["caption"]
     assert found[1]["image"] == ""
-    with Image.open(forms.folder / found[0]["image"]) as small:
+    with Image.open(folder / found[0]["image"]) as small:
         assert small.format == "JPEG" and max(small.size) == 360
     assert not [p for p in tmp_path.rglob(".cleanpairs*")]
 
 
 def test_the_page_runs_nothing_but_its_own(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
-    text = write_forms(tmp_path / "audit", drawn, pairs, title=EVIL).page.read_text(encoding="utf-8")
+    text = (write_forms(tmp_path / "audit", drawn, pairs, title=EVIL) / "label.html").read_text(encoding="utf-8")
     scripts = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
     styles = re.findall(r"<style>(.*?)</style>", text, flags=re.DOTALL)
     assert len(scripts) == len(styles) == 1
@@ -101,9 +101,9 @@ def test_the_page_runs_nothing_but_its_own(tmp_path: Path, pairs: Pairs, drawn: 
 
 def test_vectors_have_no_picture(tmp_path: Path, drawn: AuditSample) -> None:
     pairs = Pairs.from_arrays([f"c{i}" for i in range(N)], features=np.eye(N, 8, dtype=np.float32) + 1)
-    forms = write_forms(tmp_path / "audit", drawn, pairs)
-    assert forms.pictures == 0 and not (forms.folder / "images").exists()
-    assert "look the picture up by its key" in forms.page.read_text(encoding="utf-8")
+    folder = write_forms(tmp_path / "audit", drawn, pairs)
+    assert not (folder / "images").exists()
+    assert "look the picture up by its key" in (folder / "label.html").read_text(encoding="utf-8")
 
 
 def test_labels_are_not_overwritten(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
@@ -126,7 +126,7 @@ MEANS = [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, np.nan, np.nan, np.nan, 1, 0]
 def test_there_and_back(
     tmp_path: Path, pairs: Pairs, drawn: AuditSample, scores: np.ndarray, delimiter: str, encoding: str
 ) -> None:
-    table = rows(write_forms(tmp_path / "audit", drawn, pairs).csv)
+    table = rows(write_forms(tmp_path / "audit", drawn, pairs) / "labels.csv")
     for k, row in enumerate(table):
         row["matched"] = WORDS[k % len(WORDS)]
     got = read_labels(save(tmp_path / "l.csv", table, delimiter, encoding), keys=pairs.keys, correspondence=scores)
@@ -137,7 +137,7 @@ def test_there_and_back(
 
 def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs, drawn: AuditSample, scores: np.ndarray) -> None:
     """Sorts, drops rows and columns, adds its own, eats zeros and digits of keys, leaves empty lines."""
-    table = sorted(rows(write_forms(tmp_path / "audit", drawn, pairs).csv), key=lambda r: r["caption"])[3:]
+    table = sorted(rows(write_forms(tmp_path / "audit", drawn, pairs) / "labels.csv"), key=lambda r: r["caption"])[3:]
     mangled = {"007": "7", "12345678901234567": "1.23457E+16"}
     table = [
         {"note": "", "Matched": "1", "pair_id": r["pair_id"] + ".0", "key": mangled.get(r["key"], r["key"]),
@@ -153,9 +153,9 @@ def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs, drawn: AuditSampl
 
 def test_labels_already_given_are_shown(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
     given = replace(drawn, matched=np.where(np.arange(N) < 2, [1.0, 0.0] * (N // 2), np.nan))
-    forms = write_forms(tmp_path / "audit", given, pairs)
-    assert [r["matched"] for r in rows(forms.csv)][:3] == ["1", "0", ""]
-    assert re.findall('<article.*data-label="(.)"', forms.page.read_text(encoding="utf-8")) == ["1", "0"]
+    folder = write_forms(tmp_path / "audit", given, pairs)
+    assert [r["matched"] for r in rows(folder / "labels.csv")][:3] == ["1", "0", ""]
+    assert re.findall('<article.*data-label="(.)"', (folder / "label.html").read_text(encoding="utf-8")) == ["1", "0"]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_errors_name_line_and_column(
     change: Callable[..., object],
     words: list[str],
 ) -> None:
-    table = rows(write_forms(tmp_path / "audit", drawn, pairs).csv)
+    table = rows(write_forms(tmp_path / "audit", drawn, pairs) / "labels.csv")
     order = np.argsort(drawn.pair_id)[::-1]
     table = [table[k] for k in order]  # the first rows have high scores
     change(table)

@@ -70,8 +70,8 @@ def test_draw_label_judge(command: Command, run: Run) -> None:
     assert table["probability"].null_count == 1 and table["probability"][N - 1].as_py() is None
     p = table["probability"].to_numpy()[:-1]
     assert ((p < 0.5) == truth).mean() > 0.95
-    code, out, _ = command("audit", run.path, "--labels", labels, "--json", "--calibration", "logistic")
-    assert code == 0 and json.loads(out)["calibration"] == "logistic"
+    code, out, _ = command("audit", run.path, "--labels", labels, "--json")
+    assert code == 0 and json.loads(out)["calibration"] == result["calibration"]
 
 
 def test_a_draw_never_replaces_labels(command: Command, run: Run) -> None:
@@ -134,7 +134,7 @@ def test_labels_of_another_run(command: Command, run: Run) -> None:
         (["--labels", "x.csv", "--thresholds"], "exclude each other"),
         (["--labels", "x.csv", "--n", "3"], "--n is for drawing"),
         (["--thresholds", "--out", "x"], "--out is for drawing"),
-        (["--calibration", "isotonic"], "--calibration goes with --labels"),
+        (["--probabilities", "p.parquet"], "--probabilities goes with --labels"),
         (["--threshold", "2"], "0<=x<=1"),
         (["--n", "0"], "x>=1"),
     ],

@@ -17,10 +17,10 @@ PACKAGE = Path(cleanpairs.__file__).parent
 
 # Modules that read files of their own making, or of this package.
 OWN = {
-    "audit/fragment.py", "data/decoding.py", "data/formats/in_place.py", "data/formats/remote.py",
+    "audit/sheet.py", "data/decoding.py", "data/formats/in_place.py", "data/formats/remote.py",
     "data/writing.py", "review/server.py",
     "engine/job.py", "engine/queries.py", "export/partitions.py", "ops/search.py", "core/regular.py",
-    "report/page.py", "commands/score.py", "encoders/efficientnet_lite.py", "benchmarking/cell.py", "cli/terminal.py",
+    "commands/score.py", "encoders/efficientnet_lite.py", "benchmarking/cell.py", "cli/terminal.py",
     "commands/demo.py",
 }  # fmt: skip
 

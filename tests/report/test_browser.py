@@ -277,11 +277,11 @@ def test_the_audit_is_filled_in_and_saved(tab: Any, case: dict[str, Any], tmp_pa
 
 def test_the_audits_own_page(chromium: Any, case: dict[str, Any], tmp_path: Path) -> None:
     pairs: Pairs = case["pairs"]
-    forms = write_forms(tmp_path / "audit", case["sample"], pairs, title=EVIL[2])
+    page = write_forms(tmp_path / "audit", case["sample"], pairs, title=EVIL[2]) / "label.html"
     (tmp_path / "out").mkdir()
-    tab = chromium.open(forms.page, tmp_path / "out")
+    tab = chromium.open(page, tmp_path / "out")
     tab.run("localStorage.clear()")
-    tab.go(forms.page)
+    tab.go(page)
     _labels_back(tab, case, tmp_path / "out")
     assert tab.errors() == [] and tab.run("window.hacked") is None
     tab.run("localStorage.clear()")

@@ -1,4 +1,4 @@
-"""The report: counts that add up, text that cannot act, pages that load nothing; and the picture of repairs."""
+"""The report: counts that add up, text that cannot act, pages that load nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cleanpairs.audit import draw_sample
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.report import before_after_figure, write_report
+from cleanpairs.report import write_report
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import MAX_BYTES
 
@@ -219,19 +219,11 @@ def test_tiny_corpora(n: int, with_truth: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("truth", [True, False])
 def test_all_alike(fill: float, truth: bool, tmp_path: Path) -> None:
     scores = SimpleNamespace(correspondence=np.full(50, fill))
-    page = Page(
-        write_report(
-            tmp_path / "r.html",
-            title="t",
-            scores=scores,
-            threshold=0.1,
-            truth=np.full(50, truth),
-            metrics=[{"loss": None}],
-        )
-    )
+    about = {"truth": np.full(50, truth), "metrics": [{"loss": None}]}
+    page = Page(write_report(tmp_path / "r.html", title="t", scores=scores, threshold=0.1, pairs=corpus(50), **about))
     assert page.count("input") == 50
     assert "AUROC" not in page.text  # one kind of pair: not defined
-    assert "nan" not in page.text.lower()
+    assert not re.search(r"\bnan\b", page.text.lower())
 
 
 def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_path: Path) -> None:
@@ -248,7 +240,7 @@ def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_p
     assert outcome.kind.tolist() == ["kept", "quarantined", "flagged", "kept"]
     assert outcome.reasons() == [("quarantined", "the caption is empty", 1)]
     np.testing.assert_allclose(outcome.correspondence, y, rtol=1e-6)
-    page = Page(write_report(tmp_path / "r.html", title="t", scores=table, threshold=0.1))
+    page = Page(write_report(tmp_path / "r.html", title="t", scores=table, threshold=0.1, pairs=corpus(4)))
     assert "the caption is empty" in page.text
 
 
@@ -313,33 +305,6 @@ def test_visible(text: str, shown: str) -> None:
 def test_visible_is_bounded_whatever_the_length() -> None:
     assert visible("x" * 10_000_000) == "x" * 280 + " …"
     assert len(visible("\u202e" * 1000, 10)) == 10 * len("⟨U+202E⟩") + 2
-
-
-def test_before_after_figure(case: dict[str, Any], tmp_path: Path) -> None:
-    pairs, plan = case["pairs"], case["plan"]
-    out = before_after_figure(pairs, plan, tmp_path / "b.png")
-    with Image.open(out) as image:
-        assert image.format == "PNG"
-        two = image.size
-        assert len(image.getcolors(1 << 20) or []) > 10
-    assert before_after_figure(pairs, plan, tmp_path / "c.png").read_bytes() == out.read_bytes()
-    with Image.open(before_after_figure(pairs, plan, tmp_path / "one.png", count=1)) as image:
-        assert image.width < two[0]
-    with pytest.raises(OutputExistsError):
-        before_after_figure(pairs, plan, out)
-
-
-def test_before_after_needs_pictures_and_repairs(case: dict[str, Any], tmp_path: Path) -> None:
-    pairs = case["pairs"]
-    y = np.ones(12)
-    with pytest.raises(DataError, match="nothing to draw"):
-        before_after_figure(pairs, plan_of(pairs, y, ["keep"] * 12, {}), tmp_path / "b.png")
-    blind = Pairs.from_arrays([f"c {i}" for i in range(12)], features=np.eye(12))
-    with pytest.raises(DataError, match="no picture"):
-        before_after_figure(blind, plan_of(blind, y, ["rematch_text"] + ["keep"] * 11, {0: 1}), tmp_path / "b.png")
-    actions = ["keep", "rematch_text"] + ["keep"] * 10
-    with pytest.raises(DataError, match="cannot be decoded"):
-        before_after_figure(pairs, plan_of(pairs, y, actions, {1: 0}), tmp_path / "b.png")
 
 
 @pytest.mark.slow

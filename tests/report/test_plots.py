@@ -15,7 +15,6 @@ from cleanpairs import CRCL
 from cleanpairs.core.errors import ConfigError, DataError, NotFittedError
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report import plot_pairs, plot_scores, plot_training
-from cleanpairs.report.plots import choose_pairs
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +81,9 @@ def test_pieces_of_the_training_are_not_joined() -> None:
 @pytest.mark.parametrize(("which", "ids"), [("worst", [1, 3, 0]), ("best", [4, 2, 0]), ("borderline", [0, 2, 3])])
 def test_which_pairs(which: str, ids: list[int]) -> None:
     y = np.array([0.5, 0.0, 0.6, 0.3, 1.0, np.nan])
-    assert choose_pairs(y, 0.5, which, 3).tolist() == ids
-    assert len(choose_pairs(y, 0.5, "random", 99)) == 5
-    assert choose_pairs(np.array([np.nan]), 0.5, which, 3).tolist() == []
+    pairs = Pairs.from_arrays([f"pair {i}" for i in range(6)], features=np.eye(6))
+    assert [ax.get_xlabel() for ax in plot_pairs(pairs, y, 0.5, which=which, count=3)] == [f"pair {i}" for i in ids]
+    assert len(plot_pairs(pairs, y, 0.5, which="random", count=99)) == 5
 
 
 def test_pairs_are_drawn_with_caption_and_score() -> None:
@@ -96,10 +95,7 @@ def test_pairs_are_drawn_with_caption_and_score() -> None:
     assert axes[0].get_xlabel().replace("\n", " ").startswith("caption 1 for 5")
     assert all(len(ax.images) == 1 for ax in axes)
     axes[0].figure.canvas.draw()  # dollar signs are no formula
-    own = Figure().subplots(1, 2)
-    assert plot_pairs(pairs, y, 0.5, which=[4, 0], axes=own)[1] is own[1]
-    with pytest.raises(ConfigError, match="needs 3 axes"):
-        plot_pairs(pairs, y, 0.5, which=[4, 0, 1], axes=own)
+    assert [ax.get_xlabel()[:9] for ax in plot_pairs(pairs, y, 0.5, which=[4, 0])] == ["caption 4", "caption 0"]
     with pytest.raises(ConfigError, match="one of worst, borderline"):
         plot_pairs(pairs, y, 0.5, which="ugliest")
     with pytest.raises(ConfigError, match="0 to 5, found 6"):

@@ -19,8 +19,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
-from cleanpairs.report.gallery import Cards
-from cleanpairs.report.groups import duplicate_images, duplicate_texts, reused_donors
+from cleanpairs.report.gallery import Cards, duplicates, reused_donors
 from cleanpairs.report.outcome import Outcome, outcome_of
 from cleanpairs.report.precomputed import compare_scores, precomputed_scores
 from cleanpairs.report.slices import caption_lengths, slice_tables
@@ -99,11 +98,11 @@ def test_many_values_are_summed_up(tmp_path: Path) -> None:
 )
 def test_caption_lengths(captions: list[str], unit: str) -> None:
     pairs = Pairs.from_arrays(captions, features=np.eye(3))
-    table = caption_lengths(pairs, outcome([0.1, 0.9, np.nan]))
-    assert table is not None and table["column"] == f"{unit} in the caption"
+    (table,) = caption_lengths(pairs, outcome([0.1, 0.9, np.nan]))
+    assert table["column"] == f"{unit} in the caption"
     assert sum(r["pairs"] for r in table["rows"]) == 3
     empty = Pairs.from_arrays([], features=np.empty((0, 2)))
-    assert caption_lengths(empty, outcome([])) is None
+    assert caption_lengths(empty, outcome([])) == []
 
 
 def test_groups_of_the_same_image_and_the_same_text() -> None:
@@ -111,22 +110,18 @@ def test_groups_of_the_same_image_and_the_same_text() -> None:
     captions = ["A dog", "a  DOG", "a cat", "a dog", "", "", ""]
     pairs = Pairs.from_arrays(captions, images=images)
     shown = Cards(pairs, outcome([0.1, 0.3, 0.5, 0.7, np.nan, np.nan, np.nan]))
-    found = duplicate_images(shown, 5)
-    assert (found["total"], found["pairs"], len(found["largest"])) == (
-        1,
-        3,
-        1,
-    )  # rows without an image are no duplicates
-    group = found["largest"][0]
+    (first, found), (second, texts) = duplicates(shown, 5)
+    assert (first, second) == ("The same image", "The same text")
+    assert (found["total"], found["pairs"]) == (1, 3)  # rows without an image are no duplicates
+    (group,) = found["largest"]
     assert (group["pairs"], group["images"]) == (3, 3) and group["mean"] == pytest.approx(0.2)
     assert group["captions"] == ["A dog", "a DOG", "(empty caption)"]
     assert len(group["pictures"]) == 1 and (group["pictures"][0] or "").startswith("data:image/jpeg")
-    texts = duplicate_texts(shown, 5)
     assert (texts["total"], texts["pairs"]) == (1, 3)  # nor are empty captions
     assert texts["largest"][0]["captions"] == ["A dog"] and len(texts["largest"][0]["pictures"]) == 3
-    assert duplicate_images(Cards(pairs.select([2, 3]), outcome([0.1, 0.2])), 5)["total"] == 0
+    assert duplicates(Cards(pairs.select([2, 3]), outcome([0.1, 0.2])), 5) == []
     empty = Pairs.from_arrays([], images=[])
-    assert duplicate_texts(Cards(empty, outcome([])), 5)["largest"] == []
+    assert duplicates(Cards(empty, outcome([])), 5) == []
 
 
 def test_donors_are_counted() -> None:
@@ -150,23 +145,23 @@ def test_given_scores_are_compared() -> None:
     given[2], y[3] = np.nan, np.nan
     truth = y < 0.3
     pairs = Pairs.from_arrays([f"c{i}" for i in range(n)], images=[png(i) for i in range(n)])
-    out = outcome(y, truth=truth)
+    shown = Cards(pairs, outcome(y, truth=truth))
     scores = pa.table({"correspondence": y, "similarity": given, "is_mismatch": [False] * n})
-    found = precomputed_scores(SimpleNamespace(precomputed_scores={"clip": given[::-1]}), scores)  # type: ignore[arg-type]
+    found = precomputed_scores(replace(pairs, precomputed_scores={"clip": given[::-1]}), scores)
     assert list(found) == ["clip", "similarity"]
-    assert precomputed_scores(None, SimpleNamespace(correspondence=y)) == {}
-    (c,) = compare_scores(out, {"similarity": given}, Cards(pairs, out), 4)
+    assert precomputed_scores(pairs, SimpleNamespace(correspondence=y)) == {}
+    (c,) = compare_scores(shown, {"similarity": given}, 4)
     both = np.isfinite(y) & np.isfinite(given)
     assert c["pairs"] == n - 2
     assert c["rank_correlation"] == pytest.approx(spearmanr(given[both], y[both]).statistic)
     assert c["auroc_ours"] > c["auroc"] > 0.8
     assert [g["cards"][0]["pair_id"] for g in c["galleries"]] == [0, 1]
     assert c["galleries"][0]["cards"][0]["note"] == "similarity 9"
-    assert compare_scores(outcome([0.1]), {"s": np.array([0.5])}, None, 4) == []
-    (flat,) = compare_scores(outcome([0.1, 0.2]), {"s": np.array([0.5, 0.5])}, None, 4)
-    assert np.isnan(flat["rank_correlation"]) and flat["galleries"] == []
+    assert compare_scores(Cards(pairs.select([0]), outcome([0.1])), {"s": np.array([0.5])}, 4) == []
+    (flat,) = compare_scores(Cards(pairs.select([0, 1]), outcome([0.1, 0.2])), {"s": np.array([0.5, 0.5])}, 4)
+    assert np.isnan(flat["rank_correlation"])
     with pytest.raises(DataError, match="precomputed score 's'"):
-        compare_scores(out, {"s": np.zeros(3)}, None, 4)
+        compare_scores(shown, {"s": np.zeros(3)}, 4)
 
 
 @pytest.mark.parametrize(

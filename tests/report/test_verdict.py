@@ -12,7 +12,7 @@ import pytest
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.outcome import outcome_of
-from cleanpairs.report.verdict import verdict
+from cleanpairs.report.story import verdict
 
 N = 2000
 
@@ -100,7 +100,8 @@ def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
 @pytest.mark.parametrize("result", [{}, {"noise_rate": None}])
 def test_undetermined(result: dict[str, None]) -> None:
     y, *_ = scored()
-    made = plan(corpus(), y, 0, None)
-    said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None), made, None, result, None)
+    pairs = corpus()
+    made = plan(pairs, y, 0, None)
+    said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, None), made, pairs, result, None)
     assert said is not None and said["sentence"].startswith("How many pairs are mismatched is undetermined")
     assert dict(said["shares"]) == {"as it came": "undetermined", "kept": "undetermined"}
