@@ -345,10 +345,11 @@ def main() -> None:
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        from cleanpairs.review.server import serve
+        from cleanpairs.review.server import ReviewServer
 
-        serve(large(args.serve, args.pairs), args.serve, lambda address: print(address, flush=True))
-        return
+        server = ReviewServer(large(args.serve, args.pairs), args.serve)
+        print(server.address, flush=True)
+        server.serve_forever()
     if args.answers:
         answers(args.pairs)
     if args.kill:

@@ -40,8 +40,6 @@ def review(
     from cleanpairs.review.log import DecisionLog
     from cleanpairs.review.session import Review
 
-    if not only_write:
-        _check_server()
     opened = existing_run(run, trusted)
     folder = opened.path / FOLDER
     pairs, scores = opened.load_input(), opened.scores()
@@ -53,17 +51,17 @@ def review(
     known = opened.calibration() is not None
     session = Review(pairs, chosen, scores.correspondence, log, explainer=explainer, probability=known, goal=goal)
     if not only_write:
-        from cleanpairs.review.server import serve
-
-        def ready(address: str) -> None:
-            Progress(enabled=False)  # nobody waits for the end
-            echo(f"open {address}   (Ctrl-C ends; {len(log.decided()):,} pairs are decided)")
-            if not no_browser:
-                click.launch(address)
+        from cleanpairs.review.server import ReviewServer
 
         session.pair(int(session.listing()[0])) if len(session.listing()) else None  # what is looked up is ready then
+        server = ReviewServer(session, folder, title=f"Review of {opened.path.name}")
+        Progress(enabled=False)  # nobody waits for the end
+        echo(f"open {server.address}   (Ctrl-C ends; {len(log.decided()):,} pairs are decided)")
         with suppress(KeyboardInterrupt):
-            serve(session, folder, ready, title=f"Review of {opened.path.name}")
+            if not no_browser:
+                click.launch(server.address)
+            server.serve_forever()
+        server.one.acquire()  # what is asked from now on is not answered
         session.refresh()
     written = session.write(folder)
     if as_json:
@@ -76,16 +74,6 @@ def review(
     echo(f"next:  cleanpairs export --plan {shlex.quote(written['plan'])} --repaired out.parquet")
     if written["labels"]:
         echo(f"       cleanpairs audit {shlex.quote(str(opened.path))} --labels {shlex.quote(written['labels'])}")
-
-
-def _check_server() -> None:
-    """ConfigError where the server is not installed; before the work, not after it."""
-    import importlib.util
-
-    from cleanpairs.core.errors import ConfigError
-
-    if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
-        raise ConfigError(f'review needs {" and ".join(missing)}: pip install "cleanpairs[review]"')
 
 
 def _plan(run: Any, folder: Path) -> Any:

@@ -7,218 +7,163 @@ is another site, is refused; the page may load from this server alone.
 import hmac
 import json
 import secrets
-import socket
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from importlib import resources
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 import numpy as np
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
 
-from cleanpairs.audit.sheet import thumbnail
-from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputError
+from cleanpairs.audit.sheet import asset, thumbnail
+from cleanpairs.core.errors import CleanpairsError, ConfigError
 from cleanpairs.review.session import Review
 
-POLICY = (
-    "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 HEADERS = {
-    "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin",
 }  # fmt: skip
 FILES = {"": "review.html", "review.js": "review.js", "review.css": "review.css"}
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 IMAGE = 900  # longest side, pixels
-MOST_ROWS = 500  # of one window
 MOST_BODY = 100_000  # bytes
 LISTS = 16  # that are remembered
-FORGOTTEN = {"error": "this list is forgotten: list anew"}
-CHANGES = ("decide", "batch", "undo", "write")  # what is asked by POST
-Body = dict[str, Any]
-Work = Callable[[Request, Body], Any]
 
 
-def make_app(review: Review, folder: str | Path, *, token: str, port: int, title: str = "Review") -> Starlette:
-    """The application, which writes plan and labels into ``folder``; ``token`` is the first part of every path."""
-    pages = _Pages(review, folder, title, token, port)
-    work = {
-        "": pages.file, "state": pages.state, "list": pages.listing, "rows": pages.rows, "pair/{pair:int}": pages.pair,
-        "image/{pair:int}": pages.image, "decide": pages.decide, "batch": pages.batch, "undo": pages.undo,
-        "write": pages.write, "{name}": pages.file,
-    }  # fmt: skip
-    routes = [
-        Route("/{token}/" + path, pages.opens(answer), methods=["POST" if path in CHANGES else "GET"])
-        for path, answer in work.items()
-    ]
-    app = Starlette(routes=routes)
-    app.router.redirect_slashes = False
-    return app
+class ReviewServer(ThreadingHTTPServer):
+    """Answers at ``address``, while :meth:`serve_forever` runs; plan and labels are written into ``folder``.
 
+    ``one`` is held while a decision is made or a page's question answered: whoever holds it is alone.
+    """
 
-class _Pages:
-    """Who may ask; and the answers, each of a request and the object that came with it."""
-
-    def __init__(self, review: Review, folder: str | Path, title: str, token: str, port: int) -> None:
+    def __init__(self, review: Review, folder: str | Path, *, title: str = "Review") -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.review, self.folder, self.title = review, folder, title
-        self._token, self._hosts = token, {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self.one = threading.Lock()
+        self.token, self.one = secrets.token_urlsafe(24), threading.Lock()
         self.lists: OrderedDict[str, np.ndarray] = OrderedDict()
+        self.address = f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
-    def opens(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
-        """What answers a request by ``work``: one at a time, which knows what other pages have decided, but for files
-        and pictures.
-        """
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that does not wait for its pictures is no error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
-        def alone(request: Request, body: Body) -> Any:
-            with self.one:
-                self.review.refresh()
-                return work(request, body)
 
-        run = work if work in (self.file, self.image) else alone
+class _Handler(BaseHTTPRequestHandler):
+    server: ReviewServer
+    protocol_version, wbufsize, disable_nagle_algorithm = "HTTP/1.1", -1, True
 
-        async def answer(request: Request) -> Response:
-            if (problem := self._problem(request)) is not None:
-                return PlainTextResponse(problem, 403, HEADERS)
-            body = await _body(request) if request.method == "POST" else {}
-            try:
-                found = await run_in_threadpool(run, request, body)
-            except CleanpairsError as error:
-                return JSONResponse({"error": str(error)}, 400 if isinstance(error, ConfigError) else 500, HEADERS)
-            except (ValueError, TypeError, KeyError) as error:
-                return JSONResponse({"error": f"not understood: {error}"[:200]}, 400, HEADERS)
-            return found if isinstance(found, Response) else JSONResponse(found, headers=HEADERS)
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the address of a request holds the token."""
 
-        return answer
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        token, _, name = unquote(path)[1:].partition("/")
+        raw = self.rfile.read(min(int(self.headers.get("content-length") or 0), MOST_BODY))
+        if (problem := self._problem(token)) is not None:
+            return self._send(403, problem.encode())
+        try:
+            if self.command == "GET" and name in FILES:
+                file = FILES[name]
+                kind = f"{KINDS[file.rpartition('.')[2]]}; charset=utf-8"
+                return self._send(200, asset(file, "cleanpairs.review").encode(), kind)
+            asked, _, number = name.partition("/")
+            if asked == "image":
+                return self._image(int(number))
+            body = dict(json.loads(raw)) if self.command == "POST" else dict(parse_qsl(query))
+            with self.server.one:
+                self.server.review.refresh()
+                found = self._told(asked, number, body)
+        except CleanpairsError as error:
+            self._json(400 if isinstance(error, ConfigError) else 500, {"error": str(error)})
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            self._json(400, {"error": f"not understood: {error}"[:200]})
+        except LookupError as error:
+            self._json(410, {"error": str(error)})
+        else:
+            self._json(200, found) if found is not None else self._send(404, b"there is no such page")
 
-    def _problem(self, request: Request) -> str | None:
-        if request.headers.get("host", "") not in self._hosts:
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def _problem(self, token: str) -> str | None:
+        hosts = [f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")]
+        if self.headers.get("host", "") not in hosts:
             return "this server answers to 127.0.0.1 alone"
-        origin = request.headers.get("origin")
-        if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
+        origin = self.headers.get("origin")
+        if origin is not None and origin not in [f"http://{host}" for host in hosts]:
             return "requests of other sites are refused"
-        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        if self.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return "requests of other sites are refused"
-        given = request.path_params.get("token", "")
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             return "the address lacks its token: open the one that was printed"
         return None
 
-    def file(self, request: Request, body: Body) -> Response:
-        name = FILES.get(request.path_params.get("name", ""))
-        if name is None:
-            return PlainTextResponse("there is no such file", 404, HEADERS)
-        text = resources.files("cleanpairs.review").joinpath(name).read_text(encoding="utf-8")
-        kind = KINDS[name.rpartition(".")[2]]
-        return Response(text, media_type=f"{kind}; charset=utf-8", headers=HEADERS)
+    def _told(self, asked: str, number: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """What is answered to a question, with its query or body; None where there is no such one."""
+        review, page = self.server.review, str(body.get("page", ""))[:64]
+        match self.command, asked:
+            case "GET", "state":
+                about = {"vectors": review.pairs.images.kind != "bytes", "opened": len(review.log.decisions)}
+                return review.progress() | about | {"title": self.server.title}
+            case "GET", "list":  # by a name under which its rows are had
+                ids = review.listing(body.get("show", "undecided"), body.get("sort", "asked"), body.get("q", "")[:200])
+                name = secrets.token_hex(8)
+                self.server.lists[name] = ids
+                while len(self.server.lists) > LISTS:
+                    self.server.lists.popitem(last=False)
+                return {"list": name, "total": len(ids), "rows": review.rows(ids[:100])}
+            case "GET", "rows":
+                start, count = int(body["start"]), int(body["count"])
+                return {"start": start, "rows": review.rows(self._listed(body)[start : start + count])}
+            case "GET", "pair":
+                return review.pair(int(number))
+            case "POST", "decide":
+                i, donor, caption = int(body["pair"]), body.get("donor"), body.get("caption")
+                review.decide(
+                    [i], str(body["action"]), donor=None if donor is None else int(donor),
+                    caption=None if caption is None else str(caption), page=page, sort=str(body.get("sort", "")),
+                )  # fmt: skip
+                return review.progress() | {"rows": review.rows(np.array([i]))}
+            case "POST", "batch":
+                ids = review.alike(int(body["alike"])) if "alike" in body else self._listed(body)
+                made = review.decide_alike(ids, str(body["action"]), page)
+                return review.progress() | {"changed": 0 if made is None else len(made.pairs)}
+            case "POST", "undo":
+                made = review.undo(page, int(body.get("opened", 0)))
+                changed = [] if made is None else list(made.pairs)
+                rows = review.rows(np.array(changed[:1], np.int64))
+                return review.progress() | {"changed": len(changed), "rows": rows}
+            case "POST", "write":
+                return review.write(self.server.folder)
+        return None
 
-    def state(self, request: Request, body: Body) -> Any:
-        vectors = self.review.pairs.images.kind != "bytes"
-        opened = len(self.review.log.decisions)
-        return self.review.progress() | {"title": self.title, "vectors": vectors, "opened": opened}
+    def _listed(self, body: dict[str, Any]) -> np.ndarray:
+        if (ids := self.server.lists.get(str(body.get("list")))) is None:
+            raise LookupError("this list is forgotten: list anew")
+        return ids
 
-    def listing(self, request: Request, body: Body) -> Any:
-        """The pairs that are asked for, by a name under which their rows are had."""
-        asked = request.query_params
-        ids = self.review.listing(asked.get("show", "undecided"), asked.get("sort", "asked"), asked.get("q", "")[:200])
-        name = secrets.token_hex(8)
-        self.lists[name] = ids
-        while len(self.lists) > LISTS:
-            self.lists.popitem(last=False)
-        return {"list": name, "total": len(ids), "rows": self.review.rows(ids[:100])}
-
-    def rows(self, request: Request, body: Body) -> Any:
-        asked = request.query_params
-        start, count = int(asked.get("start", "0")), int(asked.get("count", "100"))
-        if start < 0 or not 0 < count <= MOST_ROWS:
-            raise ConfigError(f"a window has 1 to {MOST_ROWS} rows, from 0 on")
-        ids = self.lists.get(asked.get("list", ""))
-        if ids is None:
-            return JSONResponse(FORGOTTEN, 410, HEADERS)
-        return {"start": start, "rows": self.review.rows(ids[start : start + count])}
-
-    def pair(self, request: Request, body: Body) -> Any:
-        return self.review.pair(request.path_params["pair"])
-
-    def image(self, request: Request, body: Body) -> Response:
-        i, pairs = request.path_params["pair"], self.review.pairs
+    def _image(self, i: int) -> None:
+        pairs = self.server.review.pairs
         if not 0 <= i < len(pairs) or pairs.images.kind != "bytes":
-            return PlainTextResponse("there is no such image", 404, HEADERS)
-        with self.one:
+            return self._send(404, b"there is no such image")
+        with self.server.one:
             data = pairs.images.read([int(pairs.image_index[i])])[0]
         small = None if data is None else thumbnail(data, IMAGE)
-        if small is None:
-            return PlainTextResponse("the image cannot be read", 404, HEADERS)
-        return Response(small, media_type="image/jpeg", headers=HEADERS)
+        return self._send(404, b"the image cannot be read") if small is None else self._send(200, small, "image/jpeg")
 
-    def decide(self, request: Request, body: Body) -> Any:
-        donor, caption = body.get("donor"), body.get("caption")
-        i = int(body["pair"])
-        self.review.decide(
-            [i], str(body["action"]), donor=None if donor is None else int(donor),
-            caption=None if caption is None else str(caption), page=str(body.get("page", ""))[:64],
-            sort=str(body.get("sort", "")),
-        )  # fmt: skip
-        return self.review.progress() | {"rows": self.review.rows(np.array([i]))}
+    def _json(self, status: int, found: dict[str, Any]) -> None:
+        self._send(status, json.dumps(found).encode(), "application/json")
 
-    def batch(self, request: Request, body: Body) -> Any:
-        alike = "alike" in body
-        ids = self.review.alike(int(body["alike"])) if alike else self.lists.get(str(body.get("list")))
-        if ids is None:
-            return JSONResponse(FORGOTTEN, 410, HEADERS)
-        made = self.review.decide_alike(ids, str(body["action"]), str(body.get("page", ""))[:64])
-        return self.review.progress() | {"changed": 0 if made is None else len(made.pairs)}
-
-    def undo(self, request: Request, body: Body) -> Any:
-        made = self.review.undo(str(body.get("page", ""))[:64], int(body.get("opened", 0)))
-        changed = [] if made is None else list(made.pairs)
-        rows = self.review.rows(np.array(changed[:1], np.int64))
-        return self.review.progress() | {"changed": len(changed), "rows": rows}
-
-    def write(self, request: Request, body: Body) -> Any:
-        return self.review.write(self.folder)
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    raw = b""
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > MOST_BODY:
-            raise HTTPException(413, "too much for a decision", HEADERS)
-    try:
-        return dict(json.loads(raw))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise HTTPException(400, "no JSON object", HEADERS) from error
-
-
-def listen() -> socket.socket:
-    """A socket on 127.0.0.1, at a port that is free; OutputError: there is none."""
-    try:
-        return socket.create_server(("127.0.0.1", 0))
-    except OSError as error:
-        raise OutputError(f"no port of 127.0.0.1 can be listened at: {error.strerror}") from error
-
-
-def serve(review: Review, folder: str | Path, ready: Callable[[str], None], *, title: str = "Review") -> None:
-    """Answer until the process is interrupted; ``ready(address)`` is called when it does."""
-    import uvicorn
-
-    at = listen()
-    port, token = at.getsockname()[1], secrets.token_urlsafe(24)
-    app = make_app(review, folder, token=token, port=port, title=title)
-    config = uvicorn.Config(
-        app, log_level="critical", access_log=False, server_header=False, timeout_graceful_shutdown=2, lifespan="off"
-    )
-    with at:
-        at.listen()
-        ready(f"http://127.0.0.1:{port}/{token}/")
-        uvicorn.Server(config).run(sockets=[at])
+    def _send(self, status: int, data: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response_only(status)
+        ended = {} if status == 200 else {"Connection": "close"}
+        about = {"Content-Type": kind, "Content-Length": str(len(data))}
+        for name, value in {**HEADERS, **about, **ended}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import uvicorn
 from PIL import Image
 
 from cleanpairs.data import load_pairs
@@ -21,13 +20,12 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.explain import Explainer
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.review.log import DecisionLog
-from cleanpairs.review.server import listen, make_app
+from cleanpairs.review.server import ReviewServer
 from cleanpairs.review.session import Review
 
 N, WRONG = 120, 30
 TOPICS = ("sand waves sea surf", "stove pan cook plate", "trees moss path deer", "cars lights bus shops")
 EVIL = "<img src=x onerror='window.hacked = 1'><script>window.hacked = 2</script>"
-TOKEN = "not-a-secret"
 
 
 @dataclass(frozen=True)
@@ -103,16 +101,11 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 @contextmanager
 def served(review: Review, folder: Path) -> Iterator[str]:
     """The address of the page while it is answered, by the server that the command runs."""
-    at = listen()
-    port = at.getsockname()[1]
-    app = make_app(review, folder, token=TOKEN, port=port)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [at]})
-    at.listen()
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{port}/{TOKEN}/"
-    finally:
-        server.should_exit = True
-        thread.join()
-        at.close()
+    with ReviewServer(review, folder) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.address
+        finally:
+            server.shutdown()
+            thread.join()
