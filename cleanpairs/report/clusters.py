@@ -36,12 +36,9 @@ def clusters(shown: Cards, why: Sequence[str | None]) -> list[dict[str, Any]]:
         ids = np.sort(np.random.default_rng(0).choice(ids, SAMPLE, replace=False))
     said = [named_words(why[i] or "") for i in ids.tolist()]
     telling = {word for agreed, own in said for word in (*own, *(LOOK + word for word in agreed))}
-    divided = _divided(
-        [
-            [*caption_words(pairs.captions[i] or ""), *(LOOK + word for word in agreed)]
-            for i, (agreed, _) in zip(ids.tolist(), said, strict=True)
-        ]
-    )
+    looks = [[LOOK + word for word in agreed] for agreed, _ in said]
+    words = [[*caption_words(pairs.captions[i] or ""), *look] for i, look in zip(ids.tolist(), looks, strict=True)]
+    divided = _divided(words)
     if divided is None:
         return []
     of, apart, has, names = divided
@@ -74,10 +71,8 @@ def _divided(words: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, An
         return None
     if has.shape[1] < MOST:
         return None
-    reduced = TruncatedSVD(min(50, has.shape[1] - 1), random_state=0).fit_transform(
-        TfidfTransformer().fit_transform(has)
-    )
-    vectors = normalize(reduced)
+    reduced = TruncatedSVD(min(50, has.shape[1] - 1), random_state=0)
+    vectors = normalize(reduced.fit_transform(TfidfTransformer().fit_transform(has)))
     few = np.random.default_rng(0).permutation(len(vectors))[:COMPARED]
     best, chosen = -np.inf, None
     for k in range(2, min(MOST, len(np.unique(vectors, axis=0))) + 1):

@@ -9,7 +9,7 @@ import os
 import stat
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ class Decision:
     asked: bool = False
     drawn: bool = False
     time: str = ""
+
+
+_FIELDS = {field.name for field in fields(Decision)}
 
 
 class DecisionLog:
@@ -119,35 +122,26 @@ class DecisionLog:
         except (ValueError, RecursionError):
             self.damaged += 1
             return ()
-        if not isinstance(told, dict):
-            raise DataError(f"{self.path} is no log of decisions: it holds {line[:60]!r}; move it away")
-        if "data" in told:
-            if told != self._about:
+        match told:
+            case {"data": _} if told == self._about:
+                self._begun = True
+                return ()
+            case {"data": _}:
                 raise DataError(
                     f"{self.path} holds decisions about other data (of {told.get('pairs')} pairs, or changed since): "
                     "move it away, or review the run that they were made for"
                 )
-            self._begun = True
-            return ()
-        if "undo" in told:
-            self._undone.add(str(told["undo"]))
-            undone = self._made.get(str(told["undo"]))
-            return () if undone is None else undone.pairs
-        made = self._decision(told)
-        for pair in made.pairs:
-            self._of.setdefault(pair, []).append(made)
-        self._made[made.name] = made
-        return made.pairs
-
-    def _decision(self, told: dict[str, Any]) -> Decision:
-        try:
-            made = Decision(**{**told, "pairs": tuple(told["pairs"])})
-            known = made.action in CHOICES and all(type(i) is int and 0 <= i < self._n for i in made.pairs)
-        except (KeyError, TypeError):
-            known = False
-        if not known:
-            raise DataError(f"{self.path} holds a line that is no decision: {json.dumps(told)[:120]}")
-        return made
+            case {"undo": str(name)}:
+                self._undone.add(name)
+                return self._made[name].pairs if name in self._made else ()
+            case {"name": str(name), "pairs": [*pairs], "action": action} if (
+                action in CHOICES and told.keys() <= _FIELDS and all(type(i) is int and 0 <= i < self._n for i in pairs)
+            ):
+                self._made[name] = made = Decision(**{**told, "pairs": tuple(pairs)})
+                for pair in pairs:
+                    self._of.setdefault(pair, []).append(made)
+                return made.pairs
+        raise DataError(f"{self.path} holds a line that is no decision: {line[:120]!r}; move it away")
 
     def _append(self, what: dict[str, Any]) -> None:
         line = b"\n" + json.dumps(what).encode() + b"\n"

@@ -28,8 +28,6 @@ from cleanpairs.review.log import CHOICES, Decision, DecisionLog
 EVERY = 25  # decisions after which it estimates anew, and asks in another order
 AT_RANDOM = 10  # one in so many is asked at random
 DONORS, LENDERS = 5, 50_000  # of those that are flagged, and then of the others
-SHOWN = ("undecided", "flagged", "repaired", "kept", "decided", "all")
-SORTED = ("asked", "score", "-score", "caption", "pair")
 SLACK = 1.5  # times the goal: where the upper end of the interval has to be
 NEARLY = 0.9  # of the pairs around the threshold, that an audit takes for all of them
 DIGITS = 4  # of an edge between strata
@@ -90,25 +88,24 @@ class Review:
         Raises ConfigError: there are no such pairs, or they are quarantined; the action is none of a plan's, or lacks
         its donor or its caption; OutputError: it could not be written.
         """
-        ids = [int(i) for i in pairs]
-        if not ids or any(not 0 <= i < len(self.pairs) or not self.known[i] for i in ids):
+        ids, donor = [int(i) for i in pairs], donor if action in REMATCHED else None
+        caption = " ".join((caption or "").split()) if action == "recaption" else None
+        if not ids or not all(map(self._known, ids)):
             raise ConfigError("a decision is about pairs that there are, and that are not quarantined")
         if action not in CHOICES:
             raise ConfigError(f"there is no decision {action!r}")
-        if action in REMATCHED:
-            if donor is None or not 0 <= donor < len(self.pairs) or not self.known[donor] or donor in ids:
-                raise ConfigError("a part is taken from another pair, which is not quarantined")
-        elif action == "recaption":
-            caption = " ".join((caption or "").split())
-            if not caption or len(caption) > LONGEST:
-                raise ConfigError(f"a caption has 1 to {LONGEST:,} characters")
-        donor = donor if action in REMATCHED else None
-        caption = caption if action == "recaption" else None
+        if action in REMATCHED and (donor is None or not self._known(donor) or donor in ids):
+            raise ConfigError("a part is taken from another pair, which is not quarantined")
+        if caption is not None and not 0 < len(caption) <= LONGEST:
+            raise ConfigError(f"a caption has 1 to {LONGEST:,} characters")
         label = len(ids) == 1 and sort in ("asked", "score", "-score", "pair")
         drawn = label and sort == "asked" and ids[0] in self._chance
         made = self.log.decide(ids, action, donor=donor, caption=caption, page=page, asked=label, drawn=drawn)
         self._hold(ids)
         return made
+
+    def _known(self, i: int) -> bool:
+        return 0 <= i < len(self.pairs) and bool(self.known[i])
 
     def decide_alike(self, found: Sequence[int] | np.ndarray, action: str, page: str = "") -> Decision | None:
         """One decision, keep or drop, about those of the pairs that nobody has decided yet; None: there is none."""
@@ -130,19 +127,23 @@ class Review:
         return np.flatnonzero(self._text == self._text[pair])
 
     def listing(self, show: str = "undecided", sort: str = "asked", query: str = "") -> np.ndarray:
-        """The pairs (k,) that are shown, in order; ``query``: words that caption or key hold."""
-        if show not in SHOWN or sort not in SORTED:
-            raise ConfigError(f"pairs are shown by {', '.join(SHOWN)} and sorted by {', '.join(SORTED)}")
+        """The pairs (k,) that are shown, in order; ``query``: words that caption or key hold.
+
+        - ``show`` {"undecided", "flagged", "repaired", "kept", "decided", "all"}
+        - ``sort`` {"asked", "score", "-score", "caption", "pair"}
+
+        Raises KeyError: another one.
+        """
         chosen = self.known & {
             "undecided": ~self.decided, "flagged": self.flagged, "repaired": np.isin(self.planned, PLANS),
             "kept": self.planned == KEEP, "decided": self.decided, "all": self.known,
         }[show]  # fmt: skip
         for word in query.lower().split():
             chosen = chosen & pc.match_substring(self._words, word).to_numpy(zero_copy_only=False)
-        ids = {"asked": self._order, "caption": self._by_text}.get(sort)
-        if ids is None:
-            score = np.arange(len(chosen)) if sort == "pair" else self.y if sort == "score" else -self.y
-            ids = np.argsort(score, kind="stable")
+        ids = {
+            "asked": lambda: self._order, "caption": lambda: self._by_text, "pair": lambda: np.arange(len(chosen)),
+            "score": lambda: np.argsort(self.y, kind="stable"), "-score": lambda: np.argsort(-self.y, kind="stable"),
+        }[sort]()  # fmt: skip
         return np.asarray(ids[chosen[ids]])
 
     def rows(self, ids: np.ndarray) -> list[dict[str, Any]]:
@@ -158,7 +159,7 @@ class Review:
 
     def pair(self, i: int) -> dict[str, Any]:
         """All of one pair: evidence, what is planned, other captions that it could have."""
-        if not 0 <= i < len(self.pairs) or not self.known[i]:
+        if not self._known(i):
             raise ConfigError(f"there is no pair {i} to be reviewed")
         made, row = self.log.of(i), self.plan.table.slice(i, 1).to_pylist()[0]
         found: dict[str, Any] = self.rows(np.array([i]))[0] | {
