@@ -133,9 +133,12 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
         raise DataError(f"the audit names pairs up to {sample.pair_id.max()}, the run has {len(y)}")
     if not np.allclose(y[sample.pair_id], sample.correspondence, atol=1e-6):  # NaN is never close
         raise DataError("the audit was drawn from other scores than these: draw another one")
-    noise = noise_estimate(sample, y)
-    weight = _weights(sample, y)[sample.labelled]
-    score, matched = sample.correspondence[sample.labelled], sample.matched[sample.labelled] == 1
+    use = sample.labelled
+    if not use.any():
+        raise DataError("no pair of the audit is labelled yet: fill the column `matched` with 1 or 0")
+    # whom nobody labelled is taken to be like the labelled ones of the same stratum
+    given = AuditSample.of(sample.pair_id[use], sample.edges, y, sample.matched[use])
+    score, matched, weight = given.correspondence, given.matched == 1, given.weight
     fitted = calibrate(score, matched, weight)
     probability = np.full(len(y), np.nan, dtype=np.float32)
     known = np.isfinite(y)
@@ -150,13 +153,13 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
     drawn = np.random.default_rng(0).random((CHANCE_DRAWS, len(score))) < fitted.left_out
     chance = [calibration_error(fitted.left_out, one, weight, bins=ECE_BINS) for one in drawn]
     lower, upper = y[probability < 0.5], y[probability >= 0.5]
-    ladder = [at_threshold(sample, y, t) for t in sorted(set(LADDER) - {threshold})]
+    ladder = [at_threshold(given, y, t) for t in sorted(set(LADDER) - {threshold})]
     return AuditResult(
         drawn=len(sample),
         labelled=len(matched),
         mismatched=int((~matched).sum()),
-        noise_rate=noise,
-        at_threshold=at_threshold(sample, y, threshold),
+        noise_rate=noise_estimate(given, y),
+        at_threshold=at_threshold(given, y, threshold),
         ladder=tuple(t for t in ladder if t.flagged),
         auroc=auroc,
         ap=ap,
@@ -170,20 +173,6 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
     )
 
 
-def _weights(sample: AuditSample, correspondence: np.ndarray) -> np.ndarray:
-    """(n,) float64: N_h over the *labelled* pairs of each one's stratum; 0 where there is no label.
-
-    Whom nobody labelled is taken to be like the labelled ones of the same stratum. Raises DataError: no pair is.
-    """
-    if not sample.labelled.any():
-        raise DataError("no pair of the audit is labelled yet: fill the column `matched` with 1 or 0")
-    strata = len(sample.edges) - 1
-    known = correspondence[np.isfinite(correspondence)]
-    size = np.bincount(stratum_of(known, sample.edges), minlength=strata)[sample.stratum]
-    count = np.bincount(sample.stratum[sample.labelled], minlength=strata)[sample.stratum]
-    return np.where(sample.labelled, size / np.maximum(count, 1), 0.0)
-
-
 def _cells(
     sample: AuditSample, correspondence: np.ndarray, threshold: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -193,10 +182,9 @@ def _cells(
     known = correspondence[np.isfinite(correspondence)]
     many = 2 * (len(sample.edges) - 1)
     size = np.bincount(2 * stratum_of(known, sample.edges) + (known < threshold), minlength=many)
-    use = sample.labelled
-    cell = (2 * sample.stratum + (sample.correspondence < threshold))[use]
+    cell = 2 * sample.stratum + (sample.correspondence < threshold)
     count = np.bincount(cell, minlength=many)
-    wrong = np.bincount(cell, weights=sample.matched[use] == 0, minlength=many)
+    wrong = np.bincount(cell, weights=sample.matched == 0, minlength=many)
     prior = 1 / max(1, int((count > 0).sum()))
     use = np.flatnonzero(size)  # most strata lie on one side
     a, b = wrong[use] + prior, count[use] - wrong[use] + prior
@@ -206,15 +194,14 @@ def _cells(
 
 def at_threshold(sample: AuditSample, correspondence: np.ndarray, threshold: float) -> ThresholdEstimate:
     """Precision and recall of "below the threshold is mismatched" among all pairs, of ``correspondence`` (N,), NaN
-    where quarantined.
+    where quarantined; of a sample whose pairs are all labelled.
 
     Precision is of nothing where no pair is flagged. Where pairs are, but no labelled one, it is 1/2 with the widest
-    interval: nothing is known. Raises DataError: no pair of the sample is labelled.
+    interval: nothing is known.
     """
-    weight = _weights(sample, correspondence)
     size, drawn, under = _cells(sample, correspondence, threshold)
     wrong, below = sample.matched == 0, sample.correspondence < threshold
-    hit, flagged, total = (float(weight[some].sum()) for some in (wrong & below, below, wrong))
+    hit, flagged, total = (float(sample.weight[some].sum()) for some in (wrong & below, below, wrong))
     drawn_hit, n_flagged = drawn[:, under].sum(axis=1), int(size[under].sum())
     precision = recall = UNDETERMINED
     if n_flagged:
@@ -225,10 +212,10 @@ def at_threshold(sample: AuditSample, correspondence: np.ndarray, threshold: flo
 
 
 def noise_estimate(sample: AuditSample, correspondence: np.ndarray) -> Estimate:
-    """Share of mismatched pairs among all that have a score; arguments and errors as :func:`at_threshold`."""
-    weight = _weights(sample, correspondence)
+    """Share of mismatched pairs among all that have a score; arguments as :func:`at_threshold`."""
     size, drawn, _ = _cells(sample, correspondence, 0.0)
-    return with_interval(float(weight[sample.matched == 0].sum() / weight.sum()), drawn.sum(axis=1) / size.sum())
+    share = sample.weight[sample.matched == 0].sum() / sample.weight.sum()
+    return with_interval(float(share), drawn.sum(axis=1) / size.sum())
 
 
 @dataclass(frozen=True)
