@@ -18,7 +18,6 @@ from PIL import Image
 
 from cleanpairs.audit import AuditSample, draw_sample, read_labels, write_forms
 from cleanpairs.core.errors import DataError, OutputExistsError
-from cleanpairs.data.display import visible
 from cleanpairs.data.pairs import Pairs
 
 EVIL = (
@@ -197,9 +196,3 @@ def test_unreadable_files(tmp_path: Path) -> None:
             read_labels(path, keys=["a"], correspondence=[0.5])
     with pytest.raises(DataError, match="cannot be read"):
         read_labels(tmp_path / "none.csv", keys=[], correspondence=[])
-
-
-def test_one_line() -> None:
-    assert visible("a\r\n b\tc\u2028d", 99) == "a b c d"
-    assert visible("x" * 10, 4) == "xxxx …"
-    assert visible("\x00\u202e\ud800", 9) == "⟨U+0000⟩⟨U+202E⟩⟨U+D800⟩"

@@ -6,11 +6,15 @@ The tutorial takes all pictures: it shows a noise rate, which is undetermined fo
 from __future__ import annotations
 
 import inspect
+import shlex
+import sys
+from collections.abc import Callable
 
 import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import Auto, datasets
+from cleanpairs.cli import main
 
 ROWS = 1_000
 # One epoch after those of the labels: these, the noise rate and the threshold are as after all of them.
@@ -31,6 +35,24 @@ def fewer_pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
     for split in ("train", "val", "test"):
         pq.write_table(pq.read_table(datasets.clipart_path(split)).slice(0, ROWS), folder / f"{split}.parquet")
     return FEWER.format(folder=str(folder))
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a line of a page, with further arguments; what it prints."""
+
+    def printed(line: str, more: list[str] | None = None) -> str:
+        monkeypatch.setattr(sys, "argv", shlex.split(line) + (more or []))
+        code: object = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capfd.readouterr()
+        assert not code and "Error" not in err, (line, err)
+        return out
+
+    return printed
 
 
 @pytest.fixture

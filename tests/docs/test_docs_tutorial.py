@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-
-from cleanpairs.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
@@ -31,7 +28,9 @@ SHORT = {"fit": ["--backbone", "mlp"]}
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fewer_epochs")
-def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_block_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], run: Callable[..., str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     blocks = re.findall(r"```(python|sh|text)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -52,16 +51,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
             continue
         printed = []
         for line in block.strip().splitlines():
-            argv = shlex.split(line)
-            monkeypatch.setattr(sys, "argv", argv + SHORT.get(argv[1], []))
-            code: object = 0
-            try:
-                main()
-            except SystemExit as stop:
-                code = stop.code
-            out, err = capfd.readouterr()
-            assert not code and "Error" not in err, (line, err)
-            printed += out.splitlines()
+            printed += run(line, SHORT.get(line.split()[1])).splitlines()
     assert compared > 40
     assert len(printed) == 5 and all(re.match(r"0\.\d{3}  \d+  .", line) for line in printed)  # the worst five
     clean = pq.read_table("clean.parquet")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.cli import main
-
 PAGE = Path(__file__).parents[2] / "docs" / "repair.md"
 
 
 @pytest.mark.usefixtures("with_fewer_pictures")
-def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., str]) -> None:
     section = PAGE.read_text(encoding="utf-8").split("## Walk-through")[1].split("\n## ")[0]
     blocks = re.findall(r"```(python|sh)\n(.*?)```", section, flags=re.DOTALL)
     assert [kind for kind, _ in blocks] == ["python", "sh", "python", "sh"]
@@ -27,18 +24,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
         if kind == "python":
             exec(compile(block, str(PAGE), "exec"), {})
             continue
-        for line in block.strip().splitlines():
-            argv = shlex.split(line)
-            monkeypatch.setattr(sys, "argv", argv)
-            code: object = 0
-            try:
-                main()
-            except SystemExit as stop:
-                code = stop.code
-            out, err = capfd.readouterr()
-            assert not code, (line, err)
-            assert "Error" not in err, (line, err)
-            printed.append(out)
+        printed += map(run, block.strip().splitlines())
     before, after = pq.read_table("noisy.parquet"), pq.read_table("original.parquet")
     assert after.equals(before, check_metadata=True)
     clean = pq.read_table("clean.parquet")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from cleanpairs.audit import draw_sample, evaluate_audit, read_labels, write_forms
 from cleanpairs.data import load_pairs
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.report import write_report
+
+from .conftest import plan_of, png
 
 N = 40
 EVIL = [
@@ -32,12 +32,6 @@ EVIL = [
 pytestmark = pytest.mark.slow
 
 
-def _png(i: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (60, 40), (6 * i % 256, 200 - 4 * i, 120)).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """40 pairs with evil captions, keys and slice values; three repairs of one donor; a quarantined row."""
@@ -46,7 +40,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     captions[:5], captions[20], captions[21] = EVIL, "zebra crossing", "caption number 22"
     keys = [f"k{i}" for i in range(N)]
     keys[6] = EVIL[1]
-    images = [_png(i) for i in range(N)]
+    images = [png(i) for i in range(N)]
     images[30] = images[31]
     table = pa.table(
         {
@@ -62,19 +56,9 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     y = np.linspace(0.01, 0.99, N)
     y[39] = np.nan
     actions = ["drop" if v < 0.4 else "keep" for v in y[:39]] + ["quarantine"]
-    donor: list[int | None] = [None] * N
-    for i in (7, 8, 9):
-        actions[i], donor[i] = "rematch_text", 20
-    plan = pa.table(
-        {
-            "pair_id": pa.array(range(N), pa.int64()),
-            "action": actions,
-            "donor_pair_id": pa.array(donor, pa.int64()),
-            "caption": [captions[20] if a == "rematch_text" else c for a, c in zip(actions, captions, strict=True)],
-            "repair_score": pa.array([0.9 if d else None for d in donor], pa.float32()),
-            "reason": ["it fits nowhere" if a in ("drop", "quarantine") else None for a in actions],
-        }
-    )
+    donors = dict.fromkeys((7, 8, 9), 20)
+    for i in donors:
+        actions[i] = "rematch_text"
     scores = pa.table(
         {
             "pair_id": range(N),
@@ -96,7 +80,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         settings={"threshold": None, "backbone": "mlp"},
         metrics=[{"stage": 1, "loss": 2.0, "flagged": 0.2}, {"stage": 1, "loss": 1.0, "flagged": 0.3}],
         pairs=pairs,
-        plan=type("Plan", (), {"table": plan, "settings": {}, "min_repair_score": 0.0})(),
+        plan=plan_of(pairs, y, actions, donors),
         slice_by=["source", "width"],
         audit=sample,
         audit_result=result,

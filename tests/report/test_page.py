@@ -25,20 +25,16 @@ from cleanpairs.report import write_report
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import MAX_BYTES
 
+from .conftest import plan_of, png
+
 EVIL = (
     '<script>alert("x")</script> <img src=x onerror=alert(1)> {{ 7 * 7 }} '
     "\u202edrowssap\u202c \x1b[31m $\\frac{1}$ \ud800"
 )
 
 
-def picture(colour: tuple[int, ...], mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> bytes:
-    buffer = io.BytesIO()
-    Image.new(mode, size, colour).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
 def corpus(n: int = 12) -> Pairs:
-    images: list[bytes | None] = [picture((20 * i % 256, 80, 120)) for i in range(n)]
+    images: list[bytes | None] = [png(i) for i in range(n)]
     if n > 2:
         images[1], images[2] = images[1][:40], None
     captions = [f"caption number {i}" for i in range(n)]
@@ -47,24 +43,6 @@ def corpus(n: int = 12) -> Pairs:
     pairs = Pairs.from_arrays(captions, images=images, keys=[f"k{i}" for i in range(n)])
     truth = np.arange(n) % 3 == 0
     return replace(pairs, true_mismatch=truth, true_key=[f"k{(i + 3 * t) % max(n, 1)}" for i, t in enumerate(truth)])
-
-
-def plan_of(pairs: Pairs, y: np.ndarray, actions: list[str], donors: dict[int, int]) -> SimpleNamespace:
-    n = len(pairs)
-    captions = [pairs.captions[donors[i]] if actions[i] == "rematch_text" else pairs.captions[i] for i in range(n)]
-    captions = [c.encode("utf-8", "replace").decode() for c in captions]
-    table = pa.table(
-        {
-            "pair_id": pa.array(range(n), pa.int64()),
-            "action": pa.array(actions, pa.string()),
-            "correspondence": pa.array(y, pa.float32(), from_pandas=True),
-            "donor_pair_id": pa.array([donors.get(i) for i in range(n)], pa.int64()),
-            "caption": pa.array(captions, pa.string()),
-            "repair_score": pa.array([0.9 - i / 100 if i in donors else None for i in range(n)], pa.float32()),
-            "reason": pa.array(["no candidate" if a == "drop" else None for a in actions], pa.string()),
-        }
-    )
-    return SimpleNamespace(table=table, settings={}, min_repair_score=0.5)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 from scipy.stats import spearmanr
 
 from cleanpairs.core.errors import ConfigError, DataError
@@ -25,11 +23,7 @@ from cleanpairs.report.precomputed import compare_scores, precomputed_scores
 from cleanpairs.report.slices import caption_lengths, slice_tables
 from cleanpairs.report.story import flattened, story
 
-
-def png(i: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (10, 8), (i % 256, 50, 50)).save(buffer, format="PNG")
-    return buffer.getvalue()
+from .conftest import png
 
 
 def outcome(y: Any, threshold: float = 0.5, truth: Any = None) -> Outcome:

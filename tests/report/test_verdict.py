@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.story import verdict
+
+from .conftest import plan_of
 
 N = 2000
 
@@ -27,24 +30,12 @@ def scored(noise: float = 0.3, seed: int = 0) -> tuple[np.ndarray, np.ndarray, C
     return 1 - found.mismatched(positions(score, score)), wrong, found
 
 
-def plan(pairs: Pairs, y: np.ndarray, repaired: int, confidence: float | None) -> SimpleNamespace:
+def plan(pairs: Pairs, y: np.ndarray, repaired: int, confidence: float | None) -> RepairPlan:
     """Below 1/2 the first ones get a caption of the next flagged pair, the others are dropped."""
-    flagged = np.flatnonzero(y < 0.5)
-    action = np.where(y < 0.5, "drop", "keep").astype(object)
-    action[flagged[:repaired]] = "rematch_text"
-    donor = np.full(N, None, object)
-    donor[flagged[:repaired]] = flagged[1 : repaired + 1]
-    score = np.where(action == "rematch_text", 0.9, np.nan)
-    columns = {
-        "pair_id": pa.array(range(N), pa.int64()),
-        "action": pa.array(action.tolist(), pa.string()),
-        "donor_pair_id": pa.array(donor.tolist(), pa.int64()),
-        "repair_score": pa.array(score, pa.float32(), from_pandas=True),
-        "confidence": pa.array([confidence if a == "rematch_text" else None for a in action], pa.float32()),
-        "caption": pa.array(pairs.captions),
-        "reason": pa.array([None] * N, pa.string()),
-    }
-    return SimpleNamespace(table=pa.table(columns), settings={})
+    flagged = np.flatnonzero(y < 0.5).tolist()
+    donors = dict(pairwise(flagged[: repaired + 1]))
+    action = ["keep" if v >= 0.5 else "rematch_text" if i in donors else "drop" for i, v in enumerate(y)]
+    return plan_of(pairs, y, action, donors, confidence)
 
 
 def corpus(wrong: np.ndarray | None = None) -> Pairs:
