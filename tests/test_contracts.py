@@ -100,16 +100,11 @@ def fitted() -> Any:
 # -- methods: the constructor ---------------------------------------------------------------------------------------
 
 
-def test_the_constructor_only_stores(method: Any) -> None:
+def test_the_constructor_only_stores_by_keyword_with_a_default(method: Any) -> None:
     odd = object()
-    for name in inspect.signature(method).parameters:
+    for name, parameter in inspect.signature(method).parameters.items():
         assert getattr(method(**{name: odd}), name) is odd  # not checked, not copied, not converted
-
-
-def test_every_parameter_is_by_keyword_with_a_default(method: Any) -> None:
-    for parameter in inspect.signature(method).parameters.values():
-        assert parameter.kind is parameter.KEYWORD_ONLY
-        assert parameter.default is not parameter.empty
+        assert parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
 
 
 def test_params_clone_repr(method: Any) -> None:
@@ -322,14 +317,10 @@ def interrupt(done: int, total: int, loss: float) -> None:
 # -- methods: odd input ---------------------------------------------------------------------------------------------
 
 
-def test_no_pair_is_refused(method: Any) -> None:
-    with pytest.raises(DataError, match="no pair"):
-        tiny(method).fit(corpus(0))
-
-
-def test_one_pair_is_refused(method: Any) -> None:
-    with pytest.raises(RefusedError, match="at least 2"):
-        tiny(method).fit(corpus(1))
+@pytest.mark.parametrize(("n", "error", "words"), [(0, DataError, "no pair"), (1, RefusedError, "at least 2")])
+def test_fewer_than_two_pairs_are_refused(method: Any, n: int, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        tiny(method).fit(corpus(n))
 
 
 @pytest.mark.parametrize("n", [2, 3])

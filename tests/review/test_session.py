@@ -128,11 +128,16 @@ def test_the_plan_is_carried_out(case: Case, tmp_path: Path) -> None:
     assert out["k009"]["caption"] == captions[9]
 
 
-def test_accepting_the_planned_repair_leaves_its_figures(case: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("donor", [0, 50])
+def test_accepting_the_planned_repair_leaves_its_figures(case: Case, tmp_path: Path, donor: int) -> None:
     review = case.open(tmp_path)
-    review.decide([5], "rematch_text", donor=case.plan.table["donor_pair_id"][5].as_py())
+    rows = case.plan.table.to_pylist()
+    rows[5] |= {"donor_pair_id": donor, "donor_key": case.pairs.keys[donor], "caption": case.pairs.captions[donor]}
+    review.plan = replace(case.plan, table=pa.Table.from_pylist(rows, case.plan.table.schema))
+    review.decide([5], "rematch_text", donor=donor)
     row = review.edited().table.slice(5, 1).to_pylist()[0]
     assert row["confidence"] == pytest.approx(0.8) and row["repair_score"] == pytest.approx(0.9)
+    assert row["caption"] == case.pairs.captions[donor]
 
 
 def test_the_labels_are_an_audit(case: Case, tmp_path: Path) -> None:
@@ -176,13 +181,3 @@ def test_labels_move_probabilities_the_right_way() -> None:
         share, first = sharp.mismatched(np.arange(200)), Matched(y, 0.5, probability, none).mismatched(np.arange(200))
         assert share.high - share.low < first.high - first.low and share.low < 0.5 < share.high
     assert np.isnan(sharp.mismatched(np.empty(0, np.int64)).value)
-
-
-def test_a_planned_repair_from_the_first_pair_keeps_its_scores_when_it_is_accepted(case: Case, tmp_path: Path) -> None:
-    review = case.open(tmp_path)
-    rows = case.plan.table.to_pylist()
-    rows[5] |= {"donor_pair_id": 0, "donor_key": case.pairs.keys[0], "caption": case.pairs.captions[0]}
-    review.plan = replace(case.plan, table=pa.Table.from_pylist(rows, case.plan.table.schema))
-    review.decide([5], "rematch_text", donor=0)
-    row = review.edited().table.slice(5, 1).to_pylist()[0]
-    assert row["confidence"] == pytest.approx(0.8) and row["caption"] == case.pairs.captions[0]

@@ -36,23 +36,6 @@ def brute_force(z_image: np.ndarray, z_text: np.ndarray, owner: np.ndarray) -> l
     return out
 
 
-@pytest.mark.parametrize("block", [3, 7, 1024])
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_recall_with_five_captions_an_image(shuffled: bool, block: int) -> None:
-    rng = np.random.default_rng(0)
-    z_image = unit(rng, 40)
-    owner = np.repeat(np.arange(40), 5)
-    if shuffled:
-        owner = rng.permutation(owner)
-    z_text = z_image[owner] + rng.normal(scale=0.5, size=(200, 8)).astype(np.float32)
-    z_text = (z_text / np.linalg.norm(z_text, axis=1, keepdims=True)).astype(np.float32)
-    got = recall(z_image, z_text, owner, block=block)
-    want = brute_force(z_image, z_text, owner)
-    assert 5 < want[0] < 95  # the corpus tells something
-    assert [got.i2t_r1, got.i2t_r5, got.i2t_r10, got.t2i_r1, got.t2i_r5, got.t2i_r10] == pytest.approx(want)
-    assert got.rsum == pytest.approx(sum(want)) == got.to_dict()["rsum"]
-
-
 def figures(found: Recall) -> list[float]:
     return [found.i2t_r1, found.i2t_r5, found.i2t_r10, found.t2i_r1, found.t2i_r5, found.t2i_r10]
 
@@ -70,9 +53,11 @@ def noisy_corpus(m: int, per_image: int, seed: int) -> tuple[np.ndarray, np.ndar
 def test_every_way_to_recall_is_the_same(m: int, per_image: int, block: int) -> None:
     z_image, z_text, owner = noisy_corpus(m, per_image, seed=m)
     S = z_image @ z_text.T
-    want = pytest.approx(brute_force(z_image, z_text, owner))
-    assert figures(recall(z_image, z_text, owner, block=block)) == want
-    assert figures(recall_of_similarity(S, owner, block=block)) == want
+    want = brute_force(z_image, z_text, owner)
+    assert m < 60 or 5 < want[0] < 95  # the corpus tells something
+    got = recall(z_image, z_text, owner, block=block)
+    assert figures(got) == figures(recall_of_similarity(S, owner, block=block)) == pytest.approx(want)
+    assert got.rsum == pytest.approx(sum(want)) == got.to_dict()["rsum"]
 
 
 def by_counting(S: np.ndarray, owner: np.ndarray) -> list[float]:
@@ -101,11 +86,10 @@ def test_odd_similarities_count_against_us_in_blocks_too(what: str, block: int) 
     assert figures(recall_of_similarity(S, owner, block=block)) == want
 
 
-def test_one_pair_that_is_no_number_is_no_hit() -> None:
-    nothing = np.full((1, 1), np.nan, np.float32)
-    owner = np.zeros(1, np.int64)
-    assert recall(nothing, nothing, owner).rsum == 0.0
-    assert recall_of_similarity(nothing, owner).rsum == 0.0
+@pytest.mark.parametrize("n", [1, 20])
+def test_a_diverged_model_finds_nothing(n: int) -> None:
+    nothing = np.full((n, n), np.nan, np.float32)
+    assert recall(nothing, nothing, np.arange(n)).rsum == recall_of_similarity(nothing, np.arange(n)).rsum == 0.0
 
 
 def test_five_folds_are_the_mean_of_five_test_sets() -> None:
@@ -130,6 +114,8 @@ def test_what_recall_cannot_use_is_refused() -> None:
         recall_folds(z_image, z_text, owner, folds=5)
     with pytest.raises(DataError, match="at least one"):
         recall_of_similarity(np.empty((0, 0), np.float32), np.empty(0, np.int64))
+    with pytest.raises(DataError, match="at least one"):
+        recall(np.empty((0, 4), np.float32), np.empty((0, 4), np.float32), np.empty(0, np.int64))
 
 
 def test_an_image_without_a_caption_is_no_query() -> None:
@@ -149,11 +135,6 @@ def test_ties_count_against_us(dim: int) -> None:
     assert recall(same, same, np.arange(30)).rsum == 0.0
 
 
-def test_a_diverged_model_finds_nothing() -> None:
-    nothing = np.full((20, 4), np.nan, np.float32)
-    assert recall(nothing, nothing, np.arange(20)).rsum == 0.0
-
-
 def test_two_images_alike_are_one_tie() -> None:
     z = unit(np.random.default_rng(3), 12, 300)
     z[1] = z[0]
@@ -166,11 +147,6 @@ def test_a_perfect_model() -> None:
     z = np.eye(20, dtype=np.float32)
     assert recall(z, z, np.arange(20)).rsum == 600.0
     assert recall(z[:1], z[:1], np.array([0])).rsum == 600.0
-
-
-def test_nothing_to_rank_is_refused() -> None:
-    with pytest.raises(DataError, match="at least one"):
-        recall(np.empty((0, 4), np.float32), np.empty((0, 4), np.float32), np.empty(0, np.int64))
 
 
 def test_detection_is_scikit_learns() -> None:
