@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from cleanpairs.audit.labels import KEY_LENGTH
 from cleanpairs.audit.sample import AuditSample
-from cleanpairs.core.errors import DataError, OutputExistsError
+from cleanpairs.core.errors import DataError
 from cleanpairs.data.atomic import staged_directory
 from cleanpairs.data.display import visible
-from cleanpairs.data.guard import AUDIT_FILES, refuse_foreign, refuse_labels
+from cleanpairs.data.guard import AUDIT_FILES
 from cleanpairs.data.images import read_image
 from cleanpairs.data.pairs import ImageSource, Pairs
 from cleanpairs.repair.editing import write_csv
@@ -40,10 +40,8 @@ def write_forms(
     Raises OutputExistsError: the directory exists; or, with ``overwrite``, holds files that are none of an audit's;
     DataError: the sample names pairs beyond N.
     """
-    folder = Path(folder)
-    check_folder(folder, overwrite)
-    jpegs = _thumbnails_of(sample, pairs, THUMBNAIL)
     with staged_directory(folder, overwrite=overwrite, ours=AUDIT_FILES) as staged:
+        jpegs = _thumbnails_of(sample, pairs, THUMBNAIL)
         pictures: list[str | None] = [None] * len(sample)
         for k, (i, jpeg) in enumerate(zip(sample.pair_id.tolist(), jpegs, strict=True)):
             if jpeg is not None:
@@ -55,21 +53,7 @@ def write_forms(
         style, script = asset("label.css") + asset("sheet.css"), asset("label.js")
         text = page("label.html", style=style, script=script, title=visible(title, 200), sheet=sheet)
         (staged / PAGE_NAME).write_text(text, encoding="utf-8")
-    return folder
-
-
-def check_folder(folder: Path, overwrite: bool) -> None:
-    """OutputExistsError where an audit must not be written; asked before the work, not after it."""
-    if not folder.exists():
-        return
-    if not overwrite:
-        raise OutputExistsError(
-            f"{folder} exists; --overwrite replaces it where nobody has given labels in it, --out names another "
-            "directory"
-        )
-    if folder.is_dir():
-        refuse_labels(folder)
-        refuse_foreign(folder, AUDIT_FILES)
+    return Path(folder)
 
 
 def labels_table(sample: AuditSample, pairs: Pairs, pictures: list[str | None]) -> pa.Table:

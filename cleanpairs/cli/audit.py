@@ -82,10 +82,8 @@ def _threshold(run: Any, options: dict[str, Any]) -> float:
 
 def _draw(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.audit import draw_sample, write_forms
-    from cleanpairs.audit.sheet import check_folder
 
     folder = Path(options["out"]) if options["out"] is not None else run.path / "audit"
-    check_folder(folder, options["overwrite"])
     sample = draw_sample(
         run.scores().correspondence, options["n"], threshold=_threshold(run, options), seed=options["seed"]
     )

@@ -108,7 +108,7 @@ def test_vectors_have_no_picture(tmp_path: Path, drawn: AuditSample) -> None:
 def test_labels_are_not_overwritten(tmp_path: Path, pairs: Pairs, drawn: AuditSample) -> None:
     folder = tmp_path / "audit"
     write_forms(folder, drawn, pairs)
-    with pytest.raises(OutputExistsError, match="--overwrite replaces it where nobody has given labels"):
+    with pytest.raises(OutputExistsError, match=r"exists; --overwrite \(overwrite=True\) replaces it"):
         write_forms(folder, drawn, pairs)
     write_forms(folder, drawn, pairs, overwrite=True)
     (folder / "thesis.tex").write_text("years", encoding="utf-8")
