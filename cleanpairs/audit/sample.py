@@ -106,19 +106,14 @@ def _edges(y: np.ndarray, n: int, threshold: float) -> np.ndarray:
     k = max(1, min(STRATA, n // LEAST_LABELS))
     low, high = y[y < threshold], y[y >= threshold]
     k_low = 0 if not len(low) else k if not len(high) else max(1, round(0.4 * k))
-    k_high = k - k_low
-    parts = [np.quantile(low, np.arange(1, k_low) / k_low)] if k_low > 1 else []
-    if len(high) and k_high > 1:  # squared: the strata grow with the distance from the threshold
-        parts.append(np.quantile(high, (np.arange(1, k_high) / k_high) ** 2))
-    # the threshold itself is not rounded: it says which pairs are flagged
-    inner = np.round(np.concatenate([*parts, []]), DIGITS)
-    inner = np.unique(inner[np.abs(inner - threshold) > 10**-DIGITS])
-    inner = np.unique(np.concatenate([inner, [threshold]]))
-    edges = np.concatenate([[0.0], inner[(inner > 0) & (inner < 1)], [1.0]])
+    inner = {threshold}  # which is not rounded: it says which pairs are flagged
+    for part, many, power in ((low, k_low, 1), (high, k - k_low, 2)):  # squared: they grow away from the threshold
+        if len(part) and many > 1:
+            found = np.round(np.quantile(part, (np.arange(1, many) / many) ** power), DIGITS)
+            inner.update(found[np.abs(found - threshold) > 10**-DIGITS].tolist())
     keep = [0.0]
-    for a in edges[1:-1].tolist():  # strata without a pair go
-        inside = ((y >= keep[-1]) & (y < a)).any() and (y >= a).any()
-        if inside or a == threshold:
+    for a in sorted(edge for edge in inner if 0 < edge < 1):  # strata without a pair go
+        if a == threshold or (((y >= keep[-1]) & (y < a)).any() and (y >= a).any()):
             keep.append(a)
     return np.array([*keep, 1.0])
 

@@ -88,7 +88,7 @@ def write_report(
         "info": _listed(info),
         "story": [(name, visible(text, 600)) for name, text in story(info, settings, outcome, plan)],
         "settings": _listed(settings),
-        "summary": [(visible(k), visible(_number(v))) for k, v in (summary or {}).items()],
+        "summary": _listed(summary or {}),
         "verdict": verdict(outcome, plan, pairs, info.get("result") or {}, calibration),
         "next_steps": next_steps,
         "total": len(outcome),

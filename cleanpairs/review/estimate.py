@@ -39,14 +39,12 @@ class Matched:
         self, correspondence: ArrayLike, threshold: float, probability: bool, labels: tuple[np.ndarray, np.ndarray]
     ) -> None:
         y = np.asarray(correspondence, np.float64)
-        known = np.isfinite(y)
+        known, scores = np.isfinite(y), [y, np.array(0.5)]
         if not probability:  # ranks, so that the threshold is where neither is likelier
             order = np.sort(y[known])
-            y = (np.searchsorted(order, y) + 0.5) / (len(order) + 1)
-            middle = float(logit(np.clip((np.searchsorted(order, threshold) + 0.5) / (len(order) + 1), EDGE, 1 - EDGE)))
-        else:
-            middle = 0.0
-        x = np.where(known, logit(np.clip(np.nan_to_num(y, nan=0.5), EDGE, 1 - EDGE)) - middle, 0.0)
+            scores = [(np.searchsorted(order, v) + 0.5) / (len(order) + 1) for v in (y, np.array(threshold))]
+        odds, middle = (logit(np.clip(v, EDGE, 1 - EDGE)) for v in scores)
+        x = np.where(known, odds - middle, 0.0)
         pairs, matched = labels
         centre, scale = np.array([0.0, 1.0, 1.0]), np.array(PRIOR if probability else WIDE)
         X, t = _features(x[pairs]), np.asarray(matched, np.float64)
