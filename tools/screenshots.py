@@ -1,4 +1,4 @@
-"""Pictures of the report, of an explanation and of the review for the docs: python tools/screenshots.py [--run RUN].
+"""Pictures for the docs of the report, repairs, an explanation and the review: python tools/screenshots.py [--run RUN].
 
 Of clip art whose captions were permuted (made by `demo --images` where no run is given; report and review in the docs
 are of a run with frozen vectors), light and dark, in a Chromium without a window. Each picture has at most 150 kB.
@@ -31,11 +31,14 @@ def picture(tab: Tab, name: str, width: int, height: int, first: str = "0") -> N
         tab.run(f"window.scrollTo(0, {first})")
         decoded = "i.loading = 'eager'; return i.decode().catch(() => 0);"
         tab.run(f"Promise.all([...document.images].filter(i => i.src).map(i => {{ {decoded} }}))")
-        file = IMAGES / f"{name}_{scheme}.png"
-        shot = tab.screenshot().quantize(COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        shot.save(file, optimize=True)
-        assert file.stat().st_size <= MOST, f"{file} has {file.stat().st_size} bytes"
-        print(file.relative_to(REPO), file.stat().st_size)
+        save(tab.screenshot(), f"{name}_{scheme}")
+
+
+def save(shot: Image.Image, name: str) -> None:
+    file = IMAGES / f"{name}.png"
+    shot.quantize(COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(file, optimize=True)
+    assert file.stat().st_size <= MOST, f"{file} has {file.stat().st_size} bytes"
+    print(file.relative_to(REPO), file.stat().st_size)
 
 
 def report(run: Path, scratch: Path, pairs: int = 24) -> Path:
@@ -60,7 +63,7 @@ def repairs(browser: Any, run: Path, scratch: Path) -> None:
     tab.screenshot()  # a card has its height when it was seen
     box = f"{cards}.getBoundingClientRect()"
     left, top, right, bottom = (tab.run(f"{box}.{side}") for side in ("left", "top", "right", "bottom"))
-    tab.screenshot().crop((left - 8, top - 8, right + 8, bottom + 8)).save(IMAGES / "before_after.png", optimize=True)
+    save(tab.screenshot().crop((left - 8, top - 8, right + 8, bottom + 8)), "before_after")
     tab.close()
 
 
