@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import RUN, existing_run, trust_option
-from cleanpairs.cli.paths import Params, PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_result
+from cleanpairs.cli.options import RUN, TRUST, existing_run, option
+from cleanpairs.cli.paths import PathsCommand, Writes
+from cleanpairs.cli.terminal import print_result
 from cleanpairs.core.plain import plain
 
 HELP = """Draw pairs of RUN (or runs/latest) for a person to label; with --labels, judge RUN by the labels.
@@ -19,57 +19,46 @@ cleanpairs audit RUN --n 100                        draw: a page and a CSV to la
 cleanpairs audit RUN --labels RUN/audit/labels.csv  precision, recall, calibrated probabilities
 cleanpairs audit RUN --thresholds                   without labels: expected precision and recall
 """
-
-
-def _forms(params: Params) -> Path | None:
-    """The forms that are drawn, unless labels or scores are judged."""
-    judges = params["labels"] is not None or params["thresholds"]
-    return None if judges else Path(params["run"] or "runs/latest") / "audit"
-
-
-def _probabilities(params: Params) -> Path | None:
-    """What follows from labels, where it is not named."""
-    judges = params["labels"] is not None
-    return Path(params["run"] or "runs/latest") / "audit" / "probabilities.parquet" if judges else None
+# What an option is of: of drawing, or of judging by labels.
+BELONGS = {"n": "draw", "out": "draw", "seed": "draw", "probabilities": "labels"}
 
 
 @click.command(cls=PathsCommand, help=HELP)
 @RUN
-@click.option("--n", default=100, type=click.IntRange(min=1), help="Pairs to draw.")
-@click.option(
-    "--out", type=Writes(otherwise=_forms), metavar="DIR", help="Directory of the forms.  [default: RUN/audit]"
-)
-@click.option("--seed", default=0, type=click.IntRange(min=0), help="Of the draw.")
-@click.option("--labels", metavar="FILE", help="Read the labels back, and judge the run by them.")
-@click.option(
+@option("--n", click.IntRange(min=1), "Pairs to draw.", default=100)
+@option("--out", Writes(), "Directory of the forms.  [default: RUN/audit]", metavar="DIR")
+@option("--seed", click.IntRange(min=0), "Of the draw.", default=0)
+@option("--labels", "FILE", "Read the labels back, and judge the run by them.")
+@option(
     "--probabilities",
-    type=Writes(otherwise=_probabilities),
+    Writes(),
+    "Parquet with the probability of every pair.  [default: RUN/audit/probabilities.parquet]",
     metavar="FILE",
-    help="Parquet with the probability of every pair.  [default: RUN/audit/probabilities.parquet]",
 )
-@click.option("--thresholds", is_flag=True, help="Without labels: what the scores alone let expect.")
-@click.option(
-    "--threshold", type=click.FloatRange(0, 1), metavar="P", help="Pairs below are flagged.  [default: RUN's]"
-)
-@click.option(
-    "--overwrite", is_flag=True, help="Replace the forms, if nobody has given labels in them, or --probabilities."
-)
-@trust_option
-@json_option
+@option("--thresholds", None, "Without labels: what the scores alone let expect.")
+@option("--threshold", click.FloatRange(0, 1), "Pairs below are flagged.  [default: RUN's]", metavar="P")
+@option("--overwrite", None, "Replace the forms, if nobody has given labels in them, or --probabilities.")
+@TRUST
 @click.pass_context
 def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     """Draw the sample, judge by labels, or say what to expect; see HELP."""
+    from cleanpairs.audit import expected_quality
+    from cleanpairs.data.locks import hold
+
     if options["labels"] is not None and options["thresholds"]:
         raise click.UsageError("--labels and --thresholds exclude each other: labels measure what scores let expect")
     mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
-    belongs = {"n": "draw", "out": "draw", "seed": "draw", "probabilities": "labels"}
-    for name, where in belongs.items():
-        given = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        if given and where != mode:
+    for name, where in BELONGS.items():
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE and where != mode:
             needs = "goes with --labels" if where == "labels" else f"is for drawing, and not for --{mode}"
             raise click.UsageError(f"--{name} {needs}")
     chosen = existing_run(run, options["trusted"])
-    {"draw": _draw, "labels": _judge, "thresholds": _expect}[mode](chosen, options)
+    if mode == "thresholds":
+        y = chosen.scores().correspondence
+        print_result(expected_quality(y, chosen.calibration(), threshold=_threshold(chosen, options)))
+        return
+    with hold([chosen.path / "audit"]):
+        (_judge if mode == "labels" else _draw)(chosen, options)
 
 
 def _threshold(run: Any, options: dict[str, Any]) -> float:
@@ -84,20 +73,17 @@ def _draw(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.audit import draw_sample, write_forms
 
     folder = Path(options["out"]) if options["out"] is not None else run.path / "audit"
-    sample = draw_sample(
-        run.scores().correspondence, options["n"], threshold=_threshold(run, options), seed=options["seed"]
-    )
-    pairs = run.load_input()
+    threshold = _threshold(run, options)
+    sample = draw_sample(run.scores().correspondence, options["n"], threshold=threshold, seed=options["seed"])
     title = f"Audit of {run.path.name}"
-    write_forms(folder, sample, pairs, title=title, overwrite=options["overwrite"])
+    write_forms(folder, sample, run.load_input(), title=title, overwrite=options["overwrite"])
     csv, page, pictures = folder / "labels.csv", folder / "label.html", len(list(folder.glob("images/*")))
     text = (
         f"{len(sample):,} pairs drawn, {pictures:,} with a picture -> {folder}\n"
         f"label: open {page} in a browser and save its CSV, or fill the column `matched` of {csv} (1 or 0)\n"
         f"then:  cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
     )
-    figures = {"pairs": len(sample), "pictures": pictures, "csv": csv, "page": page}
-    print_result(figures, options["as_json"], text)
+    print_result({"pairs": len(sample), "pictures": pictures, "csv": csv, "page": page}, text)
 
 
 def _judge(run: Any, options: dict[str, Any]) -> None:
@@ -124,11 +110,4 @@ def _judge(run: Any, options: dict[str, Any]) -> None:
         sink.write(table)
     figures = {"threshold": threshold, "labels": str(Path(options["labels"]).absolute()), **result.to_dict()}
     write_whole(run.path / "audit" / "result.json", json.dumps(plain(figures), indent=2, allow_nan=False) + "\n")
-    print_result(figures, options["as_json"], f"{result}\n\nprobabilities: {target}")
-
-
-def _expect(run: Any, options: dict[str, Any]) -> None:
-    from cleanpairs.audit import expected_quality
-
-    expected = expected_quality(run.scores().correspondence, run.calibration(), threshold=_threshold(run, options))
-    print_result(expected, options["as_json"])
+    print_result(figures, f"{result}\n\nprobabilities: {target}")

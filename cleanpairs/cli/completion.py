@@ -63,15 +63,6 @@ complete_backbone = _completes(lambda: ((entry.name, entry.summary) for entry in
 complete_image_encoder = _completes(_image_encoders)
 
 
-def complete_methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The same for a list with commas between: the last name is completed, those before it stay; and ``all``."""
-    before, comma, last = incomplete.rpartition(",")
-    names = [item for item in complete_method(ctx, parameter, last) if item.value not in before.split(",")]
-    if not comma and "all".startswith(last):
-        names.insert(0, CompletionItem("all", help="every method that runs without a model or data of its own"))
-    return [CompletionItem(before + comma + item.value, help=item.help) for item in names]
-
-
 def complete_recipe(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of the recipes that ship, with what to expect; files, where none begins so."""
     return _completes(_recipes)(ctx, parameter, incomplete) or [CompletionItem(incomplete, type="file")]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cleanpairs.cli.options import LEDGER, option
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json, print_result
-from cleanpairs.cli.terminal import cut, echo, plural, safe
+from cleanpairs.cli.terminal import asked, cut, echo, plural, print_result, safe
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
@@ -26,53 +26,41 @@ NAMES = {
 
 @click.command(cls=PathsCommand)
 @click.argument("out", metavar="OUT", type=click.Path())
-@click.option("--ledger", metavar="FILE", help="Where the ledger is, if it is not where it was written.")
-@click.option(
-    "--n",
-    "--limit",
-    "limit",
-    type=click.IntRange(min=0),
+@LEDGER
+@option(
+    "--n --limit limit",
+    click.IntRange(min=0),
+    f"Changes at most.  [default: {SHOWN}; all of them with --json or --csv]",
     metavar="N",
-    help=f"Changes at most.  [default: {SHOWN}; all of them with --json or --csv]",
 )
-@click.option(
-    "--action",
-    "actions",
+@option(
+    "--action actions",
+    [name for name in NAMES if name != "keep"],
+    "Only this kind of change; may be given several times.",
     multiple=True,
-    type=click.Choice([name for name in NAMES if name != "keep"]),
-    help="Only this kind of change; may be given several times.",
 )
-@json_option
-@click.option("--csv", type=Writes(), metavar="FILE", help="Write the changes to FILE, for a spreadsheet.")
-@click.option("--overwrite", is_flag=True, help="Replace --csv.")
+@option("--csv", Writes(), "Write the changes to FILE, for a spreadsheet.", metavar="FILE")
+@option("--overwrite", None, "Replace --csv.")
 def diff(
-    out: str,
-    ledger: str | None,
-    limit: int | None,
-    actions: tuple[str, ...],
-    as_json: bool,
-    csv: str | None,
-    overwrite: bool,
+    out: str, ledger: str | None, limit: int | None, actions: tuple[str, ...], csv: str | None, overwrite: bool
 ) -> None:
     """Show what the export OUT changed, out of its ledger: how many pairs, then each of them, before and after."""
     from cleanpairs.export import diff_export
     from cleanpairs.export.diff import write_changes
 
-    if as_json and csv is not None:
+    if asked("json") and csv is not None:
         raise click.UsageError("--json and --csv: give one of them")
-    if limit is None and not as_json and csv is None:
+    if limit is None and not asked("json") and csv is None:
         limit = SHOWN
     found = diff_export(out, ledger=ledger, limit=limit, actions=actions or None)
-    if as_json:
-        print_json({"pairs": found.pairs, "counts": found.counts, "changes": found.changes})
-        return
-    if csv is not None:
+    if asked("json"):
+        print_result({"pairs": found.pairs, "counts": found.counts, "changes": found.changes})
+    elif csv is not None:
         write_changes(found.changes, csv, overwrite=overwrite)
         echo(f"{plural(len(found.changes), 'change')} -> {csv}")
-        return
-    width = shutil.get_terminal_size((100, 24)).columns
-    for line, style in _lines(out, found, actions, width):
-        echo(line, fg=style)
+    else:
+        for line, style in _lines(out, found, actions, shutil.get_terminal_size((100, 24)).columns):
+            echo(line, fg=style)
 
 
 def _lines(out: str, found: "ExportDiff", actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:
@@ -84,12 +72,8 @@ def _lines(out: str, found: "ExportDiff", actions: tuple[str, ...], width: int) 
         yield "", None
         yield from _change(change, width)
     total = sum(n for name, n in found.counts.items() if name in actions) if actions else found.changed
-    if total > len(found.changes):
-        yield "", None
-        yield (
-            f"{plural(total - len(found.changes), 'more change')}: --n {total} shows all, --csv FILE writes them",
-            None,
-        )
+    if more := max(total - len(found.changes), 0):
+        yield f"\n{plural(more, 'more change')}: --n {total} shows all, --csv FILE writes them", None
     elif not total:
         yield "  nothing of this kind was changed" if actions else "  nothing was changed", None
 
@@ -115,13 +99,10 @@ def _change(change: "Change", width: int) -> Iterator[tuple[str, str | None]]:
 
 @click.command(cls=PathsCommand)
 @click.argument("out", metavar="OUT", type=click.Path())
-@click.option(
-    "--to", type=Writes(), required=True, metavar="FILE", help="Parquet to write: the table that was exported."
-)
-@click.option("--ledger", metavar="FILE", help="Where the ledger is, if it is not where it was written.")
-@click.option("--overwrite", is_flag=True, help="Replace --to.")
-@json_option
-def restore(out: str, to: str, ledger: str | None, overwrite: bool, as_json: bool) -> None:
+@option("--to", Writes(), "Parquet to write: the table that was exported.", required=True, metavar="FILE")
+@LEDGER
+@option("--overwrite", None, "Replace --to.")
+def restore(out: str, to: str, ledger: str | None, overwrite: bool) -> None:
     """Write the input of the export OUT again, out of OUT and its ledger.
 
     Dropped rows, replaced captions and images, the columns' names, types and metadata, and the order come back: the
@@ -131,4 +112,4 @@ def restore(out: str, to: str, ledger: str | None, overwrite: bool, as_json: boo
 
     summary = restore_export(out, to, ledger=ledger, overwrite=overwrite)
     figures = ("path", "rows", "columns", "unchanged", "undone", "returned")
-    print_result({name: getattr(summary, name) for name in figures}, as_json, summary)
+    print_result({name: getattr(summary, name) for name in figures}, summary)

@@ -6,42 +6,39 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleanpairs.cli.options import RUN, existing_run, trust_option
+from cleanpairs.cli.options import RUN, TRUST, existing_run, option
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json, print_result
-from cleanpairs.cli.terminal import echo, safe
+from cleanpairs.cli.terminal import echo, print_result, safe
 
 if TYPE_CHECKING:
     from cleanpairs.explain import Explainer, Explanation, Neighbours
 
 NAMED = click.argument("named", metavar="[RUN] [PAIR]...", nargs=-1)
-NUMBER = click.option("--number", "by_number", is_flag=True, help="PAIR is a number, also where keys are numbers.")
+NUMBER = option("--number by_number", None, "PAIR is a number, also where keys are numbers.")
 
 
-@click.command()
+@click.command(cls=PathsCommand)
 @NAMED
 @NUMBER
-@click.option("--n", "--limit", "count", default=5, type=click.IntRange(1), help="Worst pairs, without PAIR.")
-@click.option("--neighbours", default=3, type=click.IntRange(1, 50), help="Similar pairs on either side.")
-@trust_option
-@json_option
-def explain(named: tuple[str, ...], by_number: bool, count: int, neighbours: int, trusted: bool, as_json: bool) -> None:
+@option("--n --limit count", click.IntRange(1), "Worst pairs, without PAIR.", default=5)
+@option("--neighbours", click.IntRange(1, 50), "Similar pairs on either side.", default=3)
+@TRUST
+def explain(named: tuple[str, ...], by_number: bool, count: int, neighbours: int, trusted: bool) -> None:
     """Say why pairs of RUN are doubted. PAIR is a key, else the number of a pair; without one, the worst are explained.
 
     For each: the captions of trusted pairs with similar images, and the words of its own that hardly any of them has;
     the words that they agree on, and it lacks; trusted pairs with similar captions. RUN is runs/latest by default.
     """
     explainer, ids = _opened(named, by_number, trusted)
-    _print(explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours), as_json)
+    _print(explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours))
 
 
-@click.command()
+@click.command(cls=PathsCommand)
 @NAMED
 @NUMBER
-@click.option("--n", "--limit", "count", default=10, type=click.IntRange(1, 50), help="On either side.")
-@trust_option
-@json_option
-def neighbours(named: tuple[str, ...], by_number: bool, count: int, trusted: bool, as_json: bool) -> None:
+@option("--n --limit count", click.IntRange(1, 50), "On either side.", default=10)
+@TRUST
+def neighbours(named: tuple[str, ...], by_number: bool, count: int, trusted: bool) -> None:
     """List the pairs of RUN with the most similar images, and captions, whether trusted or not.
 
     PAIR is a key, else the number of a pair. RUN is runs/latest by default. The whole corpus is embedded.
@@ -49,7 +46,7 @@ def neighbours(named: tuple[str, ...], by_number: bool, count: int, trusted: boo
     explainer, ids = _opened(named, by_number, trusted)
     if not ids:
         raise click.UsageError("PAIR is missing: the key, or the number, of a pair")
-    _print(explainer.neighbours(ids, count), as_json)
+    _print(explainer.neighbours(ids, count))
 
 
 def _opened(named: tuple[str, ...], by_number: bool, trusted: bool) -> tuple["Explainer", list[int]]:
@@ -60,8 +57,8 @@ def _opened(named: tuple[str, ...], by_number: bool, trusted: bool) -> tuple["Ex
     return opened.estimator().explainer(pairs), [_pair(pairs, name, by_number) for name in named[is_run:]]
 
 
-def _print(found: Sequence["Explanation | Neighbours"], as_json: bool) -> None:
-    print_result(found, as_json, "\n".join(line for e in found for line in _lines(e)))
+def _print(found: Sequence["Explanation | Neighbours"]) -> None:
+    print_result(found, "\n".join(line for e in found for line in _lines(e)))
 
 
 def _pair(pairs: Any, name: str, by_number: bool) -> int:
@@ -102,12 +99,11 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
 
 @click.command(cls=PathsCommand)
 @RUN
-@click.option("--n", "--limit", "count", default=20, type=click.IntRange(1), help="Of each issue.")
-@click.option("--out", type=Writes(endings=(".csv",)), metavar="FILE", help="Write them as CSV, for a spreadsheet.")
-@click.option("--overwrite", is_flag=True, help="Replace --out.")
-@trust_option
-@json_option
-def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted: bool, as_json: bool) -> None:
+@option("--n --limit count", click.IntRange(1), "Of each issue.", default=20)
+@option("--out", Writes(".csv"), "Write them as CSV, for a spreadsheet.", metavar="FILE")
+@option("--overwrite", None, "Replace --out.")
+@TRUST
+def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted: bool) -> None:
     """List the worst pairs of RUN, however few are flagged, with what speaks against each.
 
     Issues: mismatched pairs; near-duplicate images with different captions; one caption of many images; images or
@@ -122,16 +118,14 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool, trusted
     if out is not None:
         with staged_file(out, overwrite=overwrite) as staged:
             write_csv(found, staged)
-    rows = found.to_pylist()
-    if as_json:
-        print_json(rows)
-        return
+    rows, lines = found.to_pylist(), list[str]()
     for issue in ISSUES:
         mine = [row for row in rows if row["issue"] == issue]
-        echo(f"{issue}: {'none' if not mine else ''}".rstrip())
+        lines.append(f"{issue}:{'' if mine else ' none'}")
         for row in mine:
             place = f"  {row['rank']:3d}  {row['score']:.3f}  pair {row['pair_id']}"
-            echo(f"{place}, key {safe(row['key'])}: {safe(row['caption'])}")
-            echo(f"              {safe(row['why'])}")
+            lines.append(f"{place}, key {safe(row['key'])}: {safe(row['caption'])}")
+            lines.append(f"              {safe(row['why'])}")
     if out is not None:
-        echo(f"-> {out}")
+        lines.append(f"-> {out}")
+    print_result(rows, "\n".join(lines))

@@ -6,18 +6,19 @@ from typing import Any
 import click
 
 from cleanpairs.cli.options import (
-    REPAIR_NAMES,
+    CUTS,
+    LEDGER,
     RUN,
+    TRUST,
     chosen_engine,
     engine_options,
     existing_run,
+    option,
     repair_options,
     repair_settings,
-    trust_option,
 )
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json, print_result
-from cleanpairs.cli.terminal import echo
+from cleanpairs.cli.terminal import print_result, say
 
 WRITTEN = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
@@ -25,44 +26,40 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 
 @click.command(cls=PathsCommand)
 @RUN
-@click.option("--run", "run_option", metavar="DIR", hidden=True)  # as it was spelt before RUN was an argument
-@click.option("--plan", metavar="FILE", help="Carry out this plan of `cleanpairs rematch`; it needs no run.")
-@click.option(
-    "--repaired",
-    "out",
-    type=Writes(beside=(".manifest.json", ".ledger.parquet", ".card.md", ".parts", ".search")),
+@option("--run run_option", "DIR", hidden=True)  # as it was spelt before RUN was an argument
+@option("--plan", "FILE", "Carry out this plan of `cleanpairs rematch`; it needs no run.")
+@option(
+    "--repaired out",
+    Writes(beside=(".manifest.json", ".ledger.parquet", ".card.md", ".parts", ".search")),
+    "The cleaned data to write: a file or directory.",
     required=True,
     metavar="OUT",
-    help="The cleaned data to write: a file or directory.",
 )
-@click.option(
+@option(
     "--format",
-    type=click.Choice(["parquet", "webdataset", "datasets", "uids"]),
-    help="Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; a .npy "
+    ["parquet", "webdataset", "datasets", "uids"],
+    "Of OUT: Parquet; a directory of tars (img2dataset's layout); a directory for datasets.load_from_disk; a .npy "
     "of the uids kept (DataComp's).  [default: by its suffix: .parquet, DIR/{00000..}.tar, .npy]",
 )
-@click.option("--shard-size", type=int, metavar="N", help="Samples to a tar of webdataset.  [default: 10000]")
-@click.option("--dropped", type=Writes(), metavar="FILE", help="Parquet of the pairs that were dropped or quarantined.")
-@click.option(
+@option("--shard-size", int, "Samples to a tar of webdataset.  [default: 10000]", metavar="N")
+@option("--dropped", Writes(), "Parquet of the pairs that were dropped or quarantined.", metavar="FILE")
+@option(
     "--ledger",
-    type=Writes(),
+    Writes(),
+    "Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]",
     metavar="FILE",
-    help="Parquet with what happened to every pair of the input.  [default: OUT.ledger.parquet]",
 )
-@click.option(
-    "--card", type=Writes(), metavar="FILE", help="Write a dataset card there; a directory has one as its README.md."
-)
-@click.option("--license", metavar="ID", help="Of the data, for the card, such as cc-by-4.0.  [default: unknown]")
-@click.option("--push-to-hub", "repo", metavar="OWNER/NAME", help="Upload OUT with its card; private unless --public.")
-@click.option("--public", is_flag=True, help="Make the repository of --push-to-hub public.")
+@option("--card", Writes(), "Write a dataset card there; a directory has one as its README.md.", metavar="FILE")
+@option("--license", "ID", "Of the data, for the card, such as cc-by-4.0.  [default: unknown]")
+@option("--push-to-hub repo", "OWNER/NAME", "Upload OUT with its card; private unless --public.")
+@option("--public", None, "Make the repository of --push-to-hub public.")
 @repair_options
-@click.option("--explode", is_flag=True, help="One row a pair where a row holds a list of captions.")
-@click.option("--overwrite", is_flag=True, help="Replace the outputs.")
+@option("--explode", None, "One row a pair where a row holds a list of captions.")
+@option("--overwrite", None, "Replace the outputs.")
 @engine_options
-@trust_option
-@json_option
+@TRUST
 @click.pass_context
-def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json: bool, **options: Any) -> None:
+def export(ctx: click.Context, out: str, repo: str | None, public: bool, **options: Any) -> None:
     """Keep the pairs of RUN (or runs/latest) at or above the threshold, repair the rest by rematching, drop what cannot
     be repaired.
 
@@ -70,8 +67,9 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
     interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
     """
     from cleanpairs.commands.export import export_plan, export_run
-    from cleanpairs.commands.rematch import chosen_cut
     from cleanpairs.export import push_export
+    from cleanpairs.repair.actions import COUNTED
+    from cleanpairs.repair.settings import RepairSettings
 
     written = {name: options[name] for name in WRITTEN} | {"engine": chosen_engine(options)}
     if public and repo is None:
@@ -82,36 +80,26 @@ def export(ctx: click.Context, out: str, repo: str | None, public: bool, as_json
     if options["run"] and options["run_option"]:
         raise click.UsageError("--run names a run as RUN does: give one of them")
     if options["plan"] is not None:
+        given = [name for name in options if ctx.get_parameter_source(name) is COMMANDLINE]
         decided = ["RUN"] if run_path else []
-        decided += [
-            "--" + name.replace("_", "-")
-            for name in ("threshold", "max_wrong", "keep", *REPAIR_NAMES)
-            if ctx.get_parameter_source(name) is COMMANDLINE
-        ]
+        decided += ["--" + name.replace("_", "-") for name in given if name in {*CUTS, *vars(RepairSettings())}]
         if decided:
             names = ", ".join(decided)
             raise click.UsageError(f"{names}: --plan has decided that already; make another plan by cleanpairs rematch")
         summary = export_plan(options["plan"], out, trusted=options["trusted"], **written)
     else:
         run = existing_run(run_path, options["trusted"])
-        threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
-        if expected is not None and not as_json:
-            echo(f"{expected}\n")
-        summary = export_run(run, out, repair_settings(options, threshold), **written)
-    if not as_json:
-        echo(str(summary))
-    pushed = None
+        settings, expected = repair_settings(options, run)
+        if expected is not None:
+            say(f"{expected}\n")
+        summary = export_run(run, out, settings, **written)
+    figures, text = {name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, str(summary)
     if repo is not None:
-        pushed = push_export(
-            summary.files["out"], repo, private=not public, card=written["card"], ledger=summary.files["ledger"]
-        )
-    if as_json:
-        from cleanpairs.repair.actions import COUNTED
-
-        counts = {name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}
-        print_json(counts if pushed is None else {**counts, "pushed": pushed})
-    elif pushed is not None:
-        echo(str(pushed))
+        say(text)  # before the upload, which takes its time
+        files = {"card": written["card"], "ledger": summary.files["ledger"]}
+        pushed = push_export(summary.files["out"], repo, private=not public, **files)
+        figures, text = {**figures, "pushed": pushed}, str(pushed)
+    print_result(figures, text)
 
 
 def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
@@ -130,32 +118,27 @@ def card_to_push(out: str, repo: str, options: dict[str, Any]) -> str | None:
     return str(options["card"] or beside)
 
 
-@click.command()
+@click.command(cls=PathsCommand)
 @click.argument("what", metavar="RUN|OUT", type=click.Path())
 @click.argument("repo", metavar="OWNER/NAME")
-@click.option("--public", is_flag=True, help="Make the repository public; private otherwise.")
-@click.option("--license", metavar="ID", help="For the card of a model, such as apache-2.0.  [default: unknown]")
-@click.option("--card", metavar="FILE", help="Dataset card of an export.  [default: OUT/README.md or OUT.card.md]")
-@click.option("--ledger", metavar="FILE", help="Where the ledger of an export is, if it is not where it was written.")
-@json_option
-def push(
-    what: str, repo: str, public: bool, license: str | None, card: str | None, ledger: str | None, as_json: bool
-) -> None:
+@option("--public", None, "Make the repository public; private otherwise.")
+@option("--license", "ID", "For the card of a model, such as apache-2.0.  [default: unknown]")
+@option("--card", "FILE", "Dataset card of an export.  [default: OUT/README.md or OUT.card.md]")
+@LEDGER
+def push(what: str, repo: str, public: bool, license: str | None, card: str | None, ledger: str | None) -> None:
     """Upload the model of a run, or the cleaned data OUT of an export, in one commit.
 
     The repository is made where there is none, and private unless --public; one that exists stays as it is. The token
     is huggingface_hub's own: HF_TOKEN, or `hf auth login`.
     """
     from cleanpairs.commands.export import push_run
+    from cleanpairs.export import push_export
 
     if (Path(what) / "run.json").exists():
         if card is not None or ledger is not None:
             raise click.UsageError("--card and --ledger are of an export, and this is a run: its card is written here")
-        pushed = push_run(what, repo, license=license, private=not public)
+        print_result(push_run(what, repo, license=license, private=not public))
     else:
-        from cleanpairs.export import push_export
-
         if license is not None:
             raise click.UsageError("--license is for a model: an export has its licence in its card already")
-        pushed = push_export(what, repo, card=card, ledger=ledger, private=not public)
-    print_result(pushed, as_json)
+        print_result(push_export(what, repo, card=card, ledger=ledger, private=not public))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleanpairs.cli.options import column_options, pick_columns
-from cleanpairs.cli.printing import json_option, print_result
-from cleanpairs.cli.terminal import cut, plural, safe
+from cleanpairs.cli.options import LIMIT, column_options, option, pick_columns
+from cleanpairs.cli.paths import PathsCommand
+from cleanpairs.cli.terminal import cut, plural, print_result, safe
 from cleanpairs.core.registry import READERS
 
 if TYPE_CHECKING:
@@ -25,21 +25,22 @@ ROLES = {
     "features": "vectors",
     "text_features": "captions' vectors",
 }
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+QUANTILES = ("least", "5 %", "25 %", "median", "75 %", "95 %", "most")  # cleanpairs.data.inspection.QUANTILES in words
 
 
-@click.command()
+@click.command(cls=PathsCommand)
 @click.argument("data", type=click.Path())
-@click.option("--rows", type=click.IntRange(min=0), default=5, metavar="N", help="Pairs to show.")
-@click.option(
-    "--decode", type=click.Choice(["all", "sample", "none"]), default="sample",
-    help="Images to decode, to see whether they can be; a sample is 1,000.",
-)  # fmt: skip
-@click.option("--filters", is_flag=True, help="Count what `fit --drop` would set aside, filter by filter.")
-@click.option("--limit", type=int, metavar="N", help="Only the first N rows.")
+@option("--rows", click.IntRange(min=0), "Pairs to show.", default=5, metavar="N")
+@option(
+    "--decode",
+    ["all", "sample", "none"],
+    "Images to decode, to see whether they can be; a sample is 1,000.",
+    default="sample",
+)
+@option("--filters", None, "Count what `fit --drop` would set aside, filter by filter.")
+@LIMIT
 @column_options
-@json_option
-def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None, as_json: bool, **options: Any) -> None:
+def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None, **options: Any) -> None:
     """What DATA is recognised as, its columns, counts, first pairs, and what in it cannot be used.
 
     DATA is what `fit` takes: Parquet, a directory of `datasets`, WebDataset tars, a folder with a CSV, embeddings of
@@ -54,7 +55,7 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     others = [name for name in fitting(data) if name != found.reader and (name != "parquet" or Path(data).is_dir())]
     found = replace(found, other_readers=others)
     width = max(shutil.get_terminal_size((100, 24)).columns, 60)
-    print_result(found, as_json, "\n".join(_lines(found, decode, width)))
+    print_result(found, "\n".join(_lines(found, decode, width)))
 
 
 def _lines(found: "Inspection", decode: str, width: int) -> Iterator[str]:
@@ -110,17 +111,9 @@ def _lines(found: "Inspection", decode: str, width: int) -> Iterator[str]:
 
 def _score(name: str, score: dict[str, Any], width: int) -> Iterator[str]:
     yield cut(f"precomputed score  {safe(name)}", f"  ({score['known']:,} known)", width)
-    shown = {
-        "0.0": "least",
-        "0.05": "5 %",
-        "0.25": "25 %",
-        "0.5": "median",
-        "0.75": "75 %",
-        "0.95": "95 %",
-        "1.0": "most",
-    }
     if score["known"]:
-        yield "             " + "  ".join(f"{label} {score['quantiles'][q]:.3f}" for q, label in shown.items())
+        shown = zip(QUANTILES, score["quantiles"].values(), strict=True)
+        yield "             " + "  ".join(f"{label} {value:.3f}" for label, value in shown)
 
 
 def _reasons(reasons: list["Reason"]) -> Iterator[str]:
@@ -141,14 +134,16 @@ def _decoding(found: "Inspection", decode: str) -> Iterator[str]:
     more = "" if done.images == done.of else "; --decode all takes every one"
     yield f"decoded      {done.images:,} of {done.of:,} images ({which}{more}): {plural(failed, 'failure')}"
     if done.width is not None and done.height is not None:
-        sides = [f"{name} {low:,} to {high:,} (median {mid:,})" for name, (low, mid, high) in
-                 (("width", done.width), ("height", done.height))]  # fmt: skip
+        sides = [
+            f"{name} {a:,} to {c:,} (median {b:,})" for name in ("width", "height") for a, b, c in [vars(done)[name]]
+        ]
         yield f"             {', '.join(sides)}"
     yield from _reasons(done.failures)
 
 
 def _bytes(n: float) -> str:
-    unit = 0
-    while n >= 1000 and unit < len(_UNITS) - 1:
-        n, unit = n / 1000, unit + 1
-    return f"{n:,.0f} {_UNITS[unit]}" if unit == 0 else f"{n:,.1f} {_UNITS[unit]}"
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:,.{unit != 'bytes':d}f} {unit}"
+        n /= 1000
+    return f"{n:,.1f} TB"

@@ -6,14 +6,15 @@ from typing import Any
 import click
 
 from cleanpairs.cli.completion import complete_recipe
-from cleanpairs.cli.printing import json_option, print_json, print_result
-from cleanpairs.cli.terminal import echo
+from cleanpairs.cli.options import option
+from cleanpairs.cli.paths import PathsCommand
+from cleanpairs.cli.progress import flag
+from cleanpairs.cli.terminal import echo, print_result
 
 
-@click.command()
-@click.option("--settings", is_flag=True, help="With every setting and its default.")
-@json_option
-def methods(settings: bool, as_json: bool) -> None:
+@click.command(cls=PathsCommand)
+@option("--settings", None, "With every setting and its default.")
+def methods(settings: bool) -> None:
     """The methods that `fit --method` takes, a line each."""
     from cleanpairs.core.recipe import section_of
     from cleanpairs.core.registry import METHODS
@@ -30,30 +31,25 @@ def methods(settings: bool, as_json: bool) -> None:
             own = set(known) - set(inspect.signature(PairCleaner).parameters)
             about["sections"] = {s: "own" if s in own else section_of(method, s) for s in about["settings"]}
         listed.append(about)
-    if as_json:
-        print_json(listed)
-        return
+    lines = []
     for about in listed:
-        echo(f"{about['name']:<10} {about['summary']}  ({about['source']})")
-        for parameter, what in about["needs"].items():
-            echo(f"{'':<10} needs {parameter}: {what}")
+        lines.append(f"{about['name']:<10} {about['summary']}  ({about['source']})")
+        lines += [f"{'':<10} needs {parameter}: {what}" for parameter, what in about["needs"].items()]
         for section in ("own", "method", "backbone", "train"):
             some = [s for s, found in about.get("sections", {}).items() if found == section]
-            for k, setting in enumerate(some):
-                echo(f"    {section if not k else '':<9} {setting} = {about['settings'][setting]!r}")
+            lines += [f"    {'' if k else section:<9} {s} = {about['settings'][s]!r}" for k, s in enumerate(some)]
+    print_result(listed, "\n".join(lines))
 
 
-@click.group(invoke_without_command=True)
-@json_option
+@click.group(invoke_without_command=True, params=[flag("json", "Print JSON, and nothing else.")])
 @click.pass_context
-def recipes(ctx: click.Context, as_json: bool) -> None:
+def recipes(ctx: click.Context) -> None:
     """The names that `fit --recipe` takes, with what to expect of each."""
-    if ctx.invoked_subcommand is not None:
-        return
     from cleanpairs.core.recipe import find_recipes, recipe_header
 
-    listed = [{"name": name, **recipe_header(path, name)} for name, path in find_recipes().items()]
-    print_result(listed, as_json, "\n".join(f"{r['name']:<20} {r.get('expected', '')}" for r in listed))
+    if ctx.invoked_subcommand is None:
+        listed = [{"name": name, **recipe_header(path, name)} for name, path in find_recipes().items()]
+        print_result(listed, "\n".join(f"{r['name']:<20} {r.get('expected', '')}" for r in listed))
 
 
 @recipes.command(short_help="Print one of them, to use it as it is or to change it.")

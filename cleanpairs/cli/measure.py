@@ -1,29 +1,35 @@
 """``cleanpairs evaluate``, ``cleanpairs corrupt`` and ``cleanpairs bench``."""
 
-from contextlib import closing, nullcontext
+from contextlib import closing
+from dataclasses import fields
 from typing import Any
 
 import click
 
-from cleanpairs.cli.completion import complete_backbone, complete_methods, complete_recipe
-from cleanpairs.cli.options import column_options, existing_run, pick_columns, run_and_data, trust_option
+from cleanpairs.cli.completion import complete_backbone, complete_recipe
+from cleanpairs.cli.options import (
+    LIMIT,
+    PER,
+    TRUST,
+    column_options,
+    existing_run,
+    option,
+    pick_columns,
+    run_and_data,
+)
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_result
-from cleanpairs.cli.progress import Progress, progress_option, quiet_option
-from cleanpairs.cli.terminal import echo
+from cleanpairs.cli.progress import Progress, flag
+from cleanpairs.cli.terminal import echo, print_result
 from cleanpairs.core.plain import plain
 
 
-@click.command()
+@click.command(cls=PathsCommand)
 @click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
-@click.option("--truth", metavar="FILE", help="True mismatches: .npy (booleans, or a permutation) or Parquet.")
-@click.option(
-    "--threshold", type=click.FloatRange(0, 1), metavar="P", help="For precision and recall.  [default: the run's]"
-)
+@option("--truth", "FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.")
+@option("--threshold", click.FloatRange(0, 1), "For precision and recall.  [default: the run's]", metavar="P")
 @column_options
-@trust_option
-@json_option
-def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, as_json: bool, **options: Any) -> None:
+@TRUST
+def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, **options: Any) -> None:
     """R@1, 5, 10 both ways and rSum of RUN's model (runs/latest if not given) on DATA.
 
     Without DATA it is the data that RUN was fitted on: recall is what the model remembers there.
@@ -34,7 +40,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     """
     import numpy as np
 
-    from cleanpairs.core.errors import ConfigError, DataError
+    from cleanpairs.core.errors import ConfigError
+    from cleanpairs.core.regular import reading
     from cleanpairs.data import load_pairs
     from cleanpairs.scoring.evaluate import detection
 
@@ -46,13 +53,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     mask = pairs.true_mismatch_mask(truth) if truth is not None or pairs.true_mismatch is not None else None
     noise = (run.info.get("input") or {}).get("noise") or {}
     if noised := noise.get("fingerprint") == pairs.source.fingerprint:
-        wrong = noise.get("mismatched_pairs")
-        if not isinstance(wrong, list) or not all(type(i) is int for i in wrong):
-            raise DataError(
-                f"{run.path / 'run.json'} does not say which pairs its noise file mismatched (input.noise."
-                "mismatched_pairs, a list of their numbers): fit again"
-            )
-        own = np.isin(pairs.pair_id, wrong)
+        with reading(run.path / "run.json", "read for its noise", KeyError):
+            own = np.isin(pairs.pair_id, noise["mismatched_pairs"])
         if truth is not None and mask is not None and (mask != own).any():
             raise ConfigError(
                 f"{truth} mismatches other pairs than the noise file of {run.path} ({noise.get('file')}), "
@@ -78,7 +80,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         for name in ("auroc", "ap", "precision", "recall", "f1"):
             value = figures[name]
             lines.append(f"{name:<16}{'-' if value is None else f'{value:.3f}':>8}")
-    print_result(figures, as_json, "\n".join(lines))
+    print_result(figures, "\n".join(lines))
 
 
 _KINDS = ("within", "shift", "collapse", "partial")
@@ -86,46 +88,35 @@ _KINDS = ("within", "shift", "collapse", "partial")
 
 @click.command(cls=PathsCommand)
 @click.argument("data", type=click.Path())
-@click.option("--noise", type=float, metavar="RATE", help="Share of pairs to wrong, 0 to 1.")
-@click.option("--per", type=click.Choice(["caption", "image"]), default="caption")
-@click.option("--within", metavar="COLUMN", help="Captions are swapped among the pairs of one value of COLUMN.")
-@click.option(
+@option("--noise", float, "Share of pairs to wrong, 0 to 1.", metavar="RATE")
+@PER
+@option("--within", "COLUMN", "Captions are swapped among the pairs of one value of COLUMN.")
+@option(
     "--shift",
-    type=int,
-    is_flag=False,
-    flag_value=1,
-    metavar="[K]",
-    help="Runs of images show the captions of the image K further on.  [K: 1]",
+    int,
+    "Runs of images show the captions of the image K further on.  [K: 1]",
+    **{"metavar": "[K]", "is_flag": False, "flag_value": 1},
 )
-@click.option(
+@option(
     "--collapse",
-    type=int,
-    is_flag=False,
-    flag_value=1,
-    metavar="[N]",
-    help="They all show the same caption, or one of N.  [N: 1]",
+    int,
+    "They all show the same caption, or one of N.  [N: 1]",
+    **{"metavar": "[N]", "is_flag": False, "flag_value": 1},
 )
-@click.option(
+@option(
     "--partial",
-    type=float,
-    is_flag=False,
-    flag_value=0.5,
-    metavar="[SHARE]",
-    help="A share of their words is replaced by words of another caption.  [SHARE: 0.5]",
+    float,
+    "A share of their words is replaced by words of another caption.  [SHARE: 0.5]",
+    **{"metavar": "[SHARE]", "is_flag": False, "flag_value": 0.5},
 )
-@click.option("--seed", type=int, default=0)
-@click.option("--noise-file", metavar="NPY", help="A permutation over captions, in place of --noise.")
-@click.option(
-    "--out",
-    type=Writes(endings=(".parquet",)),
-    required=True,
-    metavar="PATH",
-    help="Parquet file, or a directory in the research layout.",
+@option("--seed", int, default=0)
+@option("--noise-file", "NPY", "A permutation over captions, in place of --noise.")
+@option(
+    "--out", Writes(".parquet"), "Parquet file, or a directory in the research layout.", required=True, metavar="PATH"
 )
 @column_options
-@click.option("--overwrite", is_flag=True, help="Replace --out.")
-@json_option
-def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, as_json: bool, **options: Any) -> None:
+@option("--overwrite", None, "Replace --out.")
+def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **options: Any) -> None:
     """Permute the captions of a random share of DATA's pairs, or wrong them as real corpora are.
 
     The truth goes into the columns `true_mismatch` and `true_key`, which `fit` never looks at.
@@ -140,20 +131,19 @@ def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, as
         given = [f"--{name}" for name in asked] + (["--noise-file"] if noise_file is not None else [])
         raise click.UsageError(f"give only one of {', '.join(given)}")
     kind = NoiseKind.parse(next((f"{name}:{value}" for name, value in asked.items()), "uniform"))
-    result = corrupt_data(
-        data,
-        noise,
-        kind=kind,
-        out=out,
-        noise_file=noise_file,
-        **pick_columns(options),
-        **{name: options[name] for name in ("per", "seed", "overwrite")},
-    )
+    how = {name: options[name] for name in ("per", "seed", "overwrite")} | pick_columns(options)
+    result = corrupt_data(data, noise, kind=kind, out=out, noise_file=noise_file, **how)
     wrong, n = int(result.mismatched.sum()), len(result.mismatched)
-    how = {"kind": "file" if noise is None else str(kind), "noise": noise}
     reached = f"{wrong / max(n, 1):.1%}" + (f" of the {noise:.1%} asked for, {kind}" if asked else "")
     text = f"{n:,} pairs, {wrong:,} of them now mismatched ({reached}) -> {out}"
-    print_result({"pairs": n, "mismatched": wrong, **how, "out": out}, as_json, text)
+    figures = {
+        "pairs": n,
+        "mismatched": wrong,
+        "kind": "file" if noise is None else str(kind),
+        "noise": noise,
+        "out": out,
+    }
+    print_result(figures, text)
 
 
 class _Lines(Progress):
@@ -161,18 +151,18 @@ class _Lines(Progress):
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
-        echo(f"note     {text}", err=True)
+        if not self.silent:
+            echo(f"note     {text}", err=True)
 
     def cell(self, at: int, total: int, row: dict[str, Any], *, done_before: bool) -> None:
         """The line."""
         self.close()
-        head = f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: "
-        if row["status"] != "ok":
-            echo(head + str(row["error"]), err=True)
-            return
-        words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in _SHOWN if row.get(key) is not None]
-        words.append("was there" if done_before else f"{row['total_seconds']:.0f} s")
-        echo(head + ", ".join(words), err=True)
+        line = str(row.get("error"))
+        if row["status"] == "ok":
+            words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in _SHOWN if row.get(key) is not None]
+            line = ", ".join([*words, "was there" if done_before else f"{row['total_seconds']:.0f} s"])
+        if not self.silent:
+            echo(f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: {line}", err=True)
 
 
 _SHOWN = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
@@ -185,40 +175,33 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
         raise click.BadParameter(f"{value!r} is no list of numbers with commas between them") from error
 
 
-@click.command(cls=PathsCommand)
+@click.command(cls=PathsCommand, flags=[flag("quiet", "No progress, and no line a cell."), flag("progress")])
 @click.argument("data", type=click.Path())
-@click.option("--methods", metavar="all|A,B", default="all", shell_complete=complete_methods)
-@click.option("--noise", metavar="R,R", default="0.2,0.4,0.6,0.8", callback=_rates)
-@click.option("--noise-file", "noise_files", metavar="NPY", multiple=True, help="In place of --noise; may be repeated.")
-@click.option("--seeds", type=click.IntRange(min=1), metavar="N", default=3)
-@click.option("--per", type=click.Choice(["caption", "image"]), default="caption")
-@click.option(
+@option("--methods", "all|A,B", default="all")
+@option("--noise", "R,R", default="0.2,0.4,0.6,0.8", callback=_rates)
+@option("--noise-file noise_files", "NPY", "In place of --noise; may be repeated.", multiple=True)
+@option("--seeds", click.IntRange(min=1), metavar="N", default=3)
+@PER
+@option(
     "--kind",
-    metavar="KIND,KIND",
+    "KIND,KIND",
+    "How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE].",
     default="uniform",
-    help="How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE].",
 )
-@click.option("--val", metavar="DATA", help="Clean validation pairs.  [default: what belongs to DATA]")
-@click.option("--test", metavar="DATA", help="Clean test pairs.  [default: what belongs to DATA]")
-@click.option("--backbone", metavar="NAME", help="Dual encoder, for all methods.", shell_complete=complete_backbone)
-@click.option(
+@option("--val", "DATA", "Clean validation pairs.  [default: what belongs to DATA]")
+@option("--test", "DATA", "Clean test pairs.  [default: what belongs to DATA]")
+@option("--backbone", "NAME", "Dual encoder, for all methods.", shell_complete=complete_backbone)
+@option(
     "--recipe",
-    metavar="FILE|NAME",
-    help="A recipe; or R, for each method that has a recipe METHOD-R.",
+    "FILE|NAME",
+    "A recipe; or R, for each method that has a recipe METHOD-R.",
     shell_complete=complete_recipe,
 )
-@click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="For all methods that have it; METHOD.KEY for one."
-)
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N rows of DATA.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]))
+@option("--set overrides", "KEY=VALUE", "For all methods that have it; METHOD.KEY for one.", multiple=True)
+@LIMIT
+@option("--device", ["auto", "cpu", "cuda"])
 @column_options
-@click.option(
-    "--out", type=Writes(), metavar="DIR", help="Where the table goes, and grows.  [default: runs/bench-<data>]"
-)
-@quiet_option("No progress, and no line a cell.")
-@progress_option
-@json_option
+@option("--out", Writes(), "Where the table goes, and grows.  [default: runs/bench-<data>]", metavar="DIR")
 def bench(data: str, **options: Any) -> None:
     """Wrong some of DATA's clean pairs, fit every method on them, and judge it by the truth.
 
@@ -230,20 +213,14 @@ def bench(data: str, **options: Any) -> None:
     """
     from cleanpairs.benchmarking import LEGEND, Bench, run_bench
 
-    what = Bench(
-        data=data,
-        **{k: options[k] for k in ("methods", "noise", "noise_files", "seeds", "per", "kind", "val", "test")},
-        **{k: options[k] for k in ("recipe", "overrides", "limit", "out")},
-        options={k: options[k] for k in ("backbone", "device")},
-        columns=pick_columns(options),
-    )
-    quiet = options["quiet"] or options["as_json"]
-    lines = None if quiet else _Lines(asked=options["progress"])
+    columns, model = pick_columns(options), {name: options.pop(name) for name in ("backbone", "device")}
+    own = {f.name: options[f.name] for f in fields(Bench) if f.name in options}
+    what = Bench(data=data, options=model, columns=columns, **own)
     try:
-        with nullcontext() if lines is None else closing(lines):
+        with closing(_Lines()) as lines:
             result = run_bench(what, progress=lines)
     except KeyboardInterrupt:
         echo(f"\nInterrupted; what is measured stays in {what.directory}. The same command goes on.", err=True)
         raise
     more = f"* best of its noise; ± over seeds. More in {result.out}: table.md, table.csv, plot.png, bench.jsonl"
-    print_result(result.to_dict(), options["as_json"], f"{result.table()}\n\n{LEGEND}\n{more}")
+    print_result(result.to_dict(), f"{result.table()}\n\n{LEGEND}\n{more}")

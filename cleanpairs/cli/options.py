@@ -1,6 +1,7 @@
-"""Options that several commands share."""
+"""How options are declared, and those that several commands share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import fields
 from functools import reduce
 from os.path import relpath
 from pathlib import Path
@@ -9,20 +10,26 @@ from typing import Any
 import click
 
 from cleanpairs.cli.terminal import echo
+from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import ENGINES, READERS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+def option(names: str, what: Any = None, help: str | None = None, **more: Any) -> Decorator:
+    """:func:`click.option` of ``names`` (blanks between) that takes ``what``: text, which is its placeholder in the
+    help; one of a list; a value of a type; None: nothing, it is a flag.
+    """
+    if isinstance(what, str):
+        more["metavar"] = what
+    else:
+        more |= {"is_flag": True} if what is None else {"type": click.Choice(what) if isinstance(what, list) else what}
+    return click.option(*names.split(), help=help, **more)
+
+
 def together(*decorators: Decorator) -> Decorator:
     """Options as one decorator, in their order in the help."""
     return lambda function: reduce(lambda done, decorate: decorate(done), reversed(decorators), function)
-
-
-COLUMN_NAMES = (
-    "split", "image_column", "text_column", "key_column", "text_vectors", "captions", "image_root", "allow_urls",
-    "reader", "encoding",
-)  # fmt: skip
 
 
 def array_files(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
@@ -37,40 +44,41 @@ def array_files(context: click.Context, parameter: click.Parameter, values: tupl
     return root + "{" + ",".join(v.removeprefix(root) for v in whole) + "}"
 
 
+ARRAYS: dict[str, Any] = {"multiple": True, "callback": array_files}
 column_options = together(
-    click.option("--split", metavar="NAME", help="Split, where the data has splits.  [default: train]"),
-    click.option("--image-column", metavar="NAME", help="Column of images; found by its usual names if not given."),
-    click.option(
-        "--text-column", metavar="NAME", help="Column of captions; several, as title,description, are joined."
-    ),
-    click.option("--key-column", metavar="NAME", help="Column of keys."),
-    click.option(
+    option("--split", "NAME", "Split, where the data has splits.  [default: train]"),
+    option("--image-column", "NAME", "Column of images; found by its usual names if not given."),
+    option("--text-column", "NAME", "Column of captions; several, as title,description, are joined."),
+    option("--key-column", "NAME", "Column of keys."),
+    option(
         "--text-vectors",
-        metavar="NPY|NAME",
-        multiple=True,
-        callback=array_files,
-        help="Vectors of captions: .npy files beside DATA of .npy (may be repeated); or a column.",
+        "NPY|NAME",
+        "Vectors of captions: .npy files beside DATA of .npy (may be repeated); or a column.",
+        **ARRAYS,
     ),
-    click.option(
-        "--captions", metavar="FILE", help="Beside .npy: captions one a line (.txt), or Parquet with any columns."
-    ),
-    click.option("--reader", type=click.Choice(READERS.names()), help="Where several fit; see `inspect`."),
-    click.option("--encoding", metavar="NAME", help="Of CSV, TSV and .txt that are not UTF-8, like cp1252."),
-    click.option("--image-root", metavar="DIR", help="Image paths are relative to it, and may not leave it."),
-    click.option("--allow-urls", is_flag=True, default=None, help="Fetch DATA where it is a URL (s3, gs, https)."),
+    option("--captions", "FILE", "Beside .npy: captions one a line (.txt), or Parquet with any columns."),
+    option("--reader", READERS.names(), "Where several fit; see `inspect`."),
+    option("--encoding", "NAME", "Of CSV, TSV and .txt that are not UTF-8, like cp1252."),
+    option("--image-root", "DIR", "Image paths are relative to it, and may not leave it."),
+    option("--allow-urls", None, "Fetch DATA where it is a URL (s3, gs, https).", default=None),
 )
-
-
 engine_options = together(
-    click.option(
-        "--engine", type=click.Choice(ENGINES.names()), default="local", help="Where tasks run: this machine or Ray."
-    ),
-    click.option("--workers", type=click.IntRange(1), default=1, help="Processes that work at once."),
-    click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster; a Ray is started here if not given."),
+    option("--engine", ENGINES.names(), "Where tasks run: this machine or Ray.", default="local"),
+    option("--workers", click.IntRange(1), "Processes that work at once.", default=1),
+    option("--ray-address", "ADDRESS", "Of a Ray cluster; a Ray is started here if not given."),
 )
+LIMIT = option("--limit", int, "Only the first N rows.", metavar="N")
+PER = option("--per", ["caption", "image"], default="caption")
+RUN = click.argument("run", required=False, type=click.Path())
+TRUST = option(
+    "--trust-stored-paths trusted",
+    None,
+    "Read whatever path or URL the run or plan names, though nobody has named it here: a stranger's may be bad.",
+)
+LEDGER = option("--ledger", "FILE", "Where the ledger is, if it is not where it was written.")
 
 
-def chosen_engine(options: Mapping[str, Any]) -> Any:
+def chosen_engine(options: dict[str, Any]) -> Any:
     """The :class:`cleanpairs.engine.Engine` of :data:`engine_options`."""
     from cleanpairs.engine import make_engine
 
@@ -78,14 +86,9 @@ def chosen_engine(options: Mapping[str, Any]) -> Any:
 
 
 def pick_columns(options: dict[str, Any]) -> dict[str, Any]:
-    """The values of :func:`column_options` out of a command's options, without those not given."""
-    return {name: options[name] for name in COLUMN_NAMES if options.get(name) is not None}
-
-
-def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--trust-stored-paths``."""
-    help = "Read whatever path or URL the run or plan names, though nobody has named it here: a stranger's may be bad."
-    return click.option("--trust-stored-paths", "trusted", is_flag=True, help=help)(function)
+    """The values of :data:`column_options` out of a command's options, without those not given."""
+    names = [f.name for f in fields(DataOptions) if f.name not in ("train", "val", "limit")]
+    return {name: options[name] for name in names if options.get(name) is not None}
 
 
 def existing_run(run: str | None, trusted: bool = False) -> Any:
@@ -125,14 +128,6 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
         )
 
 
-RUN = click.argument("run", required=False, type=click.Path())
-
-
-REPAIR_NAMES = (
-    "repairs", "strategy", "donors", "max_reuse", "min_repair_score", "min_confidence", "candidates",
-)  # fmt: skip
-
-
 def _number_or_auto(context: click.Context, parameter: click.Parameter, value: str | None) -> float | str | None:
     try:
         return value if value in (None, "auto") else float(str(value))
@@ -140,50 +135,56 @@ def _number_or_auto(context: click.Context, parameter: click.Parameter, value: s
         raise click.BadParameter(f"{value!r} is neither a number nor 'auto'") from error
 
 
+CUTS = ("threshold", "max_wrong", "keep")
 repair_options = together(
-    click.option(
+    option(
         "--threshold",
-        metavar="P|auto",
+        "P|auto",
+        "Pairs below it are repaired or dropped.  [default: the run's]",
         callback=_number_or_auto,
-        help="Pairs below it are repaired or dropped.  [default: the run's]",
     ),
-    click.option(
+    option(
         "--max-wrong",
-        type=float,
+        float,
+        "Keep the largest set of which at most this share is mismatched; refused where that is not known.",
         metavar="P",
-        help="Keep the largest set of which at most this share is mismatched; refused where that is not known.",
     ),
-    click.option("--keep", type=float, metavar="P", help="Keep this share of the pairs, the best."),
-    click.option(
+    option("--keep", float, "Keep this share of the pairs, the best.", metavar="P"),
+    option(
         "--repairs",
-        type=click.Choice(["probable", "plausible", "none"]),
+        ["probable", "plausible", "none"],
+        "probable: those likelier right than wrong, where that can be judged; plausible: what fits best, right or "
+        "near; none: drop all below the threshold.",
         default="probable",
-        help="probable: those likelier right than wrong, where that can be judged; plausible: what fits best, "
-        "right or near; none: drop all below the threshold.",
     ),
-    click.option(
+    option(
         "--strategy",
-        type=click.Choice(["ot", "nearest", "half-replace", "pseudo-caption", "method"]),
+        ["ot", "nearest", "half-replace", "pseudo-caption", "method"],
+        "ot: all mismatched pairs jointly, by partial transport; nearest: the best score; half-replace: from trusted "
+        "pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; method: the method's "
+        "own.",
         default="ot",
-        help="ot: all mismatched pairs jointly, by partial transport; nearest: the best score; half-replace: "
-        "from trusted pairs near in what stays; pseudo-caption: the caption of the most similar trusted image; "
-        "method: the method's own.",
     ),
-    click.option("--donors", type=click.Choice(["both", "mismatched", "trusted"]), default="both"),
-    click.option("--max-reuse", type=int, default=1, help="Rows that one donor may serve."),
-    click.option("--min-repair-score", type=float, default=0.5, help="A repair below it is a drop."),
-    click.option(
+    option("--donors", ["both", "mismatched", "trusted"], default="both"),
+    option("--max-reuse", int, "Rows that one donor may serve.", default=1),
+    option("--min-repair-score", float, "A repair below it is a drop.", default=0.5),
+    option(
         "--min-confidence",
-        type=float,
+        float,
+        "Of --repairs probable: one that is right with a lower probability is a drop.",
         default=0.5,
-        help="Of --repairs probable: one that is right with a lower probability is a drop.",
     ),
-    click.option("--candidates", type=int, default=32, help="Nearest captions or images considered for each pair."),
+    option("--candidates", int, "Nearest captions or images considered for each pair.", default=32),
 )
 
 
-def repair_settings(options: Mapping[str, Any], threshold: float | None, **more: Any) -> Any:
-    """The :class:`cleanpairs.repair.settings.RepairSettings` of a command's options."""
+def repair_settings(options: dict[str, Any], run: Any) -> tuple[Any, str | None]:
+    """The :class:`cleanpairs.repair.settings.RepairSettings` of a command's options, and what to tell of the threshold
+    that they choose.
+    """
+    from cleanpairs.commands.rematch import chosen_cut
     from cleanpairs.repair.settings import RepairSettings
 
-    return RepairSettings(threshold, **{name: options[name] for name in REPAIR_NAMES}, **more)
+    threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
+    names = {f.name for f in fields(RepairSettings)} & options.keys()
+    return RepairSettings(**{name: options[name] for name in names} | {"threshold": threshold}), expected

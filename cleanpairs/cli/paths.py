@@ -1,11 +1,11 @@
 """Which options of a command write and which read, and what holds for all commands by that.
 
-An option that writes is of the type :class:`Writes`; every other one that takes a path reads. A command of the class
-:class:`PathsCommand` refuses to write where something lies that it reads, or that a run, a plan or an export that it
-reads goes back to, and it holds a lock on what it writes for as long as it runs.
+An option that writes is of the type :class:`Writes`; every other one that takes a path reads. A command refuses to
+write where something lies that it reads, or that a run, a plan or an export that it reads goes back to, and it holds a
+lock on what it writes for as long as it runs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -13,35 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cleanpairs.cli.progress import flag
+
 if TYPE_CHECKING:  # they bring numpy and pyarrow, which `cleanpairs --help` does without
     from cleanpairs.data.guard import Input
 
 
 PATHS = ("FILE", "DIR", "DATA", "PATH", "NPY", "MODEL", "RUN", "OUT")  # in the placeholder of an option that reads one
 MODELS = ("encoder", "text_encoder")  # a name, or a directory
-
-Params = Mapping[str, Any]
 ENDINGS = frozenset(".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split())
 
 
 class Writes(click.Path):
     """The type of an option that names an output.
 
-    ``beside``: endings of the files that are written beside it; ``otherwise``: the output that is written where the
-    option is not given, by the command's parameters; None: nothing is; ``in_run``: files of a run that it may be,
-    though the run is read; ``endings``: of what is written, so that a name does not say that it is something else.
+    ``beside``: endings of the files that are written beside it; ``in_run``: files of a run that it may be, though the
+    run is read; ``endings``: of what is written, so that a name does not say that it is something else.
     """
 
-    def __init__(
-        self,
-        *,
-        beside: tuple[str, ...] = (),
-        otherwise: Callable[[Params], Path | None] = lambda params: None,
-        in_run: tuple[str, ...] = (),
-        endings: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, *endings: str, beside: tuple[str, ...] = (), in_run: tuple[str, ...] = ()) -> None:
         super().__init__(readable=False)
-        self.beside, self.otherwise, self.in_run, self.endings = beside, otherwise, in_run, endings
+        self.beside, self.in_run, self.endings = beside, in_run, endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As click does; an empty name is a usage error."""
@@ -60,7 +52,12 @@ def reads_a_path(param: click.Parameter) -> bool:
 
 
 class PathsCommand(click.Command):
-    """A command whose outputs are none of its inputs, and that nobody else writes meanwhile."""
+    """A command with ``--json`` and other ``flags``, whose outputs are none of its inputs, and that nobody else writes
+    meanwhile.
+    """
+
+    def __init__(self, name: str, *, params: list[click.Parameter], flags: Sequence[click.Option] = (), **how: Any):
+        super().__init__(name, params=[*params, *flags, flag("json", "Print JSON, and nothing else.")], **how)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it, if its paths allow that."""
@@ -72,43 +69,36 @@ class PathsCommand(click.Command):
         with ExitStack() as held:
             if outputs:
                 refuse_inputs([*outputs, *beside], inputs)
-                refuse_endings(ctx)
+                for param in self.params:
+                    _refuse_ending(ctx, param)
                 if rank_by_environment() == 0:  # of several processes that train together one writes
                     held.enter_context(hold(outputs))
             return super().invoke(ctx)
 
 
-def refuse_endings(ctx: click.Context) -> None:
+def _refuse_ending(ctx: click.Context, param: click.Parameter) -> None:
     """BadParameter for an output whose name ends as another format's than what would be written."""
-    for param in ctx.command.params:
-        value = ctx.params.get(param.name or "")
-        if isinstance(param.type, Writes) and param.type.endings and value is not None:
-            ending = Path(value).suffix.lower()
-            if ending in ENDINGS and ending not in param.type.endings:
-                wanted = " or *".join(param.type.endings)
-                raise click.BadParameter(f"{value} is not what would be written: name it *{wanted}", ctx, param)
+    value, endings = ctx.params.get(param.name or ""), getattr(param.type, "endings", ())
+    if endings and value is not None and Path(value).suffix.lower() in ENDINGS.difference(endings):
+        raise click.BadParameter(f"{value} is not what would be written: name it *{' or *'.join(endings)}", ctx, param)
 
 
 def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["Input"]]:
     """The outputs of a command that is called so, what is written beside them, and what it reads."""
+    given = [(param, value) for param in ctx.command.params if (value := ctx.params.get(param.name or "")) is not None]
     outputs: list[Path] = []
     beside: list[Path] = []
     inputs: list[Input] = []
     free: tuple[str, ...] = ()
-    for param in ctx.command.params:
+    for param, value in given:
         if isinstance(kind := param.type, Writes):
-            value = ctx.params.get(param.name or "")
-            output = Path(value) if value is not None else kind.otherwise(ctx.params)
-            if output is not None:
-                output = output.parent if "{" in output.name else output  # DIR/{00000..}.tar
-                outputs.append(output)
-                beside += [output.with_name(output.name + end) for end in kind.beside if output.name]
+            output = Path(value)
+            outputs.append(output := output.parent if "{" in output.name else output)  # DIR/{00000..}.tar
+            beside += [output.with_name(output.name + end) for end in kind.beside if output.name]
             free += kind.in_run
-    for param in ctx.command.params if outputs else ():
-        value = ctx.params.get(param.name or "")
-        if param.name == "recipe" and ctx.params.get("resume"):
-            continue  # the run's own, which it goes on with
-        if value is not None and reads_a_path(param):
+    for param, value in given if outputs else ():
+        own = param.name == "recipe" and ctx.params.get("resume")  # the run's, which it goes on with
+        if reads_a_path(param) and not own:
             for path in value if isinstance(value, tuple) else (value,):
                 inputs += _inputs(param.name or "", str(path), free)
     if {"run", "paths"} & set(ctx.params):

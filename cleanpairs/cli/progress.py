@@ -4,47 +4,47 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from cleanpairs.cli.terminal import echo
+from cleanpairs.cli.terminal import asked, echo
 from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.core.progress import FitProgress
 
 FIRST, EVERY = 5.0, 30.0  # seconds until something is shown on a terminal, and between lines
 VARIABLE = "CLEANPAIRS_PROGRESS"
-progress_option = click.option(
-    "--progress", is_flag=True, help=f"Bars also where standard error is no terminal (or {VARIABLE}=1)."
-)
 
 
-def silence(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-    """Callback of a flag that allows no line now and then either, from the first moment on."""
-    if value:
-        Progress(enabled=False)
-    return value
+def flag(name: str, help: str = f"Bars also where standard error is no terminal (or {VARIABLE}=1).") -> click.Option:
+    """``--json``, ``--quiet`` or ``--progress``: for :func:`cleanpairs.cli.terminal.asked`, no parameter of a command.
 
+    With the first two there is no line now and then either, from the first moment on.
+    """
 
-def quiet_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--quiet``."""
-    return click.option("--quiet", is_flag=True, callback=silence, help=help)
+    def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        context.meta[name] = value
+        if value and name != "progress":
+            Progress(enabled=False)
+
+    return click.Option([f"--{name}"], is_flag=True, callback=note, expose_value=False, help=help)
 
 
 class Progress(FitProgress):
     """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch.
 
-    ``enabled``: False: nothing is shown; ``asked``: show it at once, and although standard error is no terminal.
+    ``enabled``: False, or ``--quiet`` or ``--json``: nothing is shown; with ``--progress``, or ``CLEANPAIRS_PROGRESS``,
+    it is shown at once, and although standard error is no terminal.
     """
 
     latest: "Progress | None" = None  # what the lines now and then are about
 
-    def __init__(self, enabled: bool = True, asked: bool = False) -> None:
-        asked = asked or bool(os.environ.get(VARIABLE))
-        self.silent, self.delay, self.said = not enabled, 0.0 if asked else FIRST, ""
-        self.enabled = enabled and (asked or sys.stderr.isatty())
+    def __init__(self, enabled: bool = True) -> None:
+        shown = asked("progress") or bool(os.environ.get(VARIABLE))
+        self.silent, self.said = not enabled or asked("quiet") or asked("json"), ""
+        self.delay, self.enabled = 0.0 if shown else FIRST, not self.silent and (shown or sys.stderr.isatty())
         Progress.latest = self
         self.bar: Any = None
         self.stage = ""

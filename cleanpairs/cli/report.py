@@ -1,7 +1,6 @@
 """``cleanpairs report``."""
 
 import contextlib
-import math
 from dataclasses import fields
 from pathlib import Path
 from shlex import quote
@@ -9,29 +8,26 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import RUN, existing_run, trust_option
+from cleanpairs.cli.options import RUN, TRUST, existing_run, option
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_json
-from cleanpairs.cli.terminal import echo
+from cleanpairs.cli.terminal import print_result
 
 
 @click.command(cls=PathsCommand)
 @RUN
-@click.option("--out", type=Writes(endings=(".html",)), default="report.html", metavar="FILE")
-@click.option("--slice-by", metavar="COLUMN,...", help="Columns of the input; a table of outcomes for each.")
-@click.option("--pairs", "count", default=24, type=click.IntRange(1, 200), help="Cards a gallery.")
-@click.option(
-    "--audit",
-    "audit_size",
-    type=click.IntRange(0, 300),
+@option("--out", Writes(".html"), default="report.html", metavar="FILE")
+@option("--slice-by", "COLUMN,...", "Columns of the input; a table of outcomes for each.")
+@option("--pairs count", click.IntRange(1, 200), "Cards a gallery.", default=24)
+@option(
+    "--audit audit_size",
+    click.IntRange(0, 300),
+    "Pairs to label in the page; 0 for none.  [default: those of RUN/audit, else 60]",
     metavar="N",
-    help="Pairs to label in the page; 0 for none.  [default: those of RUN/audit, else 60]",
 )
-@click.option("--truth", metavar="FILE", help="True mismatches: .npy or Parquet; a column `true_mismatch` is found.")
-@click.option("--overwrite", is_flag=True, help="Replace --out.")
-@trust_option
-@json_option
-def report(run: str | None, out: str, truth: str | None, as_json: bool, **options: Any) -> None:
+@option("--truth", "FILE", "True mismatches: .npy or Parquet; a column `true_mismatch` is found.")
+@option("--overwrite", None, "Replace --out.")
+@TRUST
+def report(run: str | None, out: str, truth: str | None, **options: Any) -> None:
     """One self-contained page: what was done and how, scores and learning, pairs as thumbnails to sort and filter.
 
     It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
@@ -68,19 +64,16 @@ def report(run: str | None, out: str, truth: str | None, as_json: bool, **option
         count=options["count"],
         overwrite=options["overwrite"],
     )
-    if as_json:
-        print_json({"report": path})
-    else:
-        echo(f"written: {path}")
-        labels = chosen.path / "audit" / "labels.csv"
-        if options["audit_size"] is None and labels.exists() and sample is not None:
-            done = int(sample.labelled.sum())
-            unread = bool(done) and not labels.with_name("result.json").exists()
-            more = f"; not judged yet: cleanpairs audit {quote(str(chosen.path))} --labels {quote(str(labels))}"
-            echo(
-                f"in it to label: the {len(sample):,} pairs of {labels.parent}, {done:,} of them labelled "
-                f"(--audit N draws others, 0 none){more if unread else ''}"
-            )
+    text, labels = f"written: {path}", chosen.path / "audit" / "labels.csv"
+    if options["audit_size"] is None and labels.exists() and sample is not None:
+        done = int(sample.labelled.sum())
+        text += (
+            f"\nin it to label: the {len(sample):,} pairs of {labels.parent}, {done:,} of them labelled (--audit N "
+            "draws others, 0 none)"
+        )
+        if done and not labels.with_name("result.json").exists():
+            text += f"; not judged yet: cleanpairs audit {quote(str(chosen.path))} --labels {quote(str(labels))}"
+    print_result({"report": path}, text)
 
 
 def _settings(run: Any) -> dict[str, Any]:
@@ -127,21 +120,17 @@ def _sample(run: Any, scores: Any, threshold: float, size: int | None) -> Any:
 
 
 def _audit_result(run: Any) -> dict[str, Any] | None:
-    """What ``cleanpairs audit --labels`` left."""
+    """What ``cleanpairs audit --labels`` left; DataError where it is not that."""
     from cleanpairs.audit.evaluation import AuditResult, ThresholdEstimate
-    from cleanpairs.core.errors import DataError
-    from cleanpairs.core.regular import read_json
+    from cleanpairs.core.regular import read_json, reading
 
-    file = Path(run.path / "audit" / "result.json")
+    file = run.path / "audit" / "result.json"
     if not file.exists():
         return None
-    try:
+    with reading(file, "read", ValueError, TypeError, KeyError, OverflowError):
         found = dict(read_json(file))
-        asked = {field.name for field in fields(AuditResult)} - {"probability"}
-        of_cut = {field.name for field in fields(ThresholdEstimate)}
-        cuts = (found["at_threshold"], *found["ladder"]) if asked <= found.keys() else ({},)
-        if not all(of_cut <= set(cut) and math.isfinite(cut["threshold"] + cut["flagged"]) for cut in cuts):
-            raise ValueError("it is not what an audit found")
+        for cut in [found["at_threshold"], *found["ladder"]]:
+            int(ThresholdEstimate(**cut).threshold)  # a number, and finite
+        if missing := {field.name for field in fields(AuditResult)} - {"probability"} - found.keys():
+            raise ValueError(f"it has no {missing.pop()}")
         return found
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{file} cannot be read: {error}; `cleanpairs audit --labels` writes it anew") from error

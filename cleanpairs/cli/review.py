@@ -7,28 +7,28 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.options import RUN, existing_run, trust_option
-from cleanpairs.cli.printing import json_option, print_json
+from cleanpairs.cli.options import RUN, TRUST, existing_run, option
+from cleanpairs.cli.paths import PathsCommand
 from cleanpairs.cli.progress import Progress
-from cleanpairs.cli.terminal import echo
+from cleanpairs.cli.terminal import echo, print_result
 
 FOLDER, LOG, PROPOSED = "review", "decisions.jsonl", "proposed.parquet"
 
 
-@click.command()
+@click.command(cls=PathsCommand)
 @RUN
-@click.option("--plan", metavar="FILE", help="Review this plan of `cleanpairs rematch`.  [default: RUN's]")
-@click.option(
-    "--goal", default=0.02, type=click.FloatRange(0, 1), metavar="P",
-    help="Share of mismatched pairs in the output to get below: what is asked first, and how much is left to do.",
-)  # fmt: skip
-@click.option("--write", "only_write", is_flag=True, help="Write plan and labels of what was decided, without a page.")
-@click.option("--no-browser", is_flag=True, help="Print the address only.")
-@trust_option
-@json_option
-def review(
-    run: str | None, plan: str | None, goal: float, only_write: bool, no_browser: bool, trusted: bool, as_json: bool
-) -> None:
+@option("--plan", "FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]")
+@option(
+    "--goal",
+    click.FloatRange(0, 1),
+    "Share of mismatched pairs in the output to get below: what is asked first, and how much is left to do.",
+    default=0.02,
+    metavar="P",
+)
+@option("--write only_write", None, "Write plan and labels of what was decided, without a page.")
+@option("--no-browser", None, "Print the address only.")
+@TRUST
+def review(run: str | None, plan: str | None, goal: float, only_write: bool, no_browser: bool, trusted: bool) -> None:
     """Decide about pairs of RUN (or runs/latest) on a page that this machine serves to itself alone.
 
     Every decision is on the disk, in RUN/review/decisions.jsonl, before the next pair is shown; reviewing goes on where
@@ -64,16 +64,14 @@ def review(
         server.one.acquire()  # what is asked from now on is not answered
         session.refresh()
     written = session.write(folder)
-    if as_json:
-        print_json({**written, "progress": session.progress()})
-        return
-    echo(
+    text = (
         f"{written['decided']:,} pairs decided -> {written['plan']}: {written['kept']:,} kept, "
-        f"{written['repaired']:,} repaired, {written['dropped']:,} dropped"
+        f"{written['repaired']:,} repaired, {written['dropped']:,} dropped\n"
+        f"next:  cleanpairs export --plan {shlex.quote(written['plan'])} --repaired out.parquet"
     )
-    echo(f"next:  cleanpairs export --plan {shlex.quote(written['plan'])} --repaired out.parquet")
     if written["labels"]:
-        echo(f"       cleanpairs audit {shlex.quote(str(opened.path))} --labels {shlex.quote(written['labels'])}")
+        text += f"\n       cleanpairs audit {shlex.quote(str(opened.path))} --labels {shlex.quote(written['labels'])}"
+    print_result({**written, "progress": session.progress()}, text)
 
 
 def _plan(run: Any, folder: Path) -> Any:

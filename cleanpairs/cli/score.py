@@ -10,38 +10,34 @@ from cleanpairs.cli.options import (
     column_options,
     engine_options,
     existing_run,
+    option,
     pick_columns,
     run_and_data,
     warn_of_flags,
 )
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.printing import json_option, print_result
-from cleanpairs.cli.terminal import echo
+from cleanpairs.cli.terminal import echo, print_result
 
 WORTH_A_WARNING = 0.2  # share of the words
 
 
 @click.command(cls=PathsCommand)
 @click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
-@click.option(
-    "--out",
-    type=Writes(beside=(".parts",), endings=(".parquet",)),
-    required=True,
+@option(
+    "--out", Writes(".parquet", beside=(".parts",)), "The scores table to write (Parquet).", required=True,
     metavar="FILE",
-    help="The scores table to write (Parquet).",
-)
+)  # fmt: skip
 @column_options
 @engine_options
-@click.option(
+@option(
     "--max-unknown",
-    type=click.FloatRange(0, 1),
+    click.FloatRange(0, 1),
+    "More words of DATA that the model does not know end it.",
     default=0.5,
     metavar="SHARE",
-    help="More words of DATA that the model does not know end it.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace --out.")
-@json_option
-def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
+@option("--overwrite", None, "Replace --out.")
+def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
 
     The threshold, for data that RUN was not fitted on, is where a pair is as likely mismatched as not, by the scores of
@@ -57,15 +53,9 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
     if data is None:
         raise click.UsageError("give the DATA to score; the scores of the pairs of a fit are in RUN/scores.parquet")
     run = existing_run(run_path)
-    result = score_stream(
-        run.model_folder,
-        data,
-        out,
-        columns=pick_columns(options),
-        engine=chosen_engine(options),
-        overwrite=options["overwrite"],
-        max_unknown=options["max_unknown"],
-    )
+    how = {"columns": pick_columns(options), "engine": chosen_engine(options)}
+    how |= {name: options[name] for name in ("overwrite", "max_unknown")}
+    result = score_stream(run.model_folder, data, out, **how)
     if (result.unknown_words or 0) > WORTH_A_WARNING:
         echo(
             f"warning: the model does not know {result.unknown_words:.0%} of the words of {data}: it was fitted on "
@@ -80,4 +70,4 @@ def score(paths: tuple[str, ...], out: str, as_json: bool, **options: Any) -> No
     if result.noise_rate is not None:
         rate = "undetermined" if math.isnan(result.noise_rate.value) else result.noise_rate
         text += f"\nthreshold: by random pairs of this data, which the model has not seen; share mismatched: {rate}"
-    print_result(result, as_json, text)
+    print_result(result, text)

@@ -1,10 +1,12 @@
 """What is printed: nothing that a terminal would obey, no more than there is room for, and no end where nobody reads.
 
 Every command prints by :func:`echo`: names of columns and files, captions, and what a run or a manifest says are
-others' text, and may hold anything.
+others' text, and may hold anything. For programs, with ``--json``, it prints one JSON value on one line, and nothing
+beside it.
 """
 
 import errno
+import json
 import os
 import sys
 import unicodedata
@@ -17,6 +19,7 @@ from typing import Any
 import click
 
 from cleanpairs.core.errors import OutputError
+from cleanpairs.core.plain import plain
 
 
 def plural(count: int, noun: str) -> str:
@@ -51,6 +54,28 @@ def echo(
     if head:
         shown = f"{click.style(head, fg='red', bold=True)} {shown}"
     click.echo(shown, err=err, color=color)
+
+
+def asked(name: str) -> bool:
+    """Whether the command that runs was given this flag of :func:`cleanpairs.cli.progress.flag`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(name))
+
+
+def say(text: str = "") -> None:
+    """A line for people: nothing with ``--json``."""
+    if not asked("json"):
+        echo(text)
+
+
+def print_result(value: Any, text: object = None) -> None:
+    """What a command has found: ``value`` with ``--json``, in ASCII, as it reads the same in every locale; else
+    ``text``, which is that of ``value`` when None.
+    """
+    if asked("json"):
+        echo(json.dumps(plain(value), allow_nan=False))
+    else:
+        echo(str(value if text is None else text))
 
 
 class _Steady:

@@ -4,17 +4,16 @@ import sys
 
 import click
 
-from cleanpairs.cli.printing import json_option, print_json, print_result
-from cleanpairs.cli.progress import quiet_option
-from cleanpairs.cli.terminal import echo
+from cleanpairs.cli.options import option
+from cleanpairs.cli.paths import PathsCommand
+from cleanpairs.cli.progress import flag
+from cleanpairs.cli.terminal import asked, print_result, say
 
 
-@click.command()
+@click.command(cls=PathsCommand, flags=[flag("quiet", "Print only what is wrong.")])
 @click.argument("path", metavar="PATH", type=click.Path())
-@click.option("--data", metavar="PATH", help="The input of the export PATH, where it lies in another folder.")
-@json_option
-@quiet_option("Print only what is wrong.")
-def verify(path: str, data: str | None, as_json: bool, quiet: bool) -> None:
+@option("--data", "PATH", "The input of the export PATH, where it lies in another folder.")
+def verify(path: str, data: str | None) -> None:
     """Check PATH against what it says of itself, and name what is wrong: file, row group, row, column.
 
     PATH is the cleaned data of an export (or its manifest), a run directory, a saved model, a Parquet file, or a
@@ -28,21 +27,18 @@ def verify(path: str, data: str | None, as_json: bool, quiet: bool) -> None:
     from cleanpairs.verification import verify_path
 
     found = verify_path(path, data)
-    if as_json:
-        print_json({**vars(found), "ok": found.ok})
-    elif not quiet:
-        echo(str(found))
+    if asked("json"):
+        print_result({**vars(found), "ok": found.ok})
+    elif not asked("quiet"):
+        say(str(found) + (f"\n{len(found.checked)} checks, nothing wrong" if found.ok else ""))
     elif not found.ok:
-        echo("\n".join(str(problem) for problem in found.problems))
+        say("\n".join(map(str, found.problems)))
     if not found.ok:
         sys.exit(DataError.exit_code)
-    if not (as_json or quiet):
-        echo(f"{len(found.checked)} checks, nothing wrong")
 
 
-@click.command()
-@json_option
-def doctor(as_json: bool) -> None:
+@click.command(cls=PathsCommand)
+def doctor() -> None:
     """Check the installation and the machine: versions, extras, GPU, threads, FAISS, disk space.
 
     What could be better comes with the command that mends it. Exit code 1 only if cleanpairs cannot run.
@@ -52,6 +48,6 @@ def doctor(as_json: bool) -> None:
 
     checks = diagnose()
     ok = all(check.state != "broken" for check in checks)
-    print_result({"ok": ok, "checks": checks}, as_json, "\n".join(map(str, checks)))
+    print_result({"ok": ok, "checks": checks}, "\n".join(map(str, checks)))
     if not ok:
         sys.exit(CleanpairsError.exit_code)

@@ -25,9 +25,10 @@ from cleanpairs.cli import COMMANDS, SECTIONS, cli
 from cleanpairs.cli import progress as progress_module
 from cleanpairs.cli.completion import COMPLETE_VARIABLE
 from cleanpairs.cli.fit import fit
-from cleanpairs.cli.printing import plain, print_json
 from cleanpairs.cli.progress import Progress, lines_now_and_then
+from cleanpairs.cli.terminal import print_result
 from cleanpairs.core import errors
+from cleanpairs.core.plain import plain
 from cleanpairs.core.recipe import find_recipes
 from cleanpairs.core.registry import BACKBONES, METHODS
 
@@ -100,12 +101,6 @@ def test_names_are_completed() -> None:
     assert "efficientnet_lite0" in offered("fit", "--image-encoder", "e")
     assert offered("fit", "--device", "c") == ["cpu", "cuda"]
     assert offered("completion", "") == ["bash", "zsh", "fish"]
-
-
-def test_the_last_of_a_list_of_methods_is_completed() -> None:
-    assert offered("bench", "d.parquet", "--methods", "a") == ["all", "auto"]
-    assert offered("bench", "d.parquet", "--methods", "crcl,nc") == ["crcl,ncr"]
-    assert "crcl,crcl" not in offered("bench", "d.parquet", "--methods", "crcl,")
 
 
 def test_a_recipe_of_ones_own_is_a_file() -> None:
@@ -252,7 +247,9 @@ def test_plain_knows_numpy_paths_and_nothing_that_is_not_finite(capsys: pytest.C
     }  # fmt: skip
     want = {"a": None, "b": [3, None, True], "1": "x/y", "s": ["a", "b"], "m": [[1.5, None]], "n": None}
     assert plain(value) == want
-    print_json({**value, "text": "猫\ud800"})
+    with click.Context(cli) as ctx:
+        ctx.meta["json"] = True
+        print_result({**value, "text": "猫\ud800"})
     assert strictly(capsys.readouterr().out) == {**want, "text": "猫\ud800"}
     with pytest.raises(TypeError, match="object has no form"):
         plain([object()])
@@ -264,8 +261,10 @@ def test_plain_knows_numpy_paths_and_nothing_that_is_not_finite(capsys: pytest.C
 def test_no_bar_without_a_terminal_unless_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def show(**options: bool) -> str:
-        progress = Progress(**options)
+    def show(asked: bool = False, enabled: bool = True) -> str:
+        with click.Context(cli) as ctx:
+            ctx.meta["progress"] = asked
+            progress = Progress(enabled)
         progress.started("runs/x")
         progress.step(5, 10, 0.5)
         progress.close()
