@@ -94,9 +94,9 @@ def rematch_many(work: Path, sizes: list[int], dim: int, share: float, workers: 
         if n == min(sizes):
             whole, parts = plan.read_bytes(), plan.with_name(plan.name + ".parts")
             plan.unlink()
-            answered = parts / "search-0" / "manifest.jsonl"
+            answered = parts / "search-0" / "manifest.json"
             first = command(
-                "rematch", run, data, *options, kill=lambda a=answered: a.exists() and a.read_text().count("\n") > 1
+                "rematch", run, data, *options, kill=lambda a=answered: a.exists() and a.read_text().count("number") > 0
             )
             second = command("rematch", run, data, *options)
             print(

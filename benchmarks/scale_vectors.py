@@ -260,13 +260,13 @@ def _in_two(run: Path, data: Path, out: Path, rows: int, workers: int) -> tuple[
 
 def _killed(out: Path, rows: int, args: tuple[object, ...]) -> tuple[float, int]:
     """Killed when half of the partitions are done, then run again: CPU seconds of both, the higher peak."""
-    manifest = out.with_name(out.name + ".parts") / "manifest.jsonl"
+    manifest = out.with_name(out.name + ".parts") / "manifest.json"
     parts = rows // 65_536
     for old in out.parent.glob(out.name + "*"):
         if old.is_file():
             old.unlink()
-    first = command(*args, kill=lambda: manifest.exists() and manifest.read_text().count("\n") > parts // 2)
-    done = sum("number" in json.loads(line) for line in manifest.read_text().splitlines()) if first.killed else 0
+    first = command(*args, kill=lambda: manifest.exists() and manifest.read_text().count("number") > parts // 2)
+    done = len(json.loads(manifest.read_text())["done"]) if first.killed else 0
     second = command(*args)
     print(
         f"{args[0]} killed with {done} of about {parts} partitions done ({first.cpu:.0f} CPU s, {first.wall:.0f} s by "

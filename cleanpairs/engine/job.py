@@ -1,27 +1,25 @@
 """A job: work over all partitions of an input, of which any part may be done already.
 
-In the job's folder lie the partitions' outputs, ``part-000000`` and on, and ``manifest.jsonl``: a line that says which
-job it is, then one line for each finished partition, appended when its output is in place. A line that a kill has torn,
-or whose file is missing or of another size, counts for nothing: that partition is done again.
+In the job's folder lie the partitions' outputs, ``part-000000`` and on, and ``manifest.json``: which job it is, and the
+partitions that are finished, written anew for each when its output is in place. One whose file is missing or of another
+size is done again.
 """
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
 
 from cleanpairs.core.errors import OutputError, OutputExistsError
-from cleanpairs.core.regular import writing
+from cleanpairs.core.regular import read_json, writing
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.locks import hold
 from cleanpairs.engine.work import Engine, Finished, Partition, Work
 
-MANIFEST = "manifest.jsonl"
+MANIFEST = "manifest.json"
 LOCK = ".job-lock"
 ATTEMPTS = ".attempts"  # behind the name of a partition: an engine's note of how often it was begun
 PART = re.compile(rf"part-\d{{6,}}({re.escape(ATTEMPTS)})?")  # see Partition.name
@@ -50,12 +48,12 @@ def run_partitions(
     claim_folder(folder)
     with hold([folder]):
         done = _begin(folder, name, overwrite)
-        done = {p.number: done[p.number] for p in partitions if p.number in done}
+        _note(folder, name, done)
         left = [p for p in partitions if p.number not in done]
-        with _writing(folder), (folder / MANIFEST).open("a", encoding="utf-8") as manifest:
+        with _writing(folder):
             for finished in engine.run(work, left, folder) if left else ():
-                _append(manifest, asdict(finished))
                 done[finished.number] = finished
+                _note(folder, name, done)
     return [done[p.number] for p in partitions]
 
 
@@ -82,14 +80,6 @@ def remove_job(folder: Path) -> None:
         folder.rmdir()
 
 
-def release_folder(folder: Path) -> None:
-    """Remove the folder of jobs that have removed what they left in it, if there is nothing else."""
-    with suppress(OSError):
-        if [path.name for path in folder.iterdir()] == [LOCK]:
-            (folder / LOCK).unlink()
-            folder.rmdir()
-
-
 def _parts(folder: Path) -> list[Path]:
     """The outputs of partitions, of whichever job."""
     return [path for path in folder.iterdir() if PART.fullmatch(path.name)]
@@ -108,40 +98,24 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
-    """The partitions that are finished, by number; the manifest is there afterwards, and whole."""
-    manifest = folder / MANIFEST
-    lines = _lines(manifest)
-    if lines and lines[0].get("job") == name:
-        done = [Finished(**line) for line in lines[1:] if line.keys() == {"number", "bytes", "facts"}]
+    """The partitions of the job called ``name`` that are finished, by number."""
+    known = None
+    with suppress(FileNotFoundError, ValueError):
+        known = read_json(folder / MANIFEST)
+    if isinstance(known, dict) and known.get("job") == name:
         sizes = {path.name: path.stat().st_size for path in _parts(folder)}
-        kept = {f.number: f for f in done if sizes.get(Partition(f.number, 0, 0).name) == f.bytes}
-    elif manifest.exists() and not overwrite:
+        done = [Finished(**line) for line in known["done"]]
+        return {f.number: f for f in done if sizes.get(Partition(f.number, 0, 0).name) == f.bytes}
+    if (folder / MANIFEST).exists() and not overwrite:
         raise OutputExistsError(
             f"{folder} holds parts of another job (other data, another model or version): remove it, or give "
             "--overwrite (overwrite=True) to start over"
         )
-    else:
-        kept = {}
-        for old in _parts(folder):
-            old.unlink()
-    lines = [{"job": name}, *(asdict(finished) for finished in kept.values())]
-    write_whole(manifest, "".join(json.dumps(line) + "\n" for line in lines))
-    return kept
+    for old in _parts(folder):
+        old.unlink()
+    return {}
 
 
-def _append(file: IO[str], line: dict[str, Any]) -> None:
-    file.write(json.dumps(line) + "\n")
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of JSON lines up to the first that is torn; none where there is no file."""
-    found: list[dict[str, Any]] = []
-    with suppress(FileNotFoundError, ValueError):
-        for line in path.read_bytes().decode("utf-8", "replace").splitlines(keepends=True):
-            value = json.loads(line) if line.endswith("\n") else None
-            if not isinstance(value, dict):
-                break
-            found.append(value)
-    return found
+def _note(folder: Path, name: str, done: dict[int, Finished]) -> None:
+    lines = ",\n".join(json.dumps(asdict(finished)) for finished in done.values())
+    write_whole(folder / MANIFEST, f'{{"job": {json.dumps(name)}, "done": [\n{lines}\n]}}\n')

@@ -3,7 +3,7 @@
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
@@ -12,14 +12,14 @@ from cleanpairs.core.children import start_connected
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out, share_of_threads
 
-DEATHS = 3  # of the pool in a row, without a partition finished in between
+DEATHS = 3  # of workers in a row, without a partition finished in between
 
 
 class LocalEngine:
     """A pool of ``workers`` processes, which share the cores; one worker is this process itself.
 
     Processes are started anew, not forked: threads of PyTorch and Arrow do not survive a fork. When one dies (the
-    kernel kills who takes too much memory), the others are stopped with it, and a new pool does what is left.
+    kernel kills who takes too much memory), another one does its partition.
 
     Raises ConfigError: an address is given: there is no cluster here.
     """
@@ -35,76 +35,53 @@ class LocalEngine:
             for partition in partitions:
                 yield carry_out(work, partition, folder)
             return
-        left = {p.number: p for p in partitions}
-        deaths = 0
-        while left:
-            try:
-                for finished in self._round(work, list(left.values()), folder):
-                    del left[finished.number]
-                    deaths = 0
-                    yield finished
-            except _DeathError as error:
-                deaths += 1
-                if deaths >= DEATHS:
-                    raise ResourceError(
-                        f"worker processes died {deaths} times in a row, with {len(left)} partitions left; "
-                        f"where memory is short, take fewer than {self.workers} workers. What is done is kept: run "
-                        "again to go on"
-                    ) from error
-
-    def _round(self, work: Work, partitions: list[Partition], folder: Path) -> Iterator[Finished]:
-        """Do partitions until all are done, one fails, or a worker dies."""
-        waiting = list(reversed(partitions))
-        workers: dict[Connection[Any, Any], subprocess.Popen[bytes]] = {}
+        waiting, deaths = list(reversed(partitions)), 0
+        pool: dict[Connection[Any, Any], subprocess.Popen[bytes]] = {}
+        busy: dict[Connection[Any, Any], Partition] = {}
         try:
-            for _ in range(min(self.workers, len(waiting))):
-                process, connection = _start(share_of_threads(self.workers))
-                workers[connection] = process
-                with _talking():
-                    connection.send(work)
-                    connection.send((waiting.pop(), folder))
-            busy = set(workers)
-            while busy:
+            while waiting or busy:
+                while waiting and len(busy) < self.workers:
+                    idle = next((connection for connection in pool if connection not in busy), None)
+                    connection = self._hire(pool, work) if idle is None else idle
+                    busy[connection] = waiting.pop()
+                    with suppress(OSError):  # it has died: so says what is received
+                        connection.send((busy[connection], folder))
                 for connection in cast("list[Connection[Any, Any]]", wait(busy)):
-                    with _talking():
+                    partition = busy.pop(connection)
+                    try:
                         said = connection.recv()
+                    except (EOFError, OSError) as error:
+                        pool.pop(connection).wait()
+                        connection.close()
+                        waiting.append(partition)
+                        deaths += 1
+                        if deaths >= DEATHS:
+                            raise ResourceError(
+                                f"worker processes died {deaths} times in a row, with {len(waiting) + len(busy)} "
+                                f"partitions left; where memory is short, take fewer than {self.workers} workers. What "
+                                "is done is kept: run again to go on"
+                            ) from error
+                        continue
                     if isinstance(said, Exception):
                         raise said
-                    if waiting:
-                        with _talking():
-                            connection.send((waiting.pop(), folder))
-                    else:
-                        busy.remove(connection)
+                    deaths = 0
                     yield said
-        except _DeathError:
-            for process in workers.values():
-                process.kill()
-            raise
         finally:
-            for connection, process in workers.items():  # after an error the others finish the partitions in hand
+            for connection, process in pool.items():  # after an error the others finish the partitions in hand
                 connection.close()
                 process.wait()
 
-
-class _DeathError(Exception):
-    """A worker died."""
-
-
-@contextmanager
-def _talking() -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, OSError) as error:
-        raise _DeathError from error
-
-
-def _start(threads: int) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
-    """A worker, which does one partition after another."""
-    code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
-    try:
-        return start_connected(code, env={"OMP_NUM_THREADS": str(threads)})
-    except OSError as error:
-        raise ResourceError(f"no process can be started ({error}): take fewer workers") from error
+    def _hire(self, pool: dict[Any, subprocess.Popen[bytes]], work: Work) -> "Connection[Any, Any]":
+        """A worker more, which does one partition after another."""
+        code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
+        try:
+            process, connection = start_connected(code, env={"OMP_NUM_THREADS": str(share_of_threads(self.workers))})
+        except OSError as error:
+            raise ResourceError(f"no process can be started ({error}): take fewer workers") from error
+        pool[connection] = process
+        with suppress(OSError):
+            connection.send(work)
+        return connection
 
 
 def serve(number: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.engine.job import claim_folder, release_folder, remove_job, run_partitions
+from cleanpairs.engine.job import claim_folder, remove_job, run_partitions
 from cleanpairs.engine.work import Engine, Partition
 from cleanpairs.ops.scratch import MEMORY, Scratch, release
 from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
@@ -109,7 +109,7 @@ class EngineSearch:
             for name in ("queries.npy", "rows.npy", INDEX):
                 (folder / name).unlink(missing_ok=True)
             remove_job(folder)
-        release_folder(self.folder)
+        remove_job(self.folder)
 
 
 def _lay_down(folder: Path, name: str, array: np.ndarray) -> str:

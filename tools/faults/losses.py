@@ -143,7 +143,7 @@ REFIT = (*_words("fit data.parquet --out run --overwrite"), *FIT)
 def _foreign() -> Iterator[Loss]:
     kind = "files that nobody named, edited plans, labels given by hand"
     export, again = "export --run run --repaired", "--threshold 0.02 --overwrite"
-    for part in ("part-00000.parquet", "part-000000", "image.f32", "manifest.jsonl", "notes/mine.txt"):
+    for part in ("part-00000.parquet", "part-000000", "image.f32", "manifest.json", "notes/mine.txt"):
         yield Loss(
             kind, _words("score run data.parquet --out new.parquet --workers 2"), _put(f"new.parquet.parts/{part}")
         )
