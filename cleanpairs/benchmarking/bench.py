@@ -1,18 +1,19 @@
 """The benchmark: every method at every noise with every seed, into a directory that a second call goes on with."""
 
 import hashlib
+import itertools
 import json
 import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cleanpairs import __version__
-from cleanpairs.benchmarking.cell import run_cell
-from cleanpairs.benchmarking.plain_scores import PLAIN_SCORES, plain_row, plain_scores
+from cleanpairs.benchmarking.cell import PLAIN_SCORES, plain_row, plain_scores, run_cell
 from cleanpairs.benchmarking.settings import MethodSettings, choose_methods, method_settings
 from cleanpairs.benchmarking.splits import Splits, load_splits
 from cleanpairs.benchmarking.table import LEGEND, Summary, summarise, to_csv, to_markdown, to_text
@@ -20,7 +21,7 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Outp
 from cleanpairs.core.plain import plain
 from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import read_bytes, reading, writing
-from cleanpairs.data.atomic import staged_file, write_whole
+from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import Noise, NoiseKind, inject_noise, load_noise_file, noise_of
@@ -124,17 +125,17 @@ class BenchLog:
 
 @dataclass(frozen=True)
 class _Noise:
-    """One line of the noise axis. ``name`` for the table, ``digest`` for the log, ``make(seed)`` the noise itself."""
+    """One line of the noise axis. ``name`` for the table, ``digest`` for the log, ``make(seed=)`` the noise itself."""
 
     name: str
     rate: float | None
     per: str  # unit of uniform noise, "file", or the kind of noise that is not uniform
     digest: str
-    make: Callable[[int], Noise]
+    make: Callable[..., Noise]
 
 
 def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
-    """Run the cells that are not in the log yet; write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
+    """Run the cells that are not in the log yet; write ``bench.jsonl``, ``table.md`` and ``table.csv``.
 
     A cell is known by method, settings, noise, seed and data. One that failed with a CleanpairsError, or whose method
     needs something that is not there, is logged with its reason and tried again by the next call. ``progress`` is told
@@ -156,7 +157,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     notes += splits.notes
     notes += [f"no {role} pairs" for role, s in (("validation", splits.val), ("test", splits.test)) if s is None]
     settings += plain_scores(splits.train)  # what the methods on vectors are to be compared with
-    noises = _noises(bench, splits)
+    noises = _noises(bench, splits.train)
     if splits.train.text_vectors is not None and any(noise.per.startswith("partial") for noise in noises):
         raise ConfigError(
             f"the noise 'partial' makes captions of other words, and {bench.data} has its captions as vectors, of "
@@ -181,7 +182,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
 def _check_folder(log: BenchLog) -> None:
     """Make the directory of a benchmark; OutputExistsError where it holds tables of somebody else."""
     folder = log.path.parent
-    foreign = [name for name in ("table.md", "table.csv", "plot.png") if os.path.lexists(folder / name)]
+    foreign = [name for name in ("table.md", "table.csv") if os.path.lexists(folder / name)]
     if foreign and not log.path.exists():
         raise OutputExistsError(
             f"{folder} holds {foreign[0]}, and no {log.path.name}: no benchmark wrote it; name another"
@@ -200,66 +201,57 @@ def _run(
     progress: Any,
 ) -> CleanpairsError | None:
     done = {row["cell"]: row for row in log.rows() if row.get("status") == "ok"}
-    total, at = len(noises) * bench.seeds * len(settings), 0
+    step = progress.step if progress is not None else None
     first_error: CleanpairsError | None = None
-    for noise in noises:  # all methods of a noise and seed before the next: what is there can be compared
-        for seed in range(bench.seeds):
-            made: Noise | None = None
-            for method in settings:
-                at += 1
-                row = _head(bench, method, splits, noise, seed)
-                before = done.get(row["cell"])
-                if before is None and method.missing:
-                    row |= {"status": "needs", "error": f"needs {method.missing}"}
-                elif before is None:
-                    made = made or noise.make(seed)
-                    step = progress.step if progress is not None else None
-                    try:
-                        if method.method in PLAIN_SCORES:
-                            row |= plain_row(method.method, splits, made)
-                        else:
-                            row |= run_cell(method, splits, made, seed, on_step=step)
-                        row |= {"status": "ok"}
-                    except CleanpairsError as error:
-                        first_error = first_error or error
-                        row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-                if before is None:
-                    log.append(row)
-                if progress is not None:
-                    progress.cell(at, total, before or row, done_before=before is not None)
+    made: tuple[Any, Any] = (None, None)
+    # All methods of a noise and seed before the next: what is there can be compared.
+    cells = list(itertools.product(noises, range(bench.seeds), settings))
+    for at, (noise, seed, method) in enumerate(cells, start=1):
+        row = _head(bench, method, splits, noise, seed)
+        before = done.get(row["cell"])
+        if before is None and method.missing:
+            row |= {"status": "needs", "error": f"needs {method.missing}"}
+        elif before is None:
+            if made[0] != (noise, seed):
+                made = (noise, seed), noise.make(seed=seed)
+            try:
+                if method.method in PLAIN_SCORES:
+                    row |= plain_row(method.method, splits, made[1])
+                else:
+                    row |= run_cell(method, splits, made[1], seed, on_step=step)
+                row |= {"status": "ok"}
+            except CleanpairsError as error:
+                first_error = first_error or error
+                row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        if before is None:
+            log.append(row)
+        if progress is not None:
+            progress.cell(at, len(cells), before or row, done_before=before is not None)
     return first_error
 
 
-def _noises(bench: Bench, splits: Splits) -> list[_Noise]:
-    train = splits.train
+def _noises(bench: Bench, train: Pairs) -> list[_Noise]:
     kinds = list(dict.fromkeys(NoiseKind.parse(part) for part in bench.kind.split(",") if part.strip()))
     if not kinds:
         raise ConfigError(f"a benchmark needs a kind of noise, found {bench.kind!r}; leave it out for uniform noise")
-    if bench.noise_files:
-        if kinds != [NoiseKind()]:
-            raise ConfigError(f"noise files hold their own noise: leave out either them or the kind {bench.kind!r}")
-        return [_of_file(train, file) for file in bench.noise_files]
-    if not bench.noise:
+    if bench.noise_files and kinds != [NoiseKind()]:
+        raise ConfigError(f"noise files hold their own noise: leave out either them or the kind {bench.kind!r}")
+    if not (bench.noise or bench.noise_files):
         raise ConfigError("a benchmark needs noise rates or noise files")
-    for rate in bench.noise:
+    found = []
+    for file in bench.noise_files:
+        permutation = load_noise_file(file, len(train), train.image_index)
+        digest, noise = hashlib.sha256(permutation.tobytes()).hexdigest()[:12], noise_of(train, permutation)
+        found.append(_Noise(Path(file).stem, None, "file", digest, lambda seed, noise=noise: noise))
+    for rate, kind in itertools.product(() if bench.noise_files else dict.fromkeys(bench.noise), kinds):
         if not 0 <= rate <= 1:
             raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
-
-    return [_of_kind(train, rate, kind, bench.per) for rate in dict.fromkeys(bench.noise) for kind in kinds]
-
-
-def _of_file(train: Pairs, file: str) -> _Noise:
-    permutation = load_noise_file(file, len(train), train.image_index)
-    digest, noise = hashlib.sha256(permutation.tobytes()).hexdigest()[:12], noise_of(train, permutation)
-    return _Noise(Path(file).stem, None, "file", digest, lambda seed: noise)
-
-
-def _of_kind(train: Pairs, rate: float, kind: NoiseKind, per: str) -> _Noise:
-    groups = None if kind.column is None else category_codes(train, kind.column)
-    uniform = kind.name == "uniform"
-    how = {"per": per} if uniform else {"kind": kind, "groups": groups}
-    name, of = (f"{rate:g}", per) if uniform else (f"{rate:g} {kind}", str(kind))
-    return _Noise(name, rate, of, f"{of}-{rate:g}", lambda seed: inject_noise(train, rate, seed=seed, **how))
+        groups = None if kind.column is None else category_codes(train, kind.column)
+        uniform = kind.name == "uniform"
+        how = {"per": bench.per} if uniform else {"kind": kind, "groups": groups}
+        name, of = (f"{rate:g}", bench.per) if uniform else (f"{rate:g} {kind}", str(kind))
+        found.append(_Noise(name, rate, of, f"{of}-{rate:g}", partial(inject_noise, train, rate, **how)))
+    return found
 
 
 def _head(bench: Bench, method: MethodSettings, splits: Splits, noise: _Noise, seed: int) -> dict[str, Any]:
@@ -296,8 +288,6 @@ def _latest(
 
 
 def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchResult:
-    from cleanpairs.benchmarking.plot import plot
-
     order = [name for name in (*METHODS.names(), *PLAIN_SCORES) if any(row["method"] == name for row in rows)]
     summaries = summarise(rows, order)
     folder, name = bench.directory, Path(bench.data.rstrip("/")).name
@@ -307,6 +297,4 @@ def _write(bench: Bench, rows: list[dict[str, Any]], notes: list[str]) -> BenchR
     remarks = [*notes, LEGEND, "± is the sample standard deviation over seeds"]
     write_whole(folder / "table.md", to_markdown(summaries, f"{shlex.quote(name)}, {unit}", remarks))
     write_whole(folder / "table.csv", to_csv(summaries))
-    with staged_file(folder / "plot.png", overwrite=True) as staged:
-        plot(rows, staged, methods=order, title=f"{name}, {unit}")
     return BenchResult(str(folder), rows, summaries, notes)

@@ -16,8 +16,13 @@ from cleanpairs.benchmarking.splits import Splits, with_features
 from cleanpairs.core.registry import METHODS
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import Noise, apply_noise
+from cleanpairs.ops.matching import unit_rows
+from cleanpairs.ops.normalised_similarity import cosines, normalised_similarity
 from cleanpairs.repair.plan import wrong_in_output
-from cleanpairs.scoring.evaluate import detection
+from cleanpairs.scoring.evaluate import detection, recall
+
+# The cosine, and negCLIPLoss (Wang et al., NeurIPS 2024): cleanpairs.ops.normalised_similarity.
+PLAIN_SCORES = ("cosine", "negCLIPLoss")
 
 
 def run_cell(
@@ -140,3 +145,41 @@ def _peaks() -> dict[str, float | None]:
         peak = int(status["VmHWM"].split()[0])
     gpu = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
     return {"peak_mb": peak / 1024, "peak_gpu_mb": gpu}
+
+
+def plain_scores(pairs: Pairs) -> list[MethodSettings]:
+    """Those that the vectors of ``pairs`` allow: one an image and one a caption, of one length."""
+    vectors, texts = pairs.images.array(), pairs.text_vectors
+    if vectors is None or texts is None or vectors.shape[1:] != (1, texts.shape[1]):
+        return []
+    return [MethodSettings(name, {}, None, None, "plain") for name in PLAIN_SCORES]
+
+
+def plain_row(name: str, splits: Splits, noise: Noise) -> dict[str, Any]:
+    """What two lines of numpy say, as figures of :func:`run_cell` that need no threshold: nothing is fitted."""
+    began = time.perf_counter()
+    pairs = apply_noise(splits.train, noise)
+    image, text = _vectors(pairs)
+    usable = np.setdiff1d(np.arange(len(pairs)), list(pairs.reasons))
+    y = np.full(len(pairs), np.nan)
+    groups = (pairs.pair_image_group[usable], pairs.text_group[usable])
+    sides = image[usable], text[usable]
+    y[usable] = cosines(*sides) if name == "cosine" else normalised_similarity(*sides, *groups)
+    seconds = time.perf_counter() - began
+    row: dict[str, Any] = {"pairs": len(pairs), "quarantined": len(pairs.reasons), "seconds": seconds}
+    row |= {"mismatched": float(noise.mismatched.mean()), "total_seconds": seconds}
+    if noise.mismatched.any():
+        found = detection(y, noise.mismatched, -np.inf)
+        row |= {"auroc": found.auroc, "ap": found.ap}
+    if splits.test is not None and splits.test.has_both_vectors:
+        test = splits.test
+        _, first, owner = np.unique(test.pair_image_group, return_index=True, return_inverse=True)
+        image, text = _vectors(test)
+        row |= recall(image[first], text, owner).to_dict()
+    return row
+
+
+def _vectors(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    array, texts = pairs.images.array(), pairs.text_vectors
+    assert array is not None and texts is not None
+    return unit_rows(array[pairs.image_index, 0]), unit_rows(texts)

@@ -11,7 +11,6 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.recipe import Recipe, find_recipes
 from cleanpairs.core.registry import METHODS, nearest
 
-_ALIASES = {"seed": "random_state"}
 _NOT_THE_FIGURES = ("random_state", "device")  # what makes no other cell of the table
 
 
@@ -61,9 +60,10 @@ def method_settings(
     Raises ConfigError: a setting that none of the methods has, or one of a method that does not take part.
     """
     notes: list[str] = []
+    known = {method: inspect.signature(METHODS.load(method)).parameters for method in methods}
     own: dict[str, list[str]] = {method: [] for method in methods}
     for text in overrides:
-        takers, stripped = _takers(text, methods)
+        takers, stripped = _takers(text, known)
         if len(takers) < len(methods) and text == stripped:
             notes.append(f"--set {text} concerns {', '.join(takers)} only")
         for method in takers:
@@ -74,8 +74,7 @@ def method_settings(
         notes.append(f"--recipe {recipe} has no settings of {others}: their defaults are used")
     settings = []
     for method in methods:
-        known = _parameters(method)
-        shared = {name: value for name, value in (options or {}).items() if name in known}
+        shared = {name: value for name, value in (options or {}).items() if name in known[method]}
         resolved = Recipe.resolve(recipes.get(method), overrides=own[method], options={**shared, "method": method})
         missing, digest = _missing(method, resolved.params), _digest(resolved.estimator())
         settings.append(MethodSettings(method, resolved.params, recipes.get(method), missing, digest))
@@ -88,31 +87,22 @@ def _digest(estimator: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _parameters(method: str) -> list[str]:
-    return list(inspect.signature(METHODS.load(method)).parameters)
-
-
-def _takers(text: str, methods: Sequence[str]) -> tuple[list[str], str]:
+def _takers(text: str, known: Mapping[str, Any]) -> tuple[list[str], str]:
     """The methods that an override concerns, and the override without a method's name before it."""
-    name, equals, value = text.partition("=")
+    name, _, value = text.partition("=")
     section, _, key = name.strip().rpartition(".")
-    if not equals or not key:
-        raise ConfigError(f"--set takes key=value or METHOD.key=value, found {text!r}")
-    if section in METHODS.names():
-        if section not in methods:
-            raise ConfigError(f"--set {text}: {section} does not take part (methods: {', '.join(methods)})")
-        methods, section, text = [section], "", f"{key}={value}"
-    if key == "name" and section == "backbone":
-        return list(methods), text
-    key = _ALIASES.get(key, key)
-    if key == "random_state":
+    if section in METHODS:
+        if section not in known:
+            raise ConfigError(f"--set {text}: {section} does not take part (methods: {', '.join(known)})")
+        known, text = {section: known[section]}, f"{key}={value}"
+    if key in ("seed", "random_state"):
         raise ConfigError(f"--set {text}: the seeds are what the benchmark counts (--seeds)")
-    known = {method: _parameters(method) for method in methods}
-    takers = [method for method in methods if key in known[method]]
+    key = "backbone" if (section, key) == ("backbone", "name") else key
+    takers = [method for method in known if key in known[method]]
     if not takers:
         names = sorted({name for parameters in known.values() for name in parameters})
         raise ConfigError(
-            f"--set {text}: none of {', '.join(methods)} has a setting {key!r}{nearest(key, names)} "
+            f"--set {text}: none of {', '.join(known)} has a setting {key!r}{nearest(key, names)} "
             f"(known: {', '.join(names)})"
         )
     return takers, text

@@ -1,7 +1,7 @@
 """The cells of a benchmark as tables: mean and spread over seeds, a line a method and noise, the best marked."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class Summary:
     seeds: int
     mean: dict[str, float]
     std: dict[str, float | None]
-    best: frozenset[str]
+    best: set[str]
     problem: str | None
 
 
@@ -86,10 +86,12 @@ def summarise(rows: Sequence[Mapping[str, Any]], methods: Sequence[str] | None =
     for noise in sorted(noises, key=lambda n: (noises[n] is None, noises[n] or 0.0, n)):
         by_method = {m: [row for row in rows if str(row["noise"]) == noise and row["method"] == m] for m in order}
         group = [_summary(noise, method, cells) for method, cells in by_method.items() if cells]
-        best = {column.key: _best(group, column) for column in COLUMNS if column.better}
-        for s in group:
-            keys = frozenset(k for k, mean in best.items() if mean is not None and s.mean.get(k) == mean)
-            found.append(replace(s, best=keys))
+        for column in COLUMNS:
+            means = {s.method: column.better * s.mean[column.key] for s in group if column.key in s.mean}
+            if len(set(means.values())) > 1:  # there is a choice
+                for s in group:
+                    s.best.update([column.key] if means.get(s.method) == max(means.values()) else [])
+        found += group
     return found
 
 
@@ -103,13 +105,7 @@ def _summary(noise: str, method: str, cells: Sequence[Mapping[str, Any]]) -> Sum
         if values:
             mean[column.key] = float(np.mean(values))
             std[column.key] = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Summary(noise, method, len(ran), mean, std, frozenset(), "; ".join(problems) or None)
-
-
-def _best(group: Sequence[Summary], column: Column) -> float | None:
-    """The best mean, where there is a choice."""
-    means = [s.mean[column.key] for s in group if column.key in s.mean]
-    return None if len(set(means)) < 2 else max(means) if column.better > 0 else min(means)
+    return Summary(noise, method, len(ran), mean, std, set(), "; ".join(problems) or None)
 
 
 def _cell(s: Summary, column: Column, mark: str) -> str:
@@ -135,21 +131,12 @@ def to_text(found: Sequence[Summary], *, tables: Sequence[str] = ("Detection and
     """Aligned for a terminal; ``*`` marks the best of a noise, and problems stand below."""
     blocks = []
     for _, lines in _tables(found, tables, "{}*"):
-        widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-        text = []
-        for at, line in enumerate(lines):
-            if at > 1 and line[0] != lines[at - 1][0]:
-                text.append("")
-            # What is not marked leaves room for the mark, so that the digits stand below each other.
-            cells = [f"{cell:<{w}}" for cell, w in zip(line[:2], widths[:2], strict=True)]
-            padded = [c if c.endswith("*") else c + " " for c in line[2:]]
-            cells += [f"{c:>{w + 1}}" for c, w in zip(padded, widths[2:], strict=True)]
-            text.append("  ".join(cells).rstrip())
-        blocks.append("\n".join(text))
-    problems = [f"{s.method} at {s.noise}: {s.problem}" for s in found if s.problem]
-    if problems:
-        blocks.append("\n".join(problems))
-    return "\n\n".join(blocks)
+        # What is not marked leaves room for the mark, so that the digits stand below each other.
+        head, *rows = [[c if c.endswith("*") else c + " " for c in line] for line in lines]
+        text = pd.DataFrame(rows, columns=head).to_string(index=False)
+        blocks.append("\n".join(line.rstrip() for line in text.splitlines()))
+    blocks += ["\n".join(f"{s.method} at {s.noise}: {s.problem}" for s in found if s.problem)]
+    return "\n\n".join(block for block in blocks if block)
 
 
 def to_markdown(found: Sequence[Summary], heading: str = "", notes: Sequence[str] = ()) -> str:

@@ -39,7 +39,7 @@ def verify(path: str, data: str | None) -> None:
 
 @click.command(cls=PathsCommand)
 def doctor() -> None:
-    """Check the installation and the machine: versions, extras, GPU, threads, FAISS, disk space.
+    """Check the installation and the machine: versions, extras, GPU, threads, FAISS.
 
     What could be better comes with the command that mends it. Exit code 1 only if cleanpairs cannot run.
     """

@@ -60,8 +60,8 @@ def run_demo(
     _begin(out / RESULT)
     noisy = out / "noisy.parquet"
     column: dict[str, Any] = {"image_column": "image"} if images else {}
-    truth = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=True, **column)
-    corrupted, n = int(truth.mismatched.sum()), len(truth.mismatched)
+    made = corrupt(clipart_path("train"), noise, seed=seed, out=noisy, overwrite=True, **column)
+    corrupted, n = int(made.mismatched.sum()), len(made.mismatched)
     say(f"1. {n:,} clip art images with captions; the captions of {corrupted:,} are permuted -> {noisy}")
 
     pixels: dict[str, Any] = {"image_encoder": "cnn", "image_size": 64} if images else {}
@@ -87,7 +87,10 @@ def run_demo(
     plan.save(run.path / PLAN, overwrite=True)
     files: dict[str, Any] = {"dropped": out / "dropped.parquet", "ledger": out / "ledger.parquet"}
     summary = export_pairs(pairs, plan, out / "cleaned.parquet", overwrite=True, **files)
-    wrong_kept, wrong_out, repaired, right = _output(pairs, plan.table)
+    truth, shares = truth_of(pairs, plan.table), wrong_in_output(pairs, plan.table)
+    assert truth is not None and shares is not None
+    changed = np.char.startswith(np.array(plan.table["action"].to_pylist()), "rematch")
+    (wrong_kept, wrong_out), repaired, right = shares, int(changed.sum()), int((~truth.mismatch[changed]).sum())
     say(
         f"3. mismatched pairs in the output: {mask.mean():.1%} as it came, {wrong_kept:.1%} of those "
         f"kept, {wrong_out:.1%} with the repairs that are likelier right than wrong "
@@ -150,11 +153,3 @@ def _begin(result: Path) -> None:
         raise OutputExistsError(f"{result.parent} holds {theirs[0]}, which no demonstration wrote: name another --out")
     if not ours:
         write_whole(result, json.dumps({"demo": "running"}) + "\n")
-
-
-def _output(pairs: Pairs, table: Any) -> tuple[float, float, int, int]:
-    """Share of mismatched pairs among those kept, and kept or repaired; how many are repaired, and right."""
-    truth, shares = truth_of(pairs, table), wrong_in_output(pairs, table)
-    assert truth is not None and shares is not None
-    repaired = np.char.startswith(np.array(table["action"].to_pylist()), "rematch")
-    return *shares, int(repaired.sum()), int((~truth.mismatch[repaired]).sum())

@@ -7,18 +7,7 @@ stands before it, ``Error [data]: ...``. docs/errors.md has a section on each ki
 completion of a shell are to take less than that.
 """
 
-from typing import TYPE_CHECKING, Any
-
-__all__ = [
-    "CleanpairsError",
-    "ConfigError",
-    "DataError",
-    "NotFittedError",
-    "OutputError",
-    "OutputExistsError",
-    "RefusedError",
-    "ResourceError",
-]
+from typing import Any
 
 
 class CleanpairsError(Exception):
@@ -70,19 +59,14 @@ class RefusedError(CleanpairsError):
     kind = "refused"
 
 
-if TYPE_CHECKING:
-    from sklearn.exceptions import NotFittedError as _SklearnNotFittedError
+def __getattr__(name: str) -> Any:
+    if name != "NotFittedError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
-    class NotFittedError(CleanpairsError, _SklearnNotFittedError):
+    class NotFittedError(CleanpairsError, SklearnNotFittedError):
         """An estimator was asked for a result before ``fit``."""
 
-else:
+        __qualname__, exit_code, kind = name, 2, "unfitted"
 
-    def __getattr__(name: str) -> Any:
-        if name != "NotFittedError":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from sklearn.exceptions import NotFittedError as SklearnNotFittedError
-
-        doc = "An estimator was asked for a result before ``fit``."
-        about = {"__module__": __name__, "__doc__": doc, "exit_code": 2, "kind": "unfitted"}
-        return globals().setdefault(name, type(name, (CleanpairsError, SklearnNotFittedError), about))
+    return globals().setdefault(name, NotFittedError)

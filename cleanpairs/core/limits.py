@@ -8,7 +8,9 @@ import math
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from cleanpairs.core.errors import ConfigError
 
@@ -43,32 +45,20 @@ LIMITS: dict[str, Limit] = {
 }
 
 
-def limit(name: str) -> float | None:
-    """The limit called ``name``: of the environment where it is set there, else the default.
+def limit(name: str) -> Any:
+    """The limit called ``name``: of the environment where it is set there, else the default; int of counts and bytes.
 
     Raises ConfigError: the variable holds no such number.
     """
     entry = LIMITS[name]
     text = os.environ.get(entry.variable, "").strip()
-    if not text:
-        return entry.default
-    if entry.kind == "bytes":
-        return parse_bytes(text, entry.variable)
+    if not text or entry.kind == "bytes":
+        return parse_bytes(text, entry.variable) if text else entry.default
     words, allows = _ALLOWED[entry.kind]
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not allows(value):
-        raise ConfigError(f"{entry.variable} ({entry.what}) must be {words}, found {text!r}")
-    return value
-
-
-def whole(name: str) -> int:
-    """As :func:`limit`, of a count or of bytes that has a default."""
-    value = limit(name)
-    assert value is not None, name
-    return int(value)
+    with suppress(ValueError):
+        if allows(value := float(text)):
+            return int(value) if entry.kind == "count" else value
+    raise ConfigError(f"{entry.variable} ({entry.what}) must be {words}, found {text!r}")
 
 
 def parse_bytes(text: str, name: str = "a number of bytes") -> int:
@@ -86,24 +76,20 @@ def parse_bytes(text: str, name: str = "a number of bytes") -> int:
 LEAST_MEMORY = 2**30  # below it torch itself does not start
 
 
-def cap_memory(size: str | None = None) -> int | None:
+def cap_memory(size: str | None = None) -> None:
     """Let this process, and each that it starts, take so many bytes (``size``, like ``8GB``; CLEANPAIRS_MEMORY when
-    None) and no more; None where there is no cap.
+    None) and no more.
 
     The cap is on private memory (RLIMIT_DATA): what is mapped from files does not count, nor does a GPU's. Beyond it
     there is a MemoryError. Raises ConfigError: it is no size, or one below 1 GiB.
     """
-    entry = LIMITS["memory"]
+    variable = LIMITS["memory"].variable
     if size is not None:
-        os.environ[entry.variable] = size
-    value = limit("memory")
-    if value is None:
-        return None
-    if value < LEAST_MEMORY:
-        raise ConfigError(
-            f"{entry.variable} ({entry.what}, --memory-cap) must be at least 1GiB, found {value:.0f} bytes"
-        )
-    return hold_memory(int(value))
+        os.environ[variable] = size
+    if (value := limit("memory")) is not None:
+        if value < LEAST_MEMORY:
+            raise ConfigError(f"{variable} (--memory-cap) must be at least 1GiB, found {value} bytes")
+        hold_memory(value)
 
 
 def memory_is_capped() -> bool:
@@ -116,11 +102,10 @@ def memory_is_capped() -> bool:
     return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in kinds)
 
 
-def hold_memory(most: int) -> int:
-    """Lower RLIMIT_DATA of this process to ``most`` bytes; what it is then, for it is never raised."""
+def hold_memory(most: int) -> None:
+    """Lower RLIMIT_DATA of this process to ``most`` bytes; it is never raised."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     held = min([most, *(known for known in (soft, hard) if known != resource.RLIM_INFINITY)])
     resource.setrlimit(resource.RLIMIT_DATA, (held, hard))
-    return held

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.recipe_yaml import dump_yaml, parse_yaml, read_yaml
@@ -98,18 +98,17 @@ class Recipe:
         settings = [] if recipe is None else _settings_of(recipe)
         in_recipe = len(settings)
         settings += [_setting_of_override(text) for text in overrides]
-        given = {key: value for key, value in (options or {}).items() if value is not None}
-        settings += [_Setting("options", None, key, value) for key, value in given.items()]
-
+        settings += [_Setting("options", None, key, v) for key, v in (options or {}).items() if v is not None]
         method = DEFAULT_METHOD
-        for setting in filter(_is_method_name, settings):
-            if not isinstance(setting.value, str):
-                raise ConfigError(f"{setting.origin}: the method's name must be text, found {setting.value!r}")
-            method = setting.value
+        for setting in settings:
+            if setting.names_method:
+                if not isinstance(setting.value, str):
+                    raise ConfigError(f"{setting.origin}: the method's name must be text, found {setting.value!r}")
+                method = setting.value
         values: dict[str, dict[str, Any]] = {"params": {}, "data": {}, "output": {}}
         parameters = _constructor(method)
         for k, setting in enumerate(settings):
-            if not _is_method_name(setting):
+            if not setting.names_method:
                 target, key = _place(setting, method, parameters)
                 if k < in_recipe and key in values[target]:
                     raise ConfigError(f"{setting.origin}: {key!r} is set twice: keep one of the two")
@@ -122,17 +121,16 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """Every setting, defaults included, as a recipe that resolves to the same run."""
-        signature = _constructor(self.method)
-        params = {name: p.default for name, p in signature.items() if p.default is not p.empty} | self.params
+        params = {name: p.default for name, p in _constructor(self.method).items()} | self.params
         return dump_yaml(_in_sections(self.method, params) | {"data": asdict(self.data), "output": asdict(self.output)})
 
 
 def _in_sections(method: str, params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Constructor parameters under the headings of a recipe."""
     sections: dict[str, dict[str, Any]] = {"method": {"name": method}, "backbone": {}, "train": {}}
+    estimator = METHODS.load(method)
     if "backbone" in params:
         sections["backbone"]["name"] = params["backbone"]
-    estimator = METHODS.load(method)
     for key, value in params.items():
         if key != "backbone":
             sections[section_of(estimator, key)][key] = list(value) if isinstance(value, tuple) else value
@@ -187,25 +185,21 @@ def recipe_header(path: str | Path, name: str) -> dict[str, str]:
     return header
 
 
-@dataclass(frozen=True)
-class _Setting:
+class _Setting(NamedTuple):
     origin: str  # what errors call it
     section: str | None  # None: the key alone says where it belongs
     key: str
     value: Any
 
-
-def _is_method_name(setting: _Setting) -> bool:
-    return (setting.section, setting.key) in {("method", "name"), (None, "method")}
+    @property
+    def names_method(self) -> bool:
+        return self[1:3] in {("method", "name"), (None, "method")}
 
 
 def _path_of(recipe: str | Path) -> Path:
-    path = Path(recipe)
-    if path.is_file():
-        return path
-    shipped = find_recipes()
-    if str(recipe) in shipped:
-        return shipped[str(recipe)]
+    path, shipped = Path(recipe), find_recipes()
+    if path.is_file() or str(recipe) in shipped:
+        return path if path.is_file() else shipped[str(recipe)]
     if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
         raise ConfigError(f"the recipe {recipe} is no file")
     near = nearest(str(recipe), list(shipped)) or f" (shipped: {', '.join(shipped) or 'none'})"
@@ -220,9 +214,8 @@ def _settings_of(recipe: str | Path) -> list[_Setting]:
     path = _path_of(recipe)
     made = _is_made(path, recipe)
     origin = f"the recipe {recipe}" if made else str(path)
-    content = _made_sections(path.parent, str(recipe)) if made else read_yaml(path)
     settings: list[_Setting] = []
-    for section, body in content.items():
+    for section, body in (_made_sections(path.parent, str(recipe)) if made else read_yaml(path)).items():
         _check_section(section, origin)
         if isinstance(body, str) and section in {"method", "backbone"}:
             body = {"name": body}
@@ -245,33 +238,31 @@ def _setting_of_override(text: str) -> _Setting:
     section, dot, key = name.strip().rpartition(".")
     if not equals or not key or (dot and not section):
         raise ConfigError(f"--set takes key=value or section.key=value, found {text!r}")
+    if section:
+        _check_section(section, "--set")
     return _Setting("--set", section or None, key, parse_yaml(value, f"--set {name.strip()}"))
 
 
-def _constructor(method: str) -> dict[str, inspect.Parameter]:
+def _constructor(method: str) -> Mapping[str, inspect.Parameter]:
     """Constructor parameters of a method's estimator, by name."""
-    parameters = inspect.signature(METHODS.load(method)).parameters
-    return {name: p for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return inspect.signature(METHODS.load(method)).parameters
 
 
 def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tuple[str, str]:
     """(``params``, ``data`` or ``output``; the key there) of one setting."""
-    origin, section, key = setting.origin, setting.section, _ALIASES.get(setting.key, setting.key)
-    if section == "backbone" and key == "name":
-        key = "backbone"
+    origin, section, key, _ = setting
+    key = "backbone" if (section, key) == ("backbone", "name") else _ALIASES.get(key, key)
+    places = {target: [f.name for f in fields(cls)] for target, cls in _OPTION_SECTIONS.items()}
+    places["params"] = list(parameters)
     if section is not None:
-        _check_section(section, origin)
-    known = {
-        target: [f.name for f in fields(cls)] for target, cls in _OPTION_SECTIONS.items() if section in (None, target)
-    }
-    if section not in _OPTION_SECTIONS:
-        known["params"] = list(parameters)
-    for target, names in known.items():
+        target = section if section in places else "params"
+        places = {target: places[target]}
+    for target, names in places.items():
         if key in names:
             return target, key
-    if "params" in known and "epochs" not in parameters and key in _constructor(DEFAULT_METHOD):
+    if "params" in places and "epochs" not in parameters and key in _constructor(DEFAULT_METHOD):
         raise ConfigError(f"{origin}: {setting.key!r} is a setting of trainings, and {method} trains nothing")
-    names = sorted({name for names in known.values() for name in names} | set(_ALIASES))
+    names = sorted({name for names in places.values() for name in names} | set(_ALIASES))
     where = f"{section}.{setting.key}" if section else setting.key
     of = f"section {section!r} with method {method}" if section else f"method {method}"
     raise ConfigError(
@@ -282,22 +273,19 @@ def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tup
 def _checked(target: str, key: str, setting: _Setting, parameters: Mapping[str, Any]) -> Any:
     """The value, if it is of a type that ``key`` takes; the estimator itself checks ranges when it is fitted."""
     origin, value = setting.origin, setting.value
-    if target == "params":
-        default = parameters[key].default
-        if isinstance(value, list) and isinstance(default, tuple):
-            return tuple(value)
-        if isinstance(value, dict):
-            raise ConfigError(f"{origin}: {key!r} takes a value, found keys and values: {value!r}")
-        if isinstance(default, bool) and not isinstance(value, bool):
-            raise ConfigError(f"{origin}: {key!r} must be true or false, found {value!r}")
+    if target != "params":
+        value = str(value) if isinstance(value, Path) else value
+        wanted = get_type_hints(_OPTION_SECTIONS[target])[key]
+        if (isinstance(value, bool) and wanted is not bool) or not isinstance(value, wanted):
+            name = getattr(wanted, "__name__", str(wanted)).replace("str", "text").replace("None", "null")
+            raise ConfigError(f"{origin}: {target}.{key} must be {name}, found {value!r}")
         return value
-    if isinstance(value, Path):
-        value = str(value)
-    wanted = get_type_hints(_OPTION_SECTIONS[target])[key]
-    if (isinstance(value, bool) and wanted is not bool) or not isinstance(value, wanted):
-        name = getattr(wanted, "__name__", str(wanted)).replace("str", "text").replace("None", "null")
-        raise ConfigError(f"{origin}: {target}.{key} must be {name}, found {value!r}")
-    return value
+    default = parameters[key].default
+    if isinstance(value, dict):
+        raise ConfigError(f"{origin}: {key!r} takes a value, found keys and values: {value!r}")
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise ConfigError(f"{origin}: {key!r} must be true or false, found {value!r}")
+    return tuple(value) if isinstance(value, list) and isinstance(default, tuple) else value
 
 
 @cache

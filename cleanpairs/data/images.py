@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.limits import whole
+from cleanpairs.core.limits import limit
 from cleanpairs.core.regular import read_bytes, reading
 from cleanpairs.data.text import content_hash
 
@@ -137,7 +137,7 @@ def cell_bytes(value: Any, root: Path) -> bytes:
         if not file.is_file():
             windows = "; it is a Windows path, and no end of it is under the image root" if "\\" in str(value) else ""
             raise DataError(f"{name} is missing{windows}")
-        if file.stat().st_size > (most := whole("image_bytes")):
+        if file.stat().st_size > (most := limit("image_bytes")):
             raise DataError(f"{name} is larger than {most} bytes")
         return read_bytes(file)
 
@@ -162,8 +162,8 @@ def read_image(data: bytes, *, max_pixels: int | None = None, about: int | None 
     """
     from PIL import Image, ImageOps
 
-    max_pixels = whole("pixels") if max_pixels is None else max_pixels
-    if len(data) > (most := whole("image_bytes")):
+    max_pixels = limit("pixels") if max_pixels is None else max_pixels
+    if len(data) > (most := limit("image_bytes")):
         raise DataError(f"the image has {len(data)} bytes, more than {most}")
     try:
         with warnings.catch_warnings():

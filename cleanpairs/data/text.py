@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.limits import whole
+from cleanpairs.core.limits import limit
 from cleanpairs.core.regular import open_regular, read_text, reading
 
 _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the ellipsis plain
@@ -52,7 +52,7 @@ def caption_fault(caption: str | None) -> str | None:
         return "the caption is empty"
     if "\0" in caption:
         return "the caption holds a NUL character"
-    most = whole("caption_bytes")
+    most = limit("caption_bytes")
     if len(caption) > most // 4 and len(caption.encode("utf-8", "surrogatepass")) > most:
         return f"the caption is longer than {most} bytes"
     return None

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.limits import whole
+from cleanpairs.core.limits import limit
 from cleanpairs.core.regular import open_regular
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.file_names import expand_files
@@ -181,7 +181,7 @@ def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None, 
     image = _image(sample)
     if image is None:
         return None, None, f"the sample {sample.key!r} has no image (it has: {', '.join(sample.members)})"
-    if image[1].size > (most := whole("image_bytes")):
+    if image[1].size > (most := limit("image_bytes")):
         return None, None, f"the image of sample {sample.key!r} is larger than {most} bytes"
     return member_bytes(file, image[1]), f"{sample.key}.{image[0]}", None
 
@@ -191,7 +191,7 @@ def _text(sample: Sample, record: dict[str, Any], file: BinaryIO) -> tuple[str |
     member = sample.members.get("txt")
     if member is None:
         return _string(record.get("caption")), None
-    if member.size > 4 * (most := whole("caption_bytes")):
+    if member.size > 4 * (most := limit("caption_bytes")):
         return None, f"the caption is longer than {most} bytes"
     raw = member_bytes(file, member)
     try:
