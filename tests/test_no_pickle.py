@@ -59,7 +59,7 @@ def test_no_file_loads_what_could_run_code() -> None:
             swept += 1
             wrong += [f"{path.relative_to(REPO)}:{what}" for what in complaints(path.read_text(encoding="utf-8"))]
     known = {
-        "cleanpairs/core/recipe_yaml.py": "yaml.load",  # with a safe loader of its own: see the test below
+        "cleanpairs/core/recipe.py": "yaml.load",  # with a safe loader of its own: see the test below
         "cleanpairs/engine/queries.py": "faiss.read_index",  # what the process that asks has written for its workers
         "tools/faults/inputs.py": "allow_pickle",  # writes one, to see that it is refused
     }
@@ -72,9 +72,9 @@ def test_no_file_loads_what_could_run_code() -> None:
 def test_the_loader_of_recipes_is_a_safe_one() -> None:
     import yaml
 
-    from cleanpairs.core import recipe_yaml
+    from cleanpairs.core import recipe
 
-    loaders = [v for v in vars(recipe_yaml).values() if isinstance(v, type) and issubclass(v, yaml.reader.Reader)]
+    loaders = [v for v in vars(recipe).values() if isinstance(v, type) and issubclass(v, yaml.reader.Reader)]
     assert loaders and all(issubclass(loader, yaml.SafeLoader) for loader in loaders)
 
 

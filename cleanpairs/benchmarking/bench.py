@@ -19,6 +19,7 @@ from cleanpairs.benchmarking.splits import Splits, load_splits
 from cleanpairs.benchmarking.table import LEGEND, Summary, summarise, to_csv, to_markdown, to_text
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.plain import plain
+from cleanpairs.core.progress import Silent
 from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import read_bytes, reading, writing
 from cleanpairs.data.atomic import write_whole
@@ -144,6 +145,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     Raises CleanpairsError: settings, data or noise that cannot be used; another benchmark writes to the directory; not
     one cell has a result: the first cell's error.
     """
+    progress = progress or Silent()
     if bench.seeds < 1:
         raise ConfigError(f"a benchmark needs at least 1 seed, found {bench.seeds}")
     names = choose_methods(bench.methods)
@@ -169,7 +171,7 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
     )
     with hold([bench.directory]):
         _check_folder(log)
-        for note in notes if progress is not None else ():
+        for note in notes:
             progress.note(note)
         first_error = _run(bench, log, settings, splits, noises, progress)
         rows = _latest(log.rows(), bench, splits, {s.method: s.digest for s in settings})
@@ -180,7 +182,6 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
 
 
 def _check_folder(log: BenchLog) -> None:
-    """Make the directory of a benchmark; OutputExistsError where it holds tables of somebody else."""
     folder = log.path.parent
     foreign = [name for name in ("table.md", "table.csv") if os.path.lexists(folder / name)]
     if foreign and not log.path.exists():
@@ -201,7 +202,6 @@ def _run(
     progress: Any,
 ) -> CleanpairsError | None:
     done = {row["cell"]: row for row in log.rows() if row.get("status") == "ok"}
-    step = progress.step if progress is not None else None
     first_error: CleanpairsError | None = None
     made: tuple[Any, Any] = (None, None)
     # All methods of a noise and seed before the next: what is there can be compared.
@@ -218,15 +218,14 @@ def _run(
                 if method.method in PLAIN_SCORES:
                     row |= plain_row(method.method, splits, made[1])
                 else:
-                    row |= run_cell(method, splits, made[1], seed, on_step=step)
+                    row |= run_cell(method, splits, made[1], seed, on_step=progress.step)
                 row |= {"status": "ok"}
             except CleanpairsError as error:
                 first_error = first_error or error
                 row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         if before is None:
             log.append(row)
-        if progress is not None:
-            progress.cell(at, len(cells), before or row, done_before=before is not None)
+        progress.cell(at, len(cells), before or row, done_before=before is not None)
     return first_error
 
 

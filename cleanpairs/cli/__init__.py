@@ -33,25 +33,25 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "inspect": ("cleanpairs.cli.inspect", "Show what is recognised in data, and what is wrong."),
         "methods": ("cleanpairs.cli.listing", "List the methods and their settings."),
         "recipes": ("cleanpairs.cli.listing", "List the recipes that ship with the package."),
-        "demo": ("cleanpairs.cli.demo", "See it work on the clip art that ships with it."),
+        "demo": ("cleanpairs.cli.listing", "See it work on the clip art that ships with it."),
     },
     "Clean": {
         "fit": ("cleanpairs.cli.fit", "Train on noisy pairs; leave a run: scores, a model."),
-        "score": ("cleanpairs.cli.score", "Score any pairs with a fitted model."),
-        "rematch": ("cleanpairs.cli.rematch", "Plan the repairs, to be reviewed before they are made."),
-        "export": ("cleanpairs.cli.export", "Write the cleaned, repaired dataset and its ledger."),
-        "push": ("cleanpairs.cli.export", "Upload a model or an export to the Hugging Face hub."),
+        "score": ("cleanpairs.cli.apply", "Score any pairs with a fitted model."),
+        "rematch": ("cleanpairs.cli.apply", "Plan the repairs, to be reviewed before they are made."),
+        "export": ("cleanpairs.cli.apply", "Write the cleaned, repaired dataset and its ledger."),
+        "push": ("cleanpairs.cli.apply", "Upload a model or an export to the Hugging Face hub."),
     },
     "Review": {
-        "report": ("cleanpairs.cli.report", "Write one HTML page about a run."),
+        "report": ("cleanpairs.cli.explain", "Write one HTML page about a run."),
         "worst": ("cleanpairs.cli.explain", "List the worst pairs, by what is wrong with them."),
         "neighbours": ("cleanpairs.cli.explain", "List the pairs whose images and captions are similar."),
         "explain": ("cleanpairs.cli.explain", "Say why pairs are doubted: words and neighbours."),
         "review": ("cleanpairs.cli.review", "Decide about pairs and repairs on a local page."),
-        "audit": ("cleanpairs.cli.audit", "Label a sample by hand; precision and recall from it."),
+        "audit": ("cleanpairs.cli.review", "Label a sample by hand; precision and recall from it."),
         "diff": ("cleanpairs.cli.diff", "Show what an export changed, pair by pair."),
         "restore": ("cleanpairs.cli.diff", "Undo an export: write its input again."),
-        "verify": ("cleanpairs.cli.verify", "Check that an export, a run or a file is whole."),
+        "verify": ("cleanpairs.cli.diff", "Check that an export, a run or a file is whole."),
     },
     "Measure": {
         "evaluate": ("cleanpairs.cli.measure", "Retrieval recall; detection where the truth is known."),
@@ -59,7 +59,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("cleanpairs.cli.measure", "Methods against noise: the table that papers print."),
     },
     "Shell": {
-        "doctor": ("cleanpairs.cli.verify", "Check the installation, and say what mends it."),
+        "doctor": ("cleanpairs.cli.diff", "Check the installation, and say what mends it."),
         "completion": ("cleanpairs.cli.completion", "Print the completion script of a shell."),
     },
 }
@@ -135,12 +135,11 @@ class LazyGroup(click.Group):
     },
 )
 @click.version_option(__version__, prog_name="cleanpairs")
-@click.option("--debug", is_flag=True, help="Show a traceback with an error.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback with an error.")
 @click.option("--memory-cap", metavar="SIZE", help="Memory that a command may take, like 8GB.")
 @click.pass_context
-def cli(ctx: click.Context, debug: bool, memory_cap: str | None) -> None:
+def cli(ctx: click.Context, memory_cap: str | None) -> None:
     """Find the wrong pairs of image-text data, repair them, keep the rest."""
-    ctx.ensure_object(dict)["debug"] = debug
     cap_memory(memory_cap)
     ctx.color = _color()  # for this command and those below it
     ctx.with_resource(lines_now_and_then(str(ctx.invoked_subcommand)))
@@ -152,10 +151,10 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
             signal.signal(number, _terminate)
     with steady_streams() as written:
-        _run("--debug" in sys.argv, _color(), written)
+        _run(written)
 
 
-def _run(debug: bool, color: bool | None, written: Any) -> None:
+def _run(written: Any) -> None:
     """The command, with the exit code of whatever becomes of it."""
     if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -169,23 +168,35 @@ def _run(debug: bool, color: bool | None, written: Any) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
-    except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):  # click suggests what is not near
-            name, of = error.option_name.lstrip("-"), error.ctx
-            near = [p for p in error.possibilities or () if nearest(name, [p.lstrip("-")])]
-            takes = of is not None and any("RUN" in p.make_metavar(of) for p in of.command.params)
-            said = "No such option '--run': give the directory alone" if takes and name == "run" else None
-            error = click.NoSuchOption(error.option_name, said, near, of)
-        context = getattr(error, "ctx", None)
-        command = "cleanpairs" if context is None else context.command_path
-        _complain(error, debug, "usage", error.format_message(), color, f"Try '{command} --help' for help.")
-        sys.exit(error.exit_code)
     except click.Abort as abort:  # what click makes of a KeyboardInterrupt
         sys.exit(128 + (abort.__cause__.number if isinstance(abort.__cause__, Terminated) else signal.SIGINT))
     except Exception as error:
-        like, message = _told(error)
-        _complain(error, debug, like.kind, message, color)
-        sys.exit(like.exit_code)
+        from cleanpairs.core.distributed import rank_by_environment
+
+        if "--debug" in sys.argv:
+            echo("".join(traceback.format_exception(error)), err=True)
+        if isinstance(error, click.ClickException):
+            kind, code, message = "usage", error.exit_code, _misuse(error)
+        else:
+            like, said = _told(error)
+            kind, code, message = like.kind, like.exit_code, safe(said or type(error).__name__)
+        rank = rank_by_environment()
+        head = f"Error [{kind}]{f' of process {rank}' if rank else ''}:"
+        echo(message, err=True, head=head, color=_color())
+        sys.exit(code)
+
+
+def _misuse(error: click.ClickException) -> str:
+    """What click says, but for suggestions of what is not near; and where the help is."""
+    context = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption):
+        name = error.option_name.lstrip("-")
+        near = [p for p in error.possibilities or () if nearest(name, [p.lstrip("-")])]
+        takes = context is not None and any("RUN" in p.make_metavar(context) for p in context.command.params)
+        said = "No such option '--run': give the directory alone" if takes and name == "run" else None
+        error = click.NoSuchOption(error.option_name, said, near, context)
+    command = "cleanpairs" if context is None else context.command_path
+    return f"{safe(error.format_message())}\nTry '{command} --help' for help."
 
 
 def _told(error: Exception) -> tuple[type[CleanpairsError], str]:
@@ -236,27 +247,8 @@ def _color() -> bool | None:
 
 _REMEDIES = {  # what to do about an error that the system reports
     errno.ENOSPC: "free some space, or write to another disk",
-    errno.EDQUOT: "free some space of your quota, or write to another disk",
     errno.EACCES: "it may not be read or written: change its permissions, or take another path",
     errno.EPERM: "it may not be read or written: change its permissions, or take another path",
     errno.EROFS: "the file system is read-only: take another path",
-    errno.ENOENT: "there is no such file or directory: check the path",
-    errno.EISDIR: "it is a directory: name a file",
-    errno.ENOTDIR: "a part of the path is a file: check the path",
-    errno.ENAMETOOLONG: "take a shorter name",
     errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
-    errno.EIO: "the disk reports a fault: check it, and write to another one",
 }
-
-
-def _complain(
-    error: BaseException, debug: bool, kind: str, message: str, color: bool | None, help: str | None = None
-) -> None:
-    """One line on standard error: the kind, the place, what, and what to do; and which of several processes says so."""
-    from cleanpairs.core.distributed import rank_by_environment
-
-    if debug:
-        echo("".join(traceback.format_exception(error)), err=True)
-    who = f" of process {rank_by_environment()}" if rank_by_environment() else ""
-    lines = [safe(message or type(error).__name__), *([] if help is None else [help])]
-    echo("\n".join(lines), err=True, head=f"Error [{kind}]{who}:", color=color)

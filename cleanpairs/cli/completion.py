@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from cleanpairs.cli.terminal import echo
-from cleanpairs.core.registry import BACKBONES, IMAGE_ENCODERS, METHODS
+from cleanpairs.core.registry import BACKBONES, METHODS
 
 COMPLETE_VARIABLE = "_CLEANPAIRS_COMPLETE"  # by it a shell asks, as click's scripts do
 SHELLS = ("bash", "zsh", "fish")
@@ -39,17 +39,11 @@ def completion(ctx: click.Context, shell: str | None) -> None:
 
 
 def _completes(names: Callable[[], Iterable[tuple[str, str]]]) -> Callable[..., list[CompletionItem]]:
-    """What completes an option by (name, summary) of what it may be."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name, help=summary) for name, summary in names() if name.startswith(incomplete)]
 
     return complete
-
-
-def _image_encoders() -> Iterable[tuple[str, str]]:
-    own = [("auto", "the data's vectors where it has them"), ("features", "the data's vectors")]
-    return [*own, *((entry.name, entry.summary) for entry in IMAGE_ENCODERS)]
 
 
 def _recipes() -> Iterable[tuple[str, str]]:
@@ -60,7 +54,6 @@ def _recipes() -> Iterable[tuple[str, str]]:
 
 complete_method = _completes(lambda: ((entry.name, entry.summary) for entry in METHODS))
 complete_backbone = _completes(lambda: ((entry.name, entry.summary) for entry in BACKBONES))
-complete_image_encoder = _completes(_image_encoders)
 
 
 def complete_recipe(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

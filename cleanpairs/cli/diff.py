@@ -1,6 +1,7 @@
-"""``cleanpairs diff`` and ``cleanpairs restore``."""
+"""What was done: ``cleanpairs diff``, ``restore`` and ``verify``; and ``doctor``."""
 
 import shutil
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,8 @@ import click
 
 from cleanpairs.cli.options import LEDGER, option
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.terminal import asked, cut, echo, plural, print_result, safe
+from cleanpairs.cli.progress import flag
+from cleanpairs.cli.terminal import asked, cut, echo, plural, print_result, safe, say
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
@@ -64,7 +66,6 @@ def diff(
 
 
 def _lines(out: str, found: "ExportDiff", actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:
-    """(Line, colour) of everything that is shown."""
     counts = [f"{n:,} {NAMES.get(name, name)}" for name, n in found.counts.items() if n or name != "recaption"]
     yield f"{safe(out)}: {plural(found.pairs, 'pair')}", None
     yield "  " + ", ".join(counts), None
@@ -113,3 +114,46 @@ def restore(out: str, to: str, ledger: str | None, overwrite: bool) -> None:
     summary = restore_export(out, to, ledger=ledger, overwrite=overwrite)
     figures = ("path", "rows", "columns", "unchanged", "undone", "returned")
     print_result({name: getattr(summary, name) for name in figures}, summary)
+
+
+@click.command(cls=PathsCommand, flags=[flag("quiet", "Print only what is wrong.")])
+@click.argument("path", metavar="PATH", type=click.Path())
+@option("--data", "PATH", "The input of the export PATH, where it lies in another folder.")
+def verify(path: str, data: str | None) -> None:
+    """Check PATH against what it says of itself, and name what is wrong: file, row group, row, column.
+
+    PATH is the cleaned data of an export (or its manifest), a run directory, a saved model, a Parquet file, or a
+    directory of such. Of an export: sizes and SHA-256 of the manifest, the page checksums, every pair of the input
+    exactly once, and every value against the input, where that is still as it was. Of a run: its files, their SHA-256,
+    the scores' rows and ranges, and that the model loads.
+
+    Exit code 3 if anything is wrong.
+    """
+    from cleanpairs.core.errors import DataError
+    from cleanpairs.verification import verify_path
+
+    found = verify_path(path, data)
+    if asked("json"):
+        print_result({**vars(found), "ok": found.ok})
+    elif not asked("quiet"):
+        say(str(found) + (f"\n{len(found.checked)} checks, nothing wrong" if found.ok else ""))
+    elif not found.ok:
+        say("\n".join(map(str, found.problems)))
+    if not found.ok:
+        sys.exit(DataError.exit_code)
+
+
+@click.command(cls=PathsCommand)
+def doctor() -> None:
+    """Check the installation and the machine: versions, extras, GPU, threads, FAISS.
+
+    What could be better comes with the command that mends it. Exit code 1 only if cleanpairs cannot run.
+    """
+    from cleanpairs.commands.doctor import diagnose
+    from cleanpairs.core.errors import CleanpairsError
+
+    checks = diagnose()
+    ok = all(check.state != "broken" for check in checks)
+    print_result({"ok": ok, "checks": checks}, "\n".join(map(str, checks)))
+    if not ok:
+        sys.exit(CleanpairsError.exit_code)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cleanpairs.cli.completion import complete_backbone, complete_image_encoder, complete_method, complete_recipe
+from cleanpairs.cli.completion import complete_backbone, complete_method, complete_recipe
 from cleanpairs.cli.options import ARRAYS, LIMIT, TRUST, column_options, option
 from cleanpairs.cli.paths import PathsCommand, Writes
 from cleanpairs.cli.progress import Progress, flag
@@ -35,7 +35,7 @@ OF_THE_CALL = ("data", "image_vectors", "recipe", "overrides", "noise_file", "re
 @option("--encoder", "NAME", "CLIP or SigLIP for both sides: a directory, or a name on the hub.")
 @option("--tune", "WHAT", "Of --encoder: head (towers frozen), lora, blocks:N, full.  [default: head]")
 @option("--text-encoder", "NAME", "Frozen text encoder; features: the data's caption vectors.")
-@option("--image-encoder", "NAME", "auto, efficientnet_lite0, cnn, features.", shell_complete=complete_image_encoder)
+@option("--image-encoder", "NAME", "auto, efficientnet_lite0, cnn, features.")
 @option("--image-size", int, "Side of the square that the image encoder sees.", metavar="PX")
 @option("--epochs", int, "Epochs of the last stage.", metavar="N")
 @option("--batch-size", int, "Pairs of a step, of all processes together.", metavar="N")

@@ -107,7 +107,6 @@ def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["
 
 
 def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
-    """What reading ``path`` reads: files that it goes back to among them."""
     from cleanpairs.data.guard import Input, data_inputs
 
     if "://" in path:
@@ -157,7 +156,6 @@ def _plan_settings(path: str) -> dict[str, Any]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The object in a file; an empty one where there is none."""
     from cleanpairs.core.regular import read_json
 
     with suppress(OSError, ValueError):

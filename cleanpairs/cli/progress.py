@@ -12,7 +12,6 @@ import click
 
 from cleanpairs.cli.terminal import asked, echo
 from cleanpairs.core.limits import memory_is_capped
-from cleanpairs.core.progress import FitProgress
 
 FIRST, EVERY = 5.0, 30.0  # seconds until something is shown on a terminal, and between lines
 VARIABLE = "CLEANPAIRS_PROGRESS"
@@ -32,7 +31,7 @@ def flag(name: str, help: str = f"Bars also where standard error is no terminal 
     return click.Option([f"--{name}"], is_flag=True, callback=note, expose_value=False, help=help)
 
 
-class Progress(FitProgress):
+class Progress:
     """A bar for the images, a bar for the training with loss, pairs/s and time left, a line an epoch.
 
     ``enabled``: False, or ``--quiet`` or ``--json``: nothing is shown; with ``--progress``, or ``CLEANPAIRS_PROGRESS``,

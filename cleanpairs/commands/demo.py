@@ -1,7 +1,6 @@
 """The demonstration: wrong some pairs of the clip art, find them, repair them, and look what it does for retrieval."""
 
 import json
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +12,7 @@ import numpy as np
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.run import PLAN, Run, refuse_precious
 from cleanpairs.core.errors import OutputExistsError
-from cleanpairs.core.progress import FitProgress
+from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import write_whole
@@ -26,11 +25,6 @@ from cleanpairs.report import write_report
 from cleanpairs.scoring.evaluate import detection
 
 RESULT = "result.json"
-FILES = (
-    *("noisy.parquet", "run", "cleaned.parquet", "cleaned.parquet.manifest.json", "ledger.parquet", "dropped.parquet"),
-    *("report.html", RESULT),
-)
-
 _MODELS = {
     "noisy": "a plain model on the noisy data",
     "cleaned": "a plain model on the cleaned data",
@@ -46,15 +40,14 @@ def run_demo(
     seed: int = 0,
     images: bool = False,
     say: Say = print,
-    progress: FitProgress | None = None,
+    progress: Any = None,
 ) -> dict[str, Any]:
     """Run it all, and leave everything in the directory ``out``; the figures, as ``result.json`` has them.
 
     ``noise`` float in [0, 1]: share of pairs to wrong; ``images``: train from the pixels (a small CNN) instead of the
     frozen features that ship with the corpus; ``say``: takes each line of text.
     """
-    began = time.perf_counter()
-    out = Path(out)
+    began, out, progress = time.perf_counter(), Path(out), progress or Silent()
     out.mkdir(parents=True, exist_ok=True)
     refuse_precious(out / "run")
     _begin(out / RESULT)
@@ -71,8 +64,7 @@ def run_demo(
     }  # fmt: skip
     say("2. two networks train on them, with the method auto; it does not know which are wrong")
     fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)
-    if progress is not None:
-        progress.close()
+    progress.close()
     run = Run.open(out / "run")
     model, pairs = run.estimator(), run.load_input()
     mask = pairs.true_mismatch_mask()
@@ -130,7 +122,6 @@ def run_demo(
 def _retrieval(
     model: Any, noisy: Pairs, cleaned: Path, seed: int, column: dict[str, Any], pixels: dict[str, Any], say: Say
 ) -> dict[str, float]:
-    """rSum on the test images of each of :data:`_MODELS`."""
     say("4. what it does for retrieval: a plain contrastive model, trained three ways, on 500 untouched test images")
     same = ("epochs", "text_encoder", "backbone", "dim", "batch_size")
     plain = {"random_state": seed, **{name: getattr(model, name) for name in same}, **pixels}
@@ -144,12 +135,12 @@ def _retrieval(
 
 
 def _begin(result: Path) -> None:
-    """Mark the directory as the demonstration's; OutputExistsError where its files would replace somebody else's."""
+    """Mark the directory as the demonstration's; OutputExistsError where it is somebody else's."""
     ours = False
     with suppress(OSError, ValueError, TypeError):
         ours = "demo" in json.loads(result.read_text(encoding="utf-8"))
-    theirs = [name for name in FILES if os.path.lexists(result.parent / name)]
-    if theirs and not ours:
-        raise OutputExistsError(f"{result.parent} holds {theirs[0]}, which no demonstration wrote: name another --out")
+    theirs = next(result.parent.iterdir(), None)
+    if theirs is not None and not ours:
+        raise OutputExistsError(f"{result.parent} holds {theirs.name}, and no demonstration: name another --out")
     if not ours:
         write_whole(result, json.dumps({"demo": "running"}) + "\n")

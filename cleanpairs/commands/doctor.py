@@ -90,7 +90,6 @@ def probe(modules: list[str]) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def _installed(*packages: str) -> dict[str, str]:
-    """Package -> version, of those that are there."""
     found = {}
     for package in packages:
         with suppress(PackageNotFoundError):
@@ -123,7 +122,6 @@ def dependencies(wanted: list[Requirement], failed: Mapping[str, str]) -> Iterat
 
 
 def _extras(wanted: list[Requirement]) -> Iterator[Check]:
-    """What each extra lacks. None is needed."""
     for extra in metadata("cleanpairs").get_all("Provides-Extra") or [] if wanted else []:
         of_extra = [r.name for r in wanted if r.marker is not None and r.marker.evaluate({"extra": extra})]
         missing = [name for name in of_extra if not _installed(name)]

@@ -18,7 +18,7 @@ from cleanpairs.commands.run import Run, default_run_path, is_latest, write_scor
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.core.plain import plain
-from cleanpairs.core.progress import FitProgress
+from cleanpairs.core.progress import Silent
 from cleanpairs.core.recipe import DataOptions, Recipe
 from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_recorded
 from cleanpairs.data.arrays import read_npy
@@ -100,7 +100,7 @@ def fit_run(
     resume: bool = False,
     latest: bool = True,
     noise_file: str | Path | None = None,
-    progress: FitProgress | None = None,
+    progress: Any = None,
     backbone_named: bool = False,
 ) -> FitResult:
     """Fit ``recipe`` on its data and leave a run directory.
@@ -130,16 +130,13 @@ def fit_run(
         if not distributed.is_first():
             if not (shared := str(distributed.of_first(""))):
                 raise OutputError("the first process could not make the run directory: it says why")
-            trains = isinstance(estimator, PairCleaner)
-            training: dict[str, Any] = {"run_dir": shared, "resume": resume} if trains else {}
+            training: Any = {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
             estimator.fit(pairs, val=val, **training)
             return _result(shared, recipe.method, estimator, pairs, bool(noise))
         data = recipe.data
         reads = [*data_inputs(data.train, _options(data), noise.get("noise")), *data_inputs(data.val, _options(data))]
         run = _create(path, reads, held, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
-        fit = _Fit(run, recipe, estimator, pairs, noise, progress or FitProgress(), resume)
-        fit.train(val)
-        return fit.finish()
+        return _fit(run, recipe, estimator, pairs, val, noise, progress or Silent(), resume)
 
 
 def check_stored(recipe: Recipe, run: str | Path) -> None:
@@ -155,7 +152,6 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
 
 
 def _options(data: DataOptions) -> dict[str, Any]:
-    """Of :func:`load_pairs`, as far as they are given."""
     values = {f.name: getattr(data, f.name) for f in fields(data) if f.name not in ("train", "val")}
     for name in ("text_vectors", "captions"):  # files by paths that are good in any folder; else a column
         if str(values[name]).endswith((".npy", ".txt", ".parquet")) and "://" not in values[name]:
@@ -170,7 +166,6 @@ def _val_options(data: DataOptions) -> dict[str, Any]:
 
 
 def _read(recipe: Recipe, estimator: PairScorer, backbone_named: bool) -> tuple[Pairs, Pairs | None]:
-    """The training and the validation pairs."""
     data = recipe.data
     assert data.train is not None
     options = _options(data)
@@ -195,96 +190,88 @@ def _read(recipe: Recipe, estimator: PairScorer, backbone_named: bool) -> tuple[
     return pairs, None if own is None else load_pairs(data.train, split=own, text_column=data.text_column)
 
 
-@dataclass
-class _Fit:
-    """A fit in its run directory: ``noise`` is what a noise file did, ``info`` what goes into run.json."""
+def _fit(
+    run: Run,
+    recipe: Recipe,
+    estimator: PairScorer,
+    pairs: Pairs,
+    val: Pairs | None,
+    noise: Mapping[str, Any],
+    progress: Any,
+    resume: bool,
+) -> FitResult:
+    """Train, and leave model, scores and issues in the run; what ends the training is noted there, or takes the run
+    with it. ``noise``: what a noise file did.
+    """
+    data, source, trains = str(recipe.data.train), pairs.source, isinstance(estimator, PairCleaner)
+    info: dict[str, Any] = {
+        "status": "running",
+        "method": recipe.method,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": versions(),
+        "seed": estimator.random_state,
+        "device": estimator.resolved_device(),
+        "precision": estimator.resolved_precision() if isinstance(estimator, PairCleaner) else None,
+        "processes": distributed.world_size(),
+        "input": {
+            "data": data if "://" in data else str(Path(data).absolute()),
+            "options": _options(recipe.data),
+            "fingerprint": source.fingerprint,
+            "kind": source.kind,
+            "columns": source.columns,
+            "rows": source.n_rows,
+            "pairs": len(pairs),
+            **noise,
+        },
+    }
+    # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
+    begun = resume and (run.path / "recipe.yaml").exists()
+    history: list[dict[str, Any]] = run.metrics() if resume else []
 
-    run: Run
-    recipe: Recipe
-    estimator: PairScorer
-    pairs: Pairs
-    noise: Mapping[str, Any]
-    progress: FitProgress
-    resume: bool
-
-    def __post_init__(self) -> None:
-        data, estimator, source = self.recipe.data, self.estimator, self.pairs.source
-        assert data.train is not None
-        self.info: dict[str, Any] = {
-            "status": "running",
-            "method": self.recipe.method,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "versions": versions(),
-            "seed": estimator.random_state,
-            "device": estimator.resolved_device(),
-            "precision": estimator.resolved_precision() if isinstance(estimator, PairCleaner) else None,
-            "processes": distributed.world_size(),
-            "input": {
-                "data": str(Path(data.train).absolute()) if "://" not in data.train else data.train,
-                "options": _options(data),
-                "fingerprint": source.fingerprint,
-                "kind": source.kind,
-                "columns": source.columns,
-                "rows": source.n_rows,
-                "pairs": len(self.pairs),
-                **self.noise,
-            },
-        }
-
-    def train(self, val: Pairs | None) -> None:
-        """Say what is to be done, and train; what ended it is noted in the run, or takes the run with it."""
-        run, progress = self.run, self.progress
-        # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
-        self.begun = self.resume and (run.path / "recipe.yaml").exists()
-        self.history: list[dict[str, Any]] = run.metrics() if self.resume else []
-        options: dict[str, Any] = {
-            "on_encode": partial(progress.advance, "images", "images"),
-            "on_encode_texts": partial(progress.advance, "captions", "captions"),
-        }
-        if isinstance(self.estimator, PairCleaner):
-            options |= {"run_dir": run.path, "resume": self.resume}
-            options |= {"on_epoch": self._on_epoch, "on_step": progress.step}
-        try:
-            if not self.begun:
-                run.write_info(self.info)
-                run.write_text("recipe.yaml", self.recipe.to_yaml())
-            progress.started(run.path)
-            self.estimator.fit(self.pairs, val=val, **options)
-        except KeyboardInterrupt:
-            run.write_info({**self.info, "status": "interrupted"})
-            raise
-        except BaseException:
-            if not self.resume:
-                run.discard_empty()
-            run.restore_replaced()
-            raise
-
-    def _on_epoch(self, record: EpochRecord, y: np.ndarray) -> None:
+    def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
+        nonlocal begun, history
+        if begun:
+            begun = False
+            run.write_info(info)
         # A run that was killed may have logged epochs behind its last checkpoint: they are trained again.
-        before = [m for m in self.history if (m["stage"], m["epoch"]) < (record.stage, record.epoch)]
-        if self.begun:
-            self.begun = False
-            self.run.write_info(self.info)
-        self.history = [*before, record.to_dict()]
-        self.run.write_metrics(self.history)
-        self.progress.epoch(record)
+        before = [m for m in history if (m["stage"], m["epoch"]) < (record.stage, record.epoch)]
+        history = [*before, record.to_dict()]
+        run.write_metrics(history)
+        progress.epoch(record)
 
-    def finish(self) -> FitResult:
-        """Write the model, the scores and the issues."""
-        run, estimator, pairs = self.run, self.estimator, self.pairs
-        run.write_metrics(estimator.history_)
-        estimator.save_pretrained(run.path / "model", overwrite=True)
-        known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
-        explainer = estimator.explainer(pairs)
-        write_scores(run.path / "scores.parquet", *known, explainer.sentences(), overwrite=True)
-        issues = explainer.issues(ISSUES_LISTED)
-        with staged_file(run.path / "issues.csv", overwrite=True) as staged:
-            write_csv(issues, staged)
-        result = _result(str(run.path), self.recipe.method, estimator, pairs, bool(self.noise), issues)
-        ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": asdict(result)}
-        run.write_info({**self.info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
-        run.forget_replaced()
-        return result
+    options: dict[str, Any] = {
+        "on_encode": partial(progress.advance, "images", "images"),
+        "on_encode_texts": partial(progress.advance, "captions", "captions"),
+    }
+    if trains:
+        options |= {"run_dir": run.path, "resume": resume, "on_epoch": on_epoch, "on_step": progress.step}
+    try:
+        if not begun:
+            run.write_info(info)
+            run.write_text("recipe.yaml", recipe.to_yaml())
+        progress.started(run.path)
+        estimator.fit(pairs, val=val, **options)
+    except KeyboardInterrupt:
+        run.write_info({**info, "status": "interrupted"})
+        raise
+    except BaseException:
+        if not resume:
+            run.discard_empty()
+        run.restore_replaced()
+        raise
+    run.write_metrics(estimator.history_)
+    estimator.save_pretrained(run.path / "model", overwrite=True)
+    explainer = estimator.explainer(pairs)
+    known = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
+    write_scores(run.path / "scores.parquet", *known, explainer.sentences(), overwrite=True)
+    issues = explainer.issues(ISSUES_LISTED)
+    with staged_file(run.path / "issues.csv", overwrite=True) as staged:
+        write_csv(issues, staged)
+    result = _result(str(run.path), recipe.method, estimator, pairs, bool(noise), issues)
+    ended = {"status": "complete", "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "result": asdict(result)}
+    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
+    run.forget_replaced()
+    return result
 
 
 def _create(path: Path, reads: list[Input], held: ExitStack, **how: bool) -> Run:
@@ -354,12 +341,12 @@ def _noise_to_resume(path: Path, given: str | Path | None) -> str | Path | None:
     if not (path / "run.json").exists():
         return given
     known = Run.open(path).info.get("input", {}).get("noise")
+    if known is None and given is not None:
+        raise ConfigError(f"the run {path} was begun without --noise-file: give none, or another --out")
     if known is None:
-        if given is not None:
-            raise ConfigError(f"the run {path} was begun without --noise-file: give none, or another --out")
         return None
     file = given if given is not None else known["file"]
-    values = read_npy(file)
-    if hashlib.sha256(np.ascontiguousarray(values, dtype=np.int64).tobytes()).hexdigest() != known["sha256"]:
+    values = np.ascontiguousarray(read_npy(file), dtype=np.int64)
+    if hashlib.sha256(values.tobytes()).hexdigest() != known["sha256"]:
         raise ConfigError(f"the run {path} was begun with another noise file than {file}: give that, or another --out")
     return file

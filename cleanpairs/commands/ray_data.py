@@ -23,7 +23,6 @@ from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.columns import find_columns
 from cleanpairs.data.rows import convert, vector_shape
-from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.persistence import load_estimator
 from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 
@@ -70,16 +69,9 @@ class ScorePairs:
         """
         if not isinstance(batch, pa.Table):
             raise DataError(f'a batch must be a pyarrow Table (batch_format="pyarrow"), found {type(batch).__name__}')
-        scored = self._scored(batch)
-        for name in COLUMNS:
-            batch = batch.append_column(SCORES_SCHEMA.field(name), scored[name])
-        return batch
-
-    def _scored(self, table: pa.Table) -> pa.Table:
-        """The scores table of a batch."""
-        if taken := [name for name in COLUMNS if name in table.column_names]:
+        if taken := [name for name in COLUMNS if name in batch.column_names]:
             raise DataError(f"the batch has a column {taken[0]!r} already, and a score would replace it: rename it")
-        schema = plain_schema(table.schema)  # without Ray's type of tensors, whose values lie in lists
+        schema = plain_schema(batch.schema)  # without Ray's type of tensors, whose values lie in lists
         found = find_columns(schema, self.given, "the batch")
         columns: dict[str, str] = {role: found[role] for role in ("text", "features", "text_features") if role in found}
         scorer = self.model.row_scorer(columns.keys())
@@ -88,25 +80,16 @@ class ScorePairs:
                 "the batch needs one caption a row, its image's vector (image_features) and, for a model of caption "
                 f"vectors, the caption's (text_features); it has {', '.join(map(str, schema))}"
             )
-        batch = plain_batch(pa.RecordBatch.from_pydict({name: one_array(table[name]) for name in columns.values()}))
-        shapes: dict[str, Any] = {
-            role: vector_shape(batch[name].type, batch[name]) for role, name in columns.items() if role != "text"
-        }
-        parts = [SCORES_SCHEMA.empty_table()]
-        for start in range(0, len(batch), ROWS):
-            parts.append(self._part(batch.slice(start, ROWS), columns, scorer, shapes))
-        return pa.concat_tables(parts)
-
-    def _part(self, batch: pa.RecordBatch, columns: dict[str, str], scorer: RowScorer, shapes: Any) -> pa.Table:
-        rows = convert(
-            batch,
-            columns,
-            path="the batch",
-            image_root=None,
-            first_row=0,
-            shape=shapes["features"],
-            text_shape=shapes.get("text_features"),
-            hash_vectors=scorer.hashes,
-        )
-        scores = scorer(rows, "the batch")
-        return scores_table(rows.keys, scores, self.threshold, rows.faults)
+        whole = plain_batch(pa.RecordBatch.from_pydict({name: one_array(batch[name]) for name in columns.values()}))
+        shapes: dict[str, Any] = {r: vector_shape(whole[n].type, whole[n]) for r, n in columns.items() if r != "text"}
+        how: dict[str, Any] = {"path": "the batch", "image_root": None, "first_row": 0, "hash_vectors": scorer.hashes}
+        how |= {"shape": shapes["features"], "text_shape": shapes.get("text_features")}
+        scored = [SCORES_SCHEMA.empty_table()]
+        for start in range(0, len(whole), ROWS):
+            rows = convert(whole.slice(start, ROWS), columns, **how)
+            scores = scorer(rows, "the batch")
+            scored.append(scores_table(rows.keys, scores, self.threshold, rows.faults))
+        table = pa.concat_tables(scored)
+        for name in COLUMNS:
+            batch = batch.append_column(SCORES_SCHEMA.field(name), table[name])
+        return batch

@@ -44,10 +44,6 @@ STREAMED_ROWS = 250_000  # a plan for as many rows is made in a stream, where th
 _BATCH = 4096
 
 
-class NotStreamedError(ConfigError):
-    """A plan takes all pairs at once; the message says why."""
-
-
 @dataclass(frozen=True)
 class WrittenPlan:
     """Of a plan that is written: its counts, the settings that it was made with, whether its rows were streamed."""
@@ -120,7 +116,7 @@ def rematch_run(
       it
     - ``engine``: who searches; this process when None
 
-    Raises OutputExistsError: ``out`` exists; NotStreamedError: ``spill`` is "always", and the rows cannot be streamed;
+    Raises OutputExistsError: ``out`` exists; ConfigError: ``spill`` is "always", and the rows cannot be streamed;
     CleanpairsError: as reading the data and planning do.
     """
     out = Path(out)
@@ -133,20 +129,17 @@ def rematch_run(
         run.estimator(), settings or RepairSettings(), source, read, engine or make_engine("local"), folder, why
     )
     if spill == "always" or (spill == "auto" and source.n_rows >= STREAMED_ROWS):
-        try:
-            scorer = planning.row_scorer(out, recaption)
-        except NotStreamedError as error:
-            if spill == "always":
-                raise NotStreamedError(f"--spill always: {error}: leave --spill out") from None
-        else:
+        scorer = planning.row_scorer(out, recaption)
+        if not isinstance(scorer, str):
             return planning.streamed(scorer, out, overwrite, run.hashes())
+        if spill == "always":
+            raise ConfigError(f"--spill always: {scorer}: leave --spill out")
     plan = planning.in_memory(recaption, explode)
     plan.save(out, overwrite=overwrite)
     return WrittenPlan(plan.summary(), plan.settings, streamed=False)
 
 
 def _opened(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
-    """The input, and how a plan notes it."""
     if data is None:
         return run.open_input(), {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
     source = open_source(data, **columns)
@@ -180,23 +173,23 @@ class _Planning:
             plan = self.model.recaption(pairs, plan, recaption, max_reuse=settings.max_reuse)
         return replace(plan, table=with_why(plan.table, self.why), settings={**plan.settings, **self.read})
 
-    def row_scorer(self, out: Path, recaption: str | Path | None) -> RowScorer:
-        """What embeds and scores the rows one batch after another; NotStreamedError where that cannot be."""
+    def row_scorer(self, out: Path, recaption: str | Path | None) -> RowScorer | str:
+        """What embeds and scores the rows one batch after another; why not, where that cannot be."""
         reader = self._reader()
-        if recaption is not None:
-            raise NotStreamedError("captions are written (--recaption) for pairs in memory")
-        if out.suffix == ".csv":
-            raise NotStreamedError("a plan in CSV is written at once; name it *.parquet")
-        if self.settings.strategy not in ("ot", "nearest"):
-            raise NotStreamedError(f"the strategy {self.settings.strategy} compares all pairs; ot and nearest stream")
         roles: set[str] = reader.roles(self.source)
+        scorer: RowScorer | None = self.model.row_scorer(roles) if roles else None
+        if recaption is not None:
+            return "captions are written (--recaption) for pairs in memory"
+        if out.suffix == ".csv":
+            return "a plan in CSV is written at once; name it *.parquet"
+        if self.settings.strategy not in ("ot", "nearest"):
+            return f"the strategy {self.settings.strategy} compares all pairs; ot and nearest stream"
         if not roles or self.source.explicit_lists:
-            raise NotStreamedError("only Parquet with one caption a row, and embedding folders, are read row by row")
+            return "only Parquet with one caption a row, and embedding folders, are read row by row"
         if "true_mismatch" in reader.schema(self.source).names:
-            raise NotStreamedError("the input brings its truth (true_mismatch), which is read at once")
-        scorer = self.model.row_scorer(roles)
+            return "the input brings its truth (true_mismatch), which is read at once"
         if scorer is None or not scorer.compares_vectors:
-            raise NotStreamedError(
+            return (
                 "the model compares more than one vector an image with one a caption, needs columns that the input has "
                 "not, or looks for near duplicates of pictures"
             )
@@ -264,7 +257,6 @@ class _Planning:
         return Evidence.of(self.model.repair_evidence(found, given.correspondence[pairs], threshold), pairs)
 
     def _only(self, pairs: np.ndarray) -> Iterator[Rows]:
-        """Of all rows, with one pair each, these."""
         columns = [name for role, name in self.source.columns.items() if role != "image"]
         first = 0
         for rows in self._reader().batches(self.source, _BATCH, columns):

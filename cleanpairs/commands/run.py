@@ -96,21 +96,15 @@ def scores_table(
     """Rows ``first`` .. of a scores table; ``correspondence`` (n,) is NaN where quarantined, and null in the table;
     ``reasons``: why, by place among these.
     """
-    n = len(keys)
-    why = pa.nulls(n, pa.string())
-    if reasons:
-        why = pa.array([reasons.get(i) for i in range(n)], pa.string())
-    known = np.isfinite(correspondence)
-    return pa.table(
-        [
-            pa.array(np.arange(first, first + n)),
-            keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string()),
-            pa.array(correspondence.astype(np.float32), mask=~known),
-            pa.array(correspondence < threshold, mask=~known),
-            why,
-        ],
-        schema=SCORES_SCHEMA,
-    )
+    n, known = len(keys), np.isfinite(correspondence)
+    columns = [
+        pa.array(np.arange(first, first + n)),
+        keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string()),
+        pa.array(correspondence.astype(np.float32), mask=~known),
+        pa.array(correspondence < threshold, mask=~known),
+        pa.array([reasons.get(i) for i in range(n)], pa.string()) if reasons else pa.nulls(n, pa.string()),
+    ]
+    return pa.table(columns, schema=SCORES_SCHEMA)
 
 
 def write_scores(
@@ -154,7 +148,8 @@ class Run:
         aside = run._aside
         if aside.exists() and not path.exists():  # killed in the instant between setting aside and beginning
             aside.rename(path)
-        if path.exists() and not resume:
+        replaces = path.exists() and not resume
+        if replaces:
             if not overwrite:
                 raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume goes on with it")
             if not (path / "run.json").exists() and not aside.exists():
@@ -163,12 +158,11 @@ class Run:
                 refuse_precious(folder)
         run._before = (_latest_before(),) if latest else ()
         try:
-            if path.exists() and not resume:
-                if aside.exists() and not run.complete:  # a fit that was to replace it was killed: it is the last
-                    shutil.rmtree(path)  # complete one, and stays until there is another
-                else:
-                    shutil.rmtree(aside, ignore_errors=True)
-                    path.rename(aside)
+            if replaces and aside.exists() and not run.complete:  # a fit that was to replace it was killed: it is the
+                shutil.rmtree(path)  # last complete one, and stays until there is another
+            elif replaces:
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
             with writing(f"the run directory {path}"):
                 path.mkdir(parents=True, exist_ok=True)
             if latest:
@@ -179,8 +173,7 @@ class Run:
                     path.rmdir()
                 if aside.exists() and not path.exists():
                     aside.rename(path)
-            for before in run._before:
-                _restore_latest(before)
+            run._restore_latest()
             raise
         return run
 
@@ -223,8 +216,15 @@ class Run:
         with suppress(OutputExistsError):
             refuse_precious(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
-            for before in self._before:
-                _restore_latest(before)
+            self._restore_latest()
+
+    def _restore_latest(self) -> None:
+        """Let the link lead to the older run again, where it leads nowhere."""
+        with suppress(OSError):
+            if self._before and LATEST.is_symlink() and not LATEST.exists():
+                LATEST.unlink()
+                if self._before[0] is not None:
+                    LATEST.symlink_to(self._before[0])
 
     @classmethod
     def open(cls, path: str | Path | None, *, trusted: bool = False) -> "Run":
@@ -266,13 +266,13 @@ class Run:
         files = [p for p in (*names, *sorted((self.path / "model").rglob("*"))) if p.is_file()]
         return {file.relative_to(self.path).as_posix(): sha256_of(file) for file in files}
 
-    def write_info(self, info: dict[str, Any]) -> None:
-        """Replace run.json."""
-        self.write_text("run.json", json.dumps(info, indent=2, default=str) + "\n")
-
     def write_text(self, name: str, text: str) -> None:
         """Replace a text file of the run."""
         write_whole(self.path / name, text)
+
+    def write_info(self, info: dict[str, Any]) -> None:
+        """Replace run.json."""
+        self.write_text("run.json", json.dumps(info, indent=2, default=str) + "\n")
 
     def write_metrics(self, history: list[dict[str, Any]]) -> None:
         """Replace metrics.jsonl."""
@@ -376,15 +376,6 @@ def _lead_latest(run: Path) -> None:
 def _latest_before() -> str | None:
     """Where ``runs/latest`` leads; None where it is no link."""
     return os.readlink(LATEST) if LATEST.is_symlink() else None
-
-
-def _restore_latest(before: str | None) -> None:
-    """Lead to the old run again, where the link leads nowhere."""
-    with suppress(OSError):
-        if LATEST.is_symlink() and not LATEST.exists():
-            LATEST.unlink()
-            if before is not None:
-                LATEST.symlink_to(before)
 
 
 def is_latest(run: str | Path) -> bool:

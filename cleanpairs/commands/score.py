@@ -39,6 +39,7 @@ from cleanpairs.scoring import Embeddings
 
 ROWS = 4096  # of a batch
 PARTITION = 65_536  # rows of a partition, about
+NOTHING = {"pairs": 0, "flagged": 0, "quarantined": 0}
 PARTS = ".parts"  # behind the output's name: the folder of its parts
 
 
@@ -79,7 +80,7 @@ class ScoreWork:
 
     def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
         """See :data:`cleanpairs.engine.work.Work`."""
-        where, counts = (self.source, partition.first, partition.rows, ROWS), _nothing()
+        where, counts = (self.source, partition.first, partition.rows, ROWS), Counter[str](**NOTHING)
         with ParquetSink(path, SCORES_SCHEMA) as sink:
             for batch in _reader(self.source).iter_range(*where, hash_vectors=self._scorer.hashes):
                 scores = self._scorer(batch, self.data)
@@ -88,12 +89,8 @@ class ScoreWork:
         return dict(counts)
 
 
-def _nothing() -> Counter[str]:
-    return Counter(pairs=0, flagged=0, quarantined=0)
-
-
-def _counted(scores: np.ndarray, reasons: dict[int, str], threshold: float) -> dict[str, int]:
-    return {"pairs": len(scores), "flagged": int((scores < threshold).sum()), "quarantined": len(reasons)}
+def _counted(scores: np.ndarray, reasons: dict[int, str], threshold: float) -> Counter[str]:
+    return Counter(pairs=len(scores), flagged=int((scores < threshold).sum()), quarantined=len(reasons))
 
 
 def score_stream(
@@ -192,7 +189,6 @@ def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:
 
 
 def _first_captions(source: Source) -> list[str]:
-    """Some thousand captions of a source; none where it has none."""
     found: list[str] = []
     for table in iter_tables(source, SAMPLE, [source.columns["text"]]) if "text" in source.columns else ():
         cells = texts_of(table.column(0))
@@ -219,12 +215,11 @@ def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[Count
     threshold = model.applied_threshold(unseen)
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
         sink.write(scores_table(found.pairs.keys, scores, threshold, found.quarantined))
-    return Counter(_counted(scores, found.quarantined, threshold)), unseen
+    return _counted(scores, found.quarantined, threshold), unseen
 
 
 def _put_together(parts: Path, done: list[Finished], staged: Path) -> Counter[str]:
-    """The parts one after another, their pairs numbered through."""
-    total = _nothing()
+    total = Counter[str](**NOTHING)
     with ParquetSink(staged, SCORES_SCHEMA) as sink:
         for part in done:
             with pq.ParquetFile(parts / Partition(part.number, 0, 0).name, page_checksum_verification=True) as file:

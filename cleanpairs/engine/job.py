@@ -81,7 +81,6 @@ def remove_job(folder: Path) -> None:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """The outputs of partitions, of whichever job."""
     return [path for path in folder.iterdir() if PART.fullmatch(path.name)]
 
 

@@ -98,7 +98,6 @@ def test_names_are_completed() -> None:
     assert offered("fit", "--method", "c") == [name for name in METHODS.names() if name[0] == "c"] != []
     assert offered("fit", "--backbone", "") == BACKBONES.names()
     assert offered("fit", "--recipe", "crcl-") == [name for name in find_recipes() if name.startswith("crcl-")] != []
-    assert "efficientnet_lite0" in offered("fit", "--image-encoder", "e")
     assert offered("fit", "--device", "c") == ["cpu", "cuda"]
     assert offered("completion", "") == ["bash", "zsh", "fish"]
 

@@ -15,9 +15,9 @@ import pytest
 
 from cleanpairs.commands import rematch
 from cleanpairs.commands.fit import fit_run
-from cleanpairs.commands.rematch import NotStreamedError, WrittenPlan, rematch_run
+from cleanpairs.commands.rematch import WrittenPlan, rematch_run
 from cleanpairs.commands.run import Run
-from cleanpairs.core.errors import OutputExistsError
+from cleanpairs.core.errors import ConfigError, OutputExistsError
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.ops import search, sparse_transport
 from cleanpairs.ops.scratch import Scratch
@@ -214,7 +214,7 @@ def test_what_does_not_stream_says_why_and_is_left_to_memory(run: Run, tmp_path:
         (data, "plan.parquet", {"strategy": "half-replace"}, "half-replace"),
         (lists, "plan.parquet", {}, "one caption a row"),
     ):
-        with pytest.raises(NotStreamedError, match=why):
+        with pytest.raises(ConfigError, match=why):
             plan_stream(run, given, tmp_path / out, **settings)
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["data.parquet", "lists.parquet"]
     found = rematch_run(run, tmp_path / "plan.parquet", RepairSettings(strategy="half-replace"), data)

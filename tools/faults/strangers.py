@@ -129,7 +129,7 @@ MANIFESTS = {
 
 def _of_run(work: str, data: str | None, options: dict[str, Any]) -> None:
     """run.json and recipe.yaml that name other data, and how to read it."""
-    from cleanpairs.core.recipe_yaml import dump_yaml, read_yaml
+    from cleanpairs.core.recipe import dump_yaml, read_yaml
 
     run = Path(work) / "run"
     info = json.loads((run / "run.json").read_text())

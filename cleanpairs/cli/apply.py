@@ -1,6 +1,8 @@
-"""``cleanpairs export`` and ``cleanpairs push``."""
+"""What is done with a fitted run: ``cleanpairs score``, ``rematch``, ``export`` and ``push``."""
 
+import math
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -11,14 +13,135 @@ from cleanpairs.cli.options import (
     RUN,
     TRUST,
     chosen_engine,
+    column_options,
     engine_options,
     existing_run,
     option,
+    pick_columns,
     repair_options,
     repair_settings,
+    run_and_data,
+    warn_of_flags,
 )
 from cleanpairs.cli.paths import PathsCommand, Writes
-from cleanpairs.cli.terminal import print_result, say
+from cleanpairs.cli.terminal import echo, print_result, say
+
+WORTH_A_WARNING = 0.2  # share of the words
+
+
+@click.command(cls=PathsCommand)
+@click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=click.Path())
+@option(
+    "--out", Writes(".parquet", beside=(".parts",)), "The scores table to write (Parquet).", required=True,
+    metavar="FILE",
+)  # fmt: skip
+@column_options
+@engine_options
+@option(
+    "--max-unknown",
+    click.FloatRange(0, 1),
+    "More words of DATA that the model does not know end it.",
+    default=0.5,
+    metavar="SHARE",
+)
+@option("--overwrite", None, "Replace --out.")
+def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
+    """Matching probability of every pair of DATA against the trusted pairs that RUN keeps (or runs/latest).
+
+    The threshold, for data that RUN was not fitted on, is where a pair is as likely mismatched as not, by the scores of
+    random pairs of the same images and captions. It is that of the fit for fewer than 80 pairs, for pairs that score no
+    higher than random ones or are of the training, and where the fit was given one; for clip-score always.
+
+    Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
+    interrupted, the same command goes on where it was: what is done lies in OUT.parts until all is.
+    """
+    from cleanpairs.commands.score import score_stream
+
+    run_path, data = run_and_data(paths)
+    if data is None:
+        raise click.UsageError("give the DATA to score; the scores of the pairs of a fit are in RUN/scores.parquet")
+    run = existing_run(run_path)
+    how = {"columns": pick_columns(options), "engine": chosen_engine(options)}
+    how |= {name: options[name] for name in ("overwrite", "max_unknown")}
+    result = score_stream(run.model_folder, data, out, **how)
+    if (result.unknown_words or 0) > WORTH_A_WARNING:
+        echo(
+            f"warning: the model does not know {result.unknown_words:.0%} of the words of {data}: it was fitted on "
+            "other captions, and its scores say less here",
+            err=True,
+        )
+    warn_of_flags(run, result.flagged, result.pairs, result.threshold)
+    text = (
+        f"{result.pairs:,} pairs scored, {result.flagged:,} below {result.threshold:.3g}, "
+        f"{result.quarantined:,} quarantined -> {out}"
+    )
+    if result.noise_rate is not None:
+        rate = "undetermined" if math.isnan(result.noise_rate.value) else result.noise_rate
+        text += f"\nthreshold: by random pairs of this data, which the model has not seen; share mismatched: {rate}"
+    print_result(result, text)
+
+
+@click.command(cls=PathsCommand)
+@click.argument("paths", nargs=-1, metavar="[RUN] [DATA]", type=click.Path())
+@option(
+    "--out",
+    Writes(".parquet", ".csv", beside=(".json", ".parts"), in_run=("plan.parquet",)),
+    "The plan to write: Parquet, or CSV where it ends in .csv.",
+    required=True,
+    metavar="FILE",
+)
+@repair_options
+@option("--targets", ["both", "text", "image"], "What may be replaced.", default="both")
+@option(
+    "--recaption",
+    "MODEL",
+    "A captioning model (BLIP, GIT, ViT with a text decoder; a directory or a hub name) writes captions for what "
+    "would be dropped; only those that score better than the old ones are used.",
+)
+@column_options
+@engine_options
+@option(
+    "--spill",
+    ["auto", "always", "never"],
+    "Keep vectors and candidates in files beside --out instead of memory; auto: from 250,000 rows on.",
+    default="auto",
+)
+@option("--overwrite", None, "Replace --out.")
+@TRUST
+def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
+    """Plan who gets which caption or image from whom; nothing is changed.
+
+    Without DATA it is the data that RUN (or runs/latest) was fitted on. Read the plan, edit its actions and donors (for
+    a caption of your own: the action recaption), and carry it out: cleanpairs export --plan FILE --repaired OUT.
+
+    With --workers the searches for candidates are done by several processes. If these are interrupted, the same command
+    goes on where it was: what is found lies in OUT.parts until the plan is made. So do the vectors and candidates of
+    many rows (--spill), for inputs that `cleanpairs score` streams: memory then grows much more slowly.
+    """
+    from cleanpairs.commands.rematch import rematch_run
+    from cleanpairs.ops.search import SearchNote
+    from cleanpairs.repair.actions import COUNTED
+
+    run, data = run_and_data(paths)
+    if data is not None and options["max_wrong"] is not None:
+        raise click.UsageError("--max-wrong goes by the scores of the data that RUN was fitted on: leave DATA out")
+    opened = existing_run(run, options["trusted"])
+    settings, expected = repair_settings(options, opened)
+    how = {name: options[name] for name in ("recaption", "spill", "overwrite")} | pick_columns(options)
+    planned = rematch_run(opened, out, settings, data, engine=chosen_engine(options), **how)
+    summary = planned.summary
+    if data is not None and settings.threshold is None:
+        flagged = summary.pairs - summary.kept - summary.quarantined
+        warn_of_flags(opened, flagged, summary.pairs, summary.threshold)
+    if expected is not None:
+        say(f"{expected}\n")
+    if notes := [SearchNote(**note) for note in planned.settings.get("searches", ())]:
+        say(f"search: {min(notes, key=lambda note: (note.recall, -note.queries))}")
+    where = " (made in a stream, vectors and candidates in files; --spill never: in memory)"
+    text = f"{summary}\n\nplan: {out}{where if planned.streamed else ''}"
+    text += f"\nnext: cleanpairs export --plan {quote(str(out))} --repaired FILE"
+    print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED)}, text)
+
 
 WRITTEN = ("dropped", "ledger", "card", "format", "shard_size", "license", "explode", "overwrite")
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
