@@ -6,7 +6,7 @@ lock on what it writes for as long as it runs.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,18 +61,17 @@ class PathsCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it, if its paths allow that."""
+        outputs, beside, inputs = written_and_read(ctx)
+        if not outputs:
+            return super().invoke(ctx)
         from cleanpairs.core.distributed import rank_by_environment
         from cleanpairs.data.guard import refuse_inputs
         from cleanpairs.data.locks import hold
 
-        outputs, beside, inputs = written_and_read(ctx)
-        with ExitStack() as held:
-            if outputs:
-                refuse_inputs([*outputs, *beside], inputs)
-                for param in self.params:
-                    _refuse_ending(ctx, param)
-                if rank_by_environment() == 0:  # of several processes that train together one writes
-                    held.enter_context(hold(outputs))
+        refuse_inputs([*outputs, *beside], inputs)
+        for param in self.params:
+            _refuse_ending(ctx, param)
+        with hold([] if rank_by_environment() else outputs):  # of several processes that train together one writes
             return super().invoke(ctx)
 
 
@@ -101,7 +100,7 @@ def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["
         if reads_a_path(param) and not own:
             for path in value if isinstance(value, tuple) else (value,):
                 inputs += _inputs(param.name or "", str(path), free)
-    if {"run", "paths"} & set(ctx.params):
+    if outputs and {"run", "paths"} & set(ctx.params):
         inputs += _inputs("run", "runs/latest", free)
     return outputs, beside, inputs
 

@@ -59,7 +59,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
         y = chosen.scores().correspondence
         print_result(expected_quality(y, chosen.calibration(), threshold=_threshold(chosen, options)))
         return
-    with hold([chosen.path / "audit"]):
+    with hold([chosen.path / "audit"] if mode == "labels" or options["out"] is None else []):
         (_judge if mode == "labels" else _draw)(chosen, options)
 
 

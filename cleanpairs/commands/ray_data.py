@@ -1,17 +1,7 @@
 """Scores inside a Ray Data pipeline: a batch of rows goes in, the same rows with three more columns come out.
 
-::
-
-    from cleanpairs.commands.ray_data import ScorePairs
-
-    rows = ray.data.read_parquet("shards/")
-    scored = rows.map_batches(
-        ScorePairs, fn_constructor_kwargs={"run": "runs/latest"}, batch_format="pyarrow", batch_size=4096, concurrency=2
-    )
-    scored.filter(expr=ray.data.expressions.col("correspondence") >= 0.5).write_parquet("kept/")
-
-The columns are those of ``cleanpairs score``, and so are their values, with the same threshold: see
-:mod:`cleanpairs.estimators.batches` on when to the last bit. Nothing here imports Ray; batches may come from anywhere.
+An example is in docs/scale.md. The columns are those of ``cleanpairs score``, and so are their values, with the same
+threshold: see :mod:`cleanpairs.estimators.batches` on when to the last bit. Nothing here imports Ray.
 """
 
 from pathlib import Path

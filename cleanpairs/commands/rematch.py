@@ -1,12 +1,9 @@
 """From a finished run to a plan: what ``cleanpairs rematch`` does, and ``export`` without a plan.
 
-    score every pair, or read its score     the numbers of all, the vectors of those that a repair can concern
-    decide                                  :func:`cleanpairs.repair.planning.plan_repairs`
-    write the plan                          batch by batch
-
-The pairs are one batch, in memory; or, of many rows, a stream of batches, whose vectors and candidates lie in files
-(``OUT.parts``): a job that was stopped goes on from the pass, and from the searches, that are done. The plan is the
-same.
+Every pair is scored, or its score read (the numbers of all, the vectors of those that a repair can concern); then it is
+decided (:func:`cleanpairs.repair.planning.plan_repairs`), and the plan written batch by batch. The pairs are one batch,
+in memory; or, of many rows, a stream of batches, whose vectors and candidates lie in files (``OUT.parts``): a job that
+was stopped goes on from the pass, and from the searches, that are done. The plan is the same.
 """
 
 import hashlib

@@ -1,21 +1,9 @@
 """Recipes: a YAML file, ``--set key=value`` and command line options become validated settings.
 
-A recipe has up to five sections. ``method``, ``backbone`` and ``train`` hold constructor parameters of the method's
-estimator (three headings for the reader: each parameter may stand under any of them, once); ``data`` holds the fields
-of :class:`DataOptions`, ``output`` those of :class:`OutputOptions`::
-
-    # command: cleanpairs fit data.parquet --recipe crcl-clipart
-    # hardware: 2 CPU cores
-    # minutes: 2.5
-    # expected: AUROC 0.97 +- 0.01 (3 seeds)
-    # date: 2026-01-31
-    method: {name: crcl}
-    backbone: {name: vse_inf, dim: 512}
-    train: {epochs: 10, batch_size: 128, seed: 0}
-    data: {val: dev.parquet}
-    output: {out: runs/clipart}
-
-Paths are relative to the working directory. Later wins: default, recipe, ``--set``, option.
+A recipe has up to five sections, as docs/recipes.md shows. ``method``, ``backbone`` and ``train`` hold constructor
+parameters of the method's estimator (three headings for the reader: each parameter may stand under any of them, once);
+``data`` holds the fields of :class:`DataOptions`, ``output`` those of :class:`OutputOptions`. Paths are relative to the
+working directory. Later wins: default, recipe, ``--set``, option.
 """
 
 import inspect

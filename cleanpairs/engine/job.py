@@ -8,12 +8,12 @@ size is done again.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from cleanpairs.core.errors import OutputError, OutputExistsError
+from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.core.regular import read_json, writing
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.locks import hold
@@ -50,10 +50,9 @@ def run_partitions(
         done = _begin(folder, name, overwrite)
         _note(folder, name, done)
         left = [p for p in partitions if p.number not in done]
-        with _writing(folder):
-            for finished in engine.run(work, left, folder) if left else ():
-                done[finished.number] = finished
-                _note(folder, name, done)
+        for finished in engine.run(work, left, folder) if left else ():
+            done[finished.number] = finished
+            _note(folder, name, done)
     return [done[p.number] for p in partitions]
 
 
@@ -82,18 +81,6 @@ def remove_job(folder: Path) -> None:
 
 def _parts(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if PART.fullmatch(path.name)]
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OutputError:
-        raise
-    except OSError as error:
-        if error.errno is None or not str(error.filename or "").startswith(str(folder)):
-            raise
-        raise OutputError(f"{folder} cannot be written: {error.strerror}") from error
 
 
 def _begin(folder: Path, name: str, overwrite: bool) -> dict[int, Finished]:
