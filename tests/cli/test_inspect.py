@@ -108,10 +108,10 @@ def test_a_sample_says_that_it_is_one() -> None:
     n = 1200
     images = [picture(i % 50) if i != 600 else b"nothing" for i in range(n)]
     pairs = Pairs.from_arrays([f"caption {i}" for i in range(n)], images=images)
-    decoded = inspect_pairs(pairs).decoded
-    assert decoded is not None and (decoded.images, decoded.of) == (1000, n)
-    every = inspect_pairs(pairs, decode="all").decoded
-    assert every is not None and every.images == n and [r.pair_id for r in every.failures] == [600]
+    decoded = inspect_pairs(pairs)["decoded"]
+    assert decoded is not None and (decoded["images"], decoded["of"]) == (1000, n)
+    every = inspect_pairs(pairs, decode="all")["decoded"]
+    assert every is not None and every["images"] == n and [r["pair_id"] for r in every["failures"]] == [600]
 
 
 def test_captions_cannot_steer_the_terminal(command: Command, tmp_path: Path) -> None:

@@ -209,10 +209,10 @@ def test_what_is_made_of_captions_is_no_file_of_the_data(tmp_path: Path) -> None
         (load_pairs(image, captions=tmp_path / "rows.parquet", text_column="a,b"), ["image.npy", "rows.parquet"]),
     ):
         found = inspect_pairs(pairs)
-        assert found.files == [str(tmp_path / name) for name in files]
-        assert found.bytes == sum((tmp_path / name).stat().st_size for name in files)
+        assert found["files"] == [str(tmp_path / name) for name in files]
+        assert found["bytes"] == sum((tmp_path / name).stat().st_size for name in files)
     made = load_pairs(table())
-    assert inspect_pairs(made).files == list(made.source.paths)  # there is no other
+    assert inspect_pairs(made)["files"] == list(made.source.paths)  # there is no other
     with pytest.raises(OutputExistsError, match="is the input"):
         corrupt(image, 0.5, captions=captions, out=captions, overwrite=True)
     refuse_changed_input(lines.source)
