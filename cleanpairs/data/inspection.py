@@ -9,7 +9,7 @@ import numpy as np
 from cleanpairs.data.columns import SCORE
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.filters import FILTERS, MOST, chosen_filters
-from cleanpairs.data.formats.in_place import bytes_of, location
+from cleanpairs.data.formats.remote import bytes_of, location
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables

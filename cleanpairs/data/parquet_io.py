@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, check_regular, read_json, reading
-from cleanpairs.data.formats.in_place import location, open_remote
+from cleanpairs.data.formats.remote import location, open_remote
 from cleanpairs.data.images import encoded_bytes, image_cells, rows_by_file
 from cleanpairs.ops.columns import plain_batch, plain_schema
 

@@ -174,6 +174,7 @@ def test_protocols_that_are_not_there() -> None:
 
 class _Server(BaseHTTPRequestHandler):
     asked: list[str] = []  # noqa: RUF012
+    stand_in = b""
 
     def do_GET(self) -> None:
         self.asked.append(f"{self.command} {self.path}")
@@ -181,8 +182,8 @@ class _Server(BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", self.path.removeprefix("/to/"))
             self.end_headers()
-        elif self.path == "/a.parquet" or self.path == "/short.parquet":
-            body = parquet("a")
+        elif self.path in ("/a.parquet", "/short.parquet", "/stand_in.parquet"):
+            body = self.stand_in if "stand" in self.path else parquet("a")
             self.send_response(200)
             self.send_header("ETag", '"1"')
             self.send_header("Content-Length", str(len(body) + (self.path == "/short.parquet") * 9))
@@ -249,6 +250,16 @@ def test_a_public_server_is_read_but_not_its_redirect_inside(server: str, monkey
         load_pairs(f"{public}/to/file:///etc/passwd.parquet", allow_urls=True)
 
 
+def test_a_server_cannot_send_what_stands_for_a_url(
+    server: str, bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "is_public", lambda address: True)
+    bucket.pipe("/bucket/a.parquet", parquet("a"))
+    monkeypatch.setattr(_Server, "stand_in", Path(fetch("memory://bucket/a.parquet", True)).read_bytes())
+    with pytest.raises(DataError, match=r"cannot be read as Parquet"):
+        load_pairs(f"{server}/stand_in.parquet", allow_urls=True)
+
+
 def test_an_answer_cut_short_is_noticed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "is_public", lambda address: True)
     with pytest.raises(DataError, match=r"cut short|cannot be fetched"):
@@ -261,12 +272,13 @@ PRIVATE = """
 168.63.129.16 :: ::1 ::127.0.0.1 ::10.0.0.1 ::8.8.8.8 ::ffff:127.0.0.1 ::ffff:169.254.169.254 ::ffff:0:127.0.0.1
 64:ff9b::a9fe:a9fe 64:ff9b::127.0.0.1 64:ff9b::10.1.2.3 64:ff9b:1::1 64:ff9b:1::8.8.8.8 2002:7f00:1:: 2002:a00:1::
 2002:a9fe:a9fe::1 2002:c0a8:101::1 2001:0:7f00:1::1 2001:0:4136:e378:8000:63bf:80ff:fffe 2001:0:808:808:0:0:f7f7:f7f7
+2002:808:808::1 2600:1::5efe:808:808
 fe80::1 fe80::1%lo febf::1 fec0::1 feff::1 fc00::1 fd00:ec2::254 fdff::1 ff02::1 ff0e::1 2001:db8::1 2001:10::1
 2001:2::1 100::1 5f00::1 3fff::1 2600:1::5efe:7f00:1 2600:1::200:5efe:10.0.0.1 4000::1 8000::1 1000::1 ::2 200::1
 """.split()
 PUBLIC = """
 8.8.8.8 1.1.1.1 93.184.216.34 172.32.0.1 100.63.255.255 2606:4700::1111 2a00:1450:4001:81b::200e 2001:4860:4860::8888
-::ffff:8.8.8.8 64:ff9b::8.8.8.8 2002:808:808::1 2620:fe::fe 2600:1::5efe:808:808
+::ffff:8.8.8.8 64:ff9b::8.8.8.8 2620:fe::fe
 """.split()
 
 

@@ -1,7 +1,11 @@
 """Inputs behind a URL: fetched into the cache directory, where their reader finds them.
 
-Parquet of an object store is not fetched: what it would be read from stands for it (:mod:`.in_place`). All else is
-copied: tars, arrays and text are mapped, or read more than once, and over HTTP a server need not know of ranges.
+Parquet of an object store is not fetched but read where it lies, only the ranges of bytes that a reader asks for. A
+small file in the cache directory stands for it, so that whatever takes the path of a file takes this one too: a JSON
+object of its URL, its size and its mark (ETag, time of change), by which it is known whether it is still the same. One
+that lies anywhere else, or was itself fetched, is no such file: a stranger's data cannot make this machine ask the
+network. All else is copied: tars, arrays and text are mapped, or read more than once, and over HTTP a server need not
+know of ranges.
 
 ``http(s)://``, and of what fsspec knows the object stores (:data:`PROTOCOLS`): others would reach this machine's files,
 its network, or another protocol behind their own. Nothing is fetched unless ``allow_urls`` says so. For HTTP the
@@ -13,26 +17,38 @@ import hashlib
 import http.client
 import ipaddress
 import json
+import os
 import shutil
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.regular import read_json
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
-from cleanpairs.data.formats.in_place import FOLDER, mark_of, stand_in, url_of
 from cleanpairs.data.source import cache_dir
 
 ENDINGS = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
 TIMEOUT = 60.0  # seconds without an answer
 PROTOCOLS = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
 HUB = "hf://"  # the reader of `datasets` asks the hub itself
+FOLDER = "remote"  # of the cache directory
+NOTE = ".source"  # behind the name of a file: where it is from
+_MARKS = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created", "updated")
+
+
+class _Remote(NamedTuple):
+    """One file: its mark, how it is copied into an open file, and what stands for it where it is not."""
+
+    url: str
+    mark: str
+    copy: Callable[[BinaryIO], None]
+    instead: bytes | None = None
 
 
 def is_url(data: str) -> bool:
@@ -66,41 +82,24 @@ def fetch(data: str, allow_urls: bool) -> str:
     if not names:
         raise DataError(f"no such input: {data} names no file")
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {}
+    wanted: set[Path] = set()
     for remote in names:
         name = Path(unquote(urlsplit(remote.url).path)).name
         if not name or name.startswith("."):
             raise DataError(f"{remote.url} does not end in the name of a file")
         if folder / name in wanted:
             raise DataError(f"{data} names two files {name!r}")
-        wanted[folder / name] = remote
+        wanted.add(folder / name)
         _update(folder / name, remote)
     for old in folder.glob("[!.]*"):  # what the URL no longer names must not be read with the rest
         if old not in wanted and old.with_suffix("") not in wanted:
             old.unlink()
-    return str(next(iter(wanted))) if len(wanted) == 1 and not data.endswith("/") else str(folder)
-
-
-_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is handed out; ::/96 and fec0::/10 are not in it
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")  # which Python's tables do not all have yet
-_NOT_PUBLIC = tuple(  # nor these; the last one is Azure's own, at an address that looks public
-    ipaddress.IPv4Network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
-)
-
-
-class _Remote(NamedTuple):
-    """One file: its mark, how it is copied into an open file, and what stands for it where it is not."""
-
-    url: str
-    mark: str
-    copy: Callable[[BinaryIO], None]
-    instead: bytes | None = None
+    return str(*wanted) if len(wanted) == 1 and not data.endswith("/") else str(folder)
 
 
 def _update(target: Path, remote: _Remote) -> None:
     """Fetch a file, or what stands for it, unless it is there already as it is now."""
-    note = target.with_name(target.name + ".source")
+    note = target.with_name(target.name + NOTE)
     mark = json.dumps({"url": remote.url, "mark": remote.mark, "copied": remote.instead is None})
     if target.exists() and note.exists() and note.read_text(encoding="utf-8") == mark and remote.mark:
         return
@@ -122,11 +121,6 @@ def _others(url: str) -> list[_Remote]:
 
     try:
         system, path = fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        raise ConfigError(f"{url} needs a package that is not installed: {error}") from error
-    except ValueError as error:
-        raise ConfigError(f"{url} has a protocol that is not known: {error}") from error
-    try:
         if any(c in path for c in "*?["):
             found = sorted(system.glob(path))
         elif system.isdir(path):
@@ -134,46 +128,98 @@ def _others(url: str) -> list[_Remote]:
         else:
             found = [path]
         return [_of_fsspec(system, p, url) for p in found]
+    except ImportError as error:
+        raise ConfigError(f"{url} needs a package that is not installed: {error}") from error
     except FileNotFoundError as error:
         raise DataError(f"no such input: {url}") from error
-    except DataError:
-        raise
     except Exception as error:  # each of these file systems raises its own
         raise DataError(f"{url} cannot be reached: {' '.join(str(error).split())[:300]}") from error
 
 
 def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
-    about = system.info(path)
-    mark = mark_of(about)
-
     def copy(out: BinaryIO) -> None:
         with system.open(path, "rb") as file:
             shutil.copyfileobj(file, out, 1 << 20)
 
-    in_place = stand_in(url, path, about) if mark and path.endswith(".parquet") else None
-    return _Remote(url_of(url, path), mark, copy, in_place)
+    about = system.info(path)
+    own, mark = f"{url.split('://', 1)[0]}://{path.lstrip('/')}", _mark_of(about)
+    what = json.dumps({"in place": {"url": own, "path": path, "size": about["size"], "mark": mark}}) + "\n"
+    return _Remote(own, mark, copy, what.encode() if mark and path.endswith(".parquet") else None)
+
+
+def _mark_of(about: dict[str, Any]) -> str:
+    """By which a file is known to be as it was, of what fsspec tells about it; empty where it tells too little."""
+    known = [str(about[name]) for name in _MARKS if about.get(name) is not None]
+    return "|".join([str(about.get("size")), *known]) if known else ""
+
+
+def _told(path: str) -> dict[str, Any] | None:
+    """Of the file that a local one stands for; None where that is an ordinary file."""
+    name = os.path.abspath(path)
+    if os.path.dirname(os.path.dirname(name)) != os.path.abspath(cache_dir() / FOLDER):
+        return None
+    note = name + NOTE
+    if not os.path.isfile(note) or read_json(note)["copied"]:  # what a server sent may look like one
+        return None
+    told: dict[str, Any] = read_json(name)["in place"]
+    return told
+
+
+def location(path: str) -> str:
+    """Where the contents of a file are: its URL, or its path as it is."""
+    told = _told(path) if os.path.isfile(path) else None
+    return path if told is None else str(told["url"])
+
+
+def bytes_of(path: str) -> int:
+    """Bytes of a file, or of the one that it stands for."""
+    told = _told(path)
+    return Path(path).stat().st_size if told is None else int(told["size"])
+
+
+def open_remote(path: str) -> Any:
+    """The file that a local one stands for, open, nothing read ahead; None where that is an ordinary file.
+
+    Raises DataError: it has changed, or is gone; whatever its file system raises: it cannot be reached.
+    """
+    told = _told(path)
+    if told is None:
+        return None
+    import fsspec
+
+    try:
+        system, _ = fsspec.core.url_to_fs(told["url"])
+        system.invalidate_cache(told["path"])
+        if _mark_of(system.info(told["path"])) != told["mark"]:
+            raise DataError(f"{told['url']} has changed since it was opened: run the command again")
+        return system.open(told["path"], "rb", cache_type="none")
+    except FileNotFoundError as error:
+        raise DataError(f"{told['url']} is not there any more") from error
 
 
 # -- HTTP -------------------------------------------------------------------------------------------------------------
+
+_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is handed out; ::/96 and fec0::/10 are not in it
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")  # which Python's tables do not all have yet
+_NOT_PUBLIC = tuple(  # nor these; the last one is Azure's own, at an address that looks public
+    ipaddress.IPv4Network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
+)
 
 
 def is_public(address: str) -> bool:
     """Whether an IP address is one of the internet, not of this machine, a local network or a cloud's inside.
 
-    So has to be an IPv4 address that it embeds (RFC 4291, 6052, 3056, 4380, 5214): whoever translates it goes there.
+    Whoever translates an IPv4 address that is embedded in another goes there (RFC 4291, 6052): so it has to be one.
+    The tunnels of old (6to4, Teredo, ISATAP: RFC 3056, 4380, 5214) are not the internet's.
     """
     ip = ipaddress.ip_address(address.split("%")[0])
     if isinstance(ip, ipaddress.IPv4Address):
         return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
-    last = ipaddress.IPv4Address(int(ip) & (2**32 - 1))
     if ip.ipv4_mapped is not None or ip in _NAT64:
-        return is_public(str(last))
-    inner = [ip.sixtofour, *(ip.teredo or ())]
-    if (int(ip) >> 32) & 0xFDFFFFFF == 0x5EFE:  # ISATAP
-        inner.append(last)
-    embedded = all(is_public(str(v4)) for v4 in inner if v4 is not None)
-    of_internet = ip.is_global or ip.sixtofour is not None  # 6to4 is none to Python 3.13, whatever it embeds
-    return ip in _UNICAST and of_internet and embedded and ip not in _DOCUMENTATION
+        return is_public(str(ipaddress.IPv4Address(int(ip) & (2**32 - 1))))
+    tunnel = ip.sixtofour or ip.teredo or (int(ip) >> 32) & 0xFDFFFFFF == 0x5EFE
+    return ip in _UNICAST and ip.is_global and not tunnel and ip not in _DOCUMENTATION
 
 
 def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
@@ -193,19 +239,16 @@ def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.sock
     raise failed
 
 
-def _guarded(kind: Any, *args: Any, **kwargs: Any) -> Any:
-    """A connection of this kind, to public addresses only."""
-    made = kind(*args, **kwargs)
-    made._create_connection = _connect
-    return made
-
-
 class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(partial(_guarded, http.client.HTTPConnection), req)
+    """Connections to public addresses only."""
 
-    def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(partial(_guarded, http.client.HTTPSConnection), req)
+    def do_open(self, http_class: Any, req: urllib.request.Request, **http_conn_args: Any) -> Any:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            made = http_class(*args, **kwargs)
+            made._create_connection = _connect
+            return made
+
+        return super().do_open(guarded, req, **http_conn_args)
 
 
 def _http(url: str) -> list[_Remote]:
