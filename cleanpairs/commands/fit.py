@@ -24,10 +24,10 @@ from cleanpairs.data import Pairs, check_recorded, load_pairs, note_named, open_
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.display import visible
+from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import Input, data_inputs, refuse_inputs
 from cleanpairs.data.locks import hold
 from cleanpairs.data.noise import apply_noise, load_noise_file, noise_of
-from cleanpairs.data.precomp import splits_of
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
 from cleanpairs.estimators.persistence import versions

@@ -187,7 +187,7 @@ IMAGE_ENCODERS = Registry(
 READERS = Registry(
     "reader",
     {  # asked in this order; Parquet last, as it takes any file
-        "npy": ("formats.vector_files:VectorFilesReader", "arrays of vectors: .npy files, (n, D)"),
+        "npy": ("formats.vectors:VectorFilesReader", "arrays of vectors: .npy files, (n, D)"),
         "datasets": (
             "formats.datasets_directory:DatasetsReader",
             "`datasets`: a directory of save_to_disk, an .arrow file, hf://owner/name",
@@ -197,11 +197,11 @@ READERS = Registry(
             "WebDataset tars, img2dataset's too: a tar, a directory, braces, a glob",
         ),
         "clip-retrieval": (
-            "formats.clip_retrieval:ClipRetrievalReader",
+            "formats.vectors:ClipRetrievalReader",
             "embedding folder of clip-retrieval: img_emb/*.npy, text_emb/*.npy, metadata/*.parquet",
         ),
         "coco": ("formats.caption_json:CaptionJsonReader", "COCO's captions_*.json, Karpathy's dataset_*.json"),
-        "precomp": ("precomp:PrecompReader", "research layout: {split}_ims.npy and {split}_caps.txt"),
+        "precomp": ("formats.vectors:PrecompReader", "research layout: {split}_ims.npy and {split}_caps.txt"),
         "folder": (
             "formats.folder:FolderReader",
             "image files named by a CSV, TSV, JSON Lines or JSON list, or with a .txt each: the file, or its folder",

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, fingerprint_of, iter_tables, load_pairs
-from cleanpairs.data.noise import corrupt
 
 
 def research(folder: Path, images: np.ndarray, per_image: int = 1, split: str = "train") -> Path:
@@ -132,28 +130,6 @@ def test_limit_and_order_of_storage(tmp_path: Path) -> None:
         load_pairs(folder, limit=-1)
 
 
-def test_truth_that_does_not_fit(tmp_path: Path) -> None:
-    folder = research(tmp_path / "data", np.ones((4, 3), np.float32))
-    truth = folder / "train_truth.parquet"
-
-    def write(n: int) -> None:
-        pq.write_table(pa.table({"true_mismatch": [True] * n, "true_key": ["k"] * n}), truth)
-
-    write(4)
-    assert load_pairs(folder).true_mismatch_mask().all() and len(load_pairs(folder, limit=2).true_mismatch_mask()) == 2
-    for n in (3, 5):
-        write(n)
-        with pytest.raises(DataError, match=rf"train_truth\.parquet has {n} rows for 4 captions"):
-            load_pairs(folder)
-    for columns in ({"true_mismatch": [True] * 4}, {"true_mismatch": ["False"] * 4, "true_key": ["k"] * 4}):
-        pq.write_table(pa.table(columns), truth)
-        with pytest.raises(DataError, match=r"train_truth\.parquet"):
-            load_pairs(folder)
-    truth.write_text("<html>")
-    with pytest.raises(DataError, match=r"train_truth\.parquet"):
-        load_pairs(folder)
-
-
 TOKENS = {"bert": ["5,17", "9,", ""], "bpe": ["1,2", "3", "4"], "jieba": ["7", "8", "9"]}
 
 
@@ -177,11 +153,3 @@ def test_tokenised_captions_are_words(tmp_path: Path) -> None:
     assert table["caption"].to_pylist() == ["1 2", "3", "4"]
     with pytest.raises(DataError, match="tokenised by bert, bpe, jieba: 'words' cannot be chosen"):
         load_pairs(folder, text_column="words")
-
-
-def test_a_mismatched_copy_of_tokenised_captions_is_plain(tmp_path: Path) -> None:
-    folder = now(tmp_path / "now")
-    corrupt(folder, 1.0, out=tmp_path / "out", text_column="bpe")
-    assert sorted(load_pairs(tmp_path / "out").captions) == ["1 2", "3", "4"]
-    assert load_pairs(tmp_path / "out", split="dev", text_column="bpe").captions == ["1 2", "3", "4"]
-    assert not list((tmp_path / "out").glob("train_caps_*"))

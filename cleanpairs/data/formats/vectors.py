@@ -1,0 +1,289 @@
+"""Vectors in ``.npy`` files, beside a table of the rows that they belong to.
+
+- Embedding folders of clip-retrieval (``clip-retrieval inference``): ``img_emb/img_emb_0.npy`` (n, D) holds the vectors
+  of the images, ``text_emb/text_emb_0.npy`` those of the captions, ``metadata/metadata_0.parquet`` the rows; part 10
+  comes after part 9.
+- Loose arrays: ``.npy`` files (n, D) of the images and of the captions, perhaps with a file of captions. Each side may
+  lie in several files, one after another, those of a glob by the numbers at the end of their names. Captions come one a
+  line (.txt) or from Parquet, whose other columns come along; without Parquet a row's key is its number.
+- The research layout: ``{split}_ims.npy``, (n, D) or (n, R, D), and ``{split}_caps.txt``, one caption a line, as many
+  for each image, in order. NoW (Noise of Web) has ``{split}_caps_{bpe,bert,jieba}.txt`` instead: its captions are
+  published as the numbers of their tokens, ``17,5,230``, which are read as words, ``17 5 230``. Some research files
+  repeat an image's vectors for each of its captions; equal vectors make one image group, so nothing is lost by that.
+
+The vectors of the images are the column ``image_features``, those of the captions the column ``text_features``.
+"""
+
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import cached_by_file
+from cleanpairs.data.arrays import read_vectors
+from cleanpairs.data.formats.file_names import expand_braces, expand_files
+from cleanpairs.data.images import ImageSource
+from cleanpairs.data.parquet import ParquetReader
+from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
+from cleanpairs.data.source import Source, fingerprint_of
+from cleanpairs.data.table_reader import ReadRequest, Rows, chosen_split
+from cleanpairs.data.text import lines_of
+from cleanpairs.data.writing import cached_tables
+from cleanpairs.ops.scratch import release
+
+VECTORS = ("image_features", "text_features")
+_NUMBER = re.compile(r"(\d+)$")
+Parts = tuple[list[str], list[str], list[str]]  # the files with vectors of images, of captions, and with rows
+
+
+class ClipRetrievalReader(ParquetReader):
+    """Reads a folder with ``img_emb`` and ``metadata``, and ``text_emb`` where there is one."""
+
+    kind = "clip-retrieval"
+    regions: ClassVar[bool] = False  # whether an image may have several vectors
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` is a directory with ``img_emb/*.npy``."""
+        return any((Path(data) / "img_emb").glob("*.npy"))
+
+    def open(self, data: str, request: ReadRequest) -> Source:
+        """The parts of the folder, which must fit each other."""
+        folder = Path(data).absolute()
+        images, notes = _parts(folder, "img_emb", ".npy"), _parts(folder, "metadata", ".parquet")
+        texts = _parts(folder, "text_emb", ".npy") if (folder / "text_emb").is_dir() else []
+        for side in (images, texts) if texts else (images,):
+            if len(side) != len(notes):
+                raise DataError(f"{Path(side[0]).parent} has {len(side)} parts, {folder / 'metadata'} has {len(notes)}")
+            for path, note in zip(side, notes, strict=True):
+                count, (n,) = len(read_vectors(path)), count_rows([note])
+                if by_number(path)[0] != by_number(note)[0] or count != n:
+                    raise DataError(f"{path} with {count} vectors does not go with {note} with {n} rows")
+        schema = self._schema(images, texts, notes)
+        source = self.described(data, [*images, *texts, *notes], schema, sum(count_rows(notes)), request)
+        if source.explicit_lists and texts:
+            raise DataError(f"{data} has one text vector a row; column {source.columns['text']!r} holds lists")
+        return source
+
+    def parts(self, source: Source) -> Parts:
+        """The files of each side."""
+        of: Parts = ([], [], [])
+        for path in source.paths:
+            of[("img_emb", "text_emb", "metadata").index(Path(path).parent.name)].append(path)
+        return of
+
+    def schema(self, source: Source) -> pa.Schema:
+        """That of the rows, and ``image_features``, ``text_features``."""
+        return self._schema(*self.parts(source))
+
+    def _array(self, path: str) -> np.ndarray:
+        """Vectors of one part, (n, D), or (n, R, D) where there may be regions."""
+        array = read_vectors(path, self.regions)
+        return array[:, 0] if array.ndim == 3 and array.shape[1] == 1 else array
+
+    def _schema(self, images: Sequence[str], texts: Sequence[str], notes: Sequence[str]) -> pa.Schema:
+        schema = common_schema(notes)
+        for name, parts in zip(VECTORS, (images, texts), strict=True):
+            kinds = {(*array.shape[1:], array.dtype.newbyteorder("=")) for array in map(self._array, parts)}
+            if len(kinds) > 1:
+                found = ", ".join(sorted(map(str, kinds)))
+                raise DataError(f"the parts of {Path(parts[0]).parent} differ: {found}")
+            if kinds and name in schema.names:
+                raise DataError(f"{notes[0]} has a column {name!r}, which vectors of the folder are called: rename it")
+            for *sizes, dtype in kinds:
+                kind = pa.from_numpy_dtype(dtype)
+                for size in reversed(sizes):
+                    kind = pa.list_(kind, int(size))
+                schema = schema.append(pa.field(name, kind))
+        return schema
+
+    def batches(
+        self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int = 0, rows: int | None = None
+    ) -> Iterator[Rows]:
+        """With their vectors."""
+        rows = source.n_rows if rows is None else rows
+        *sides, notes = self.parts(source)
+        schema = self.schema(source)
+        names = schema.names if columns is None else list(columns)
+        chosen = pa.schema([schema.field(n) for n in names], schema.metadata)
+        arrays = {name: [self._array(p) for p in parts] for name, parts in zip(VECTORS, sides, strict=True)}
+        for path, batch in iter_batches(notes, [n for n in names if n not in VECTORS], batch_rows, rows, first):
+            values = {name: batch.column(name) for name in batch.schema.names}
+            for name in set(VECTORS) & set(names):
+                block = _rows(arrays[name], first, first + len(batch))
+                values[name] = pa.array(block.reshape(-1))
+                for size in reversed(block.shape[1:]):
+                    values[name] = pa.FixedSizeListArray.from_arrays(values[name], size)
+            yield Rows(path, pa.RecordBatch.from_arrays([values[n] for n in names], schema=chosen))
+            first += len(batch)
+
+    def encoded(self, source: Source) -> ImageSource | None:
+        """The images that the rows name, where an image root says where they are: for thumbnails."""
+        return None if source.image_root is None else super().encoded(source)
+
+    def tables(self, source: Source) -> Sequence[str]:
+        """The files with rows."""
+        return self.parts(source)[2]
+
+    def mapped(self, source: Source) -> list[np.ndarray]:
+        """Vectors that lie in one part."""
+        images, texts, _ = self.parts(source)
+        arrays = [self._array(p)[: source.n_rows] for p in (*images, *texts)]
+        if max(len(images), len(texts)) > 1 or not all(array.dtype.isnative for array in arrays):
+            return []
+        return [arrays[0][:, None] if arrays[0].ndim == 2 else arrays[0], *arrays[1:]]
+
+
+class VectorFilesReader(ClipRetrievalReader):
+    """Reads ``.npy`` files of image vectors, beside those that ``text_vectors`` and ``captions`` name."""
+
+    kind = "npy"
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` is a ``.npy`` file, or names some by a glob or braces."""
+        return not Path(data).is_dir() and all(name.endswith(".npy") for name in expand_braces(data))
+
+    def open(self, data: str, request: ReadRequest) -> Source:
+        """The files, which must hold equally many rows."""
+        columns = dict(request.columns)
+        texts, captions = columns.pop("text_features", None), columns.pop("captions", None)
+        sides = [_arrays(data), [] if texts is None else _arrays(texts)]
+        n, others = (sum(len(read_vectors(p)) for p in side) for side in sides)
+        notes = _rows_of(captions, n)
+        rows = {data: n, texts: others, captions: sum(count_rows(notes))}
+        rows.pop(None, None)
+        if len(set(rows.values())) > 1:
+            found = ", ".join(f"{name} has {count:,}" for name, count in rows.items())
+            raise DataError(f"row i of each belongs together, and their numbers of rows differ: {found}")
+        counts = ",".join(str(len(part)) for part in (*sides, notes))
+        schema, paths = self._schema(sides[0], sides[1], notes), [*sides[0], *sides[1], *notes]
+        source = self.described(data, paths, schema, n, replace(request, columns=columns), {"files": counts})
+        if captions is None or not captions.endswith(".txt"):
+            return source
+        original = Source(self.kind, (str(Path(captions).absolute()),), {}, "", n, None, False)
+        return replace(source, original=replace(original, fingerprint=fingerprint_of(original)))
+
+    def parts(self, source: Source) -> Parts:
+        """The files of each side."""
+        images, texts, _ = map(int, source.options["files"].split(","))
+        paths = list(source.paths)
+        return paths[:images], paths[images : images + texts], paths[images + texts :]
+
+
+class PrecompReader(ClipRetrievalReader):
+    """Reads the research layout; its captions become a table in the cache."""
+
+    kind = "precomp"
+    splits = True
+    streams = False
+    regions = True
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` is a directory with at least one split."""
+        return Path(data).is_dir() and bool(splits_of(Path(data)))
+
+    def open(self, data: str, request: ReadRequest) -> Source:
+        """The files of one split (``train`` where none is named)."""
+        for named in (request.columns.get("image"), request.columns.get("key"), request.image_root):
+            if named is not None:
+                raise DataError(f"{data} is in the research layout, without columns or an image root: {named!r}")
+        folder = Path(data).absolute()
+        known = splits_of(folder)
+        name = chosen_split(request.split or (known[0] if "train" not in known else None), known, data)
+        paths = [str(folder / f"{name}_ims.npy"), str(_caption_file(folder, name, request.columns.get("text")))]
+        request, n = replace(request, columns={}), len(self._array(paths[0]))
+        return self.described(data, paths, self._schema(paths[:1], [], [_captions(paths[1], paths[0], n)]), n, request)
+
+    def parts(self, source: Source) -> Parts:
+        """The images, and their captions as a table in the cache."""
+        images, captions = source.paths
+        return [images], [], [_captions(captions, images, len(self._array(images)))]
+
+
+def by_number(path: str) -> tuple[int, str]:
+    """What files are sorted by: the number at the end of the name, then the name."""
+    match = _NUMBER.search(Path(path).stem)
+    return (int(match[1]) if match else -1, Path(path).name)
+
+
+def _parts(folder: Path, name: str, ending: str) -> list[str]:
+    """The files of a subfolder, by the number at the end of their names."""
+    found = [str(p) for p in (folder / name).glob(f"[!.]*{ending}") if p.is_file()]
+    if not found:
+        raise DataError(f"{folder / name} has no *{ending}: it is not a whole embedding folder of clip-retrieval")
+    return sorted(found, key=by_number)
+
+
+def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
+    """Rows first to last of the arrays one after the other, in this machine's byte order."""
+    starts = np.cumsum([0, *map(len, arrays)]).tolist()
+    parts = [
+        array[max(first - a, 0) : max(last - a, 0)]
+        for array, (a, b) in zip(arrays, pairwise(starts), strict=True)
+        if first < b and last > a
+    ]
+    block = np.concatenate(parts) if parts else arrays[0][:0]  # a copy
+    release(*arrays)  # a mapped page that was read counts as memory
+    return np.ascontiguousarray(block, block.dtype.newbyteorder("="))
+
+
+def _arrays(names: str) -> list[str]:
+    """The ``.npy`` files that are meant, absolute: those of a glob by their numbers, others in the order given."""
+    return [path for name in expand_braces(names) for path in sorted(expand_files(name, ".npy"), key=by_number)]
+
+
+def _rows_of(captions: str | None, n: int) -> list[str]:
+    """The Parquet files that hold the rows; of a file of lines, and of no captions at all, one in the cache."""
+    if captions is not None and not captions.endswith(".txt"):
+        if not captions.endswith(".parquet"):
+            raise DataError(f"{captions} must be captions one a line (.txt), or Parquet with a column of captions")
+        return sorted(expand_files(captions, ".parquet"), key=by_number)
+    lines = None if captions is None else lines_of(captions)
+    keys = pa.array(range(n if lines is None else len(lines))).cast(pa.string())
+    return [str(cached_tables([pa.table({"key": keys} | ({} if lines is None else {"caption": lines}))]))]
+
+
+def splits_of(folder: Path) -> list[str]:
+    """The splits that a directory in the research layout holds, images and captions."""
+    names = [p.name.removesuffix("_ims.npy") for p in folder.glob("*_ims.npy")]
+    return sorted(n for n in names if (folder / f"{n}_caps.txt").exists() or _tokenised(folder, n))
+
+
+def _tokenised(folder: Path, split: str) -> list[str]:
+    """The tokenisers by which the captions of a split are given."""
+    found = [p.stem.removeprefix(f"{split}_caps_") for p in folder.glob(f"{glob.escape(split)}_caps_*.txt")]
+    return sorted(found, key=lambda name: (name != "bert", name))  # that of the paper's own command first
+
+
+def _caption_file(folder: Path, split: str, asked: str | None) -> Path:
+    """The file of captions: the plain one, else the tokenised one that was ``asked`` for, else the first."""
+    plain, known = folder / f"{split}_caps.txt", _tokenised(folder, split)
+    if asked is None:
+        return plain if plain.exists() else folder / f"{split}_caps_{known[0]}.txt"
+    if asked not in known:
+        there = f"captions tokenised by {', '.join(known)}" if known else "no columns"
+        raise DataError(f"{folder} is in the research layout and has {there}: {asked!r} cannot be chosen")
+    return folder / f"{split}_caps_{asked}.txt"
+
+
+@cached_by_file(16)
+def _captions(captions: str, images: str, n: int) -> str:
+    """The Parquet file in the cache with ``key`` and ``caption`` (or a list ``captions``) of each of ``n`` images."""
+    lines = lines_of(captions)
+    if bool(lines) != bool(n) or (n and len(lines) % n):
+        raise DataError(f"{captions} has {len(lines)} captions for the {n} images of {images}: not the same for each")
+    split, each = Path(images).name.removesuffix("_ims.npy"), len(lines) // max(n, 1)
+    keys, texts = pa.array([f"{split}-{i}" for i in range(n)], pa.string()), pa.array(lines, pa.string())
+    if each > 1:
+        lists = pa.ListArray.from_arrays(np.arange(n + 1, dtype=np.int32) * each, texts)
+        return str(cached_tables([pa.table({"key": keys, "captions": lists})]))
+    return str(cached_tables([pa.table({"key": keys, "caption": texts})]))
