@@ -2,10 +2,21 @@
 
 Noise rate eta: choose round(eta n) units at random, permute the captions among the chosen ones. ``per="caption"``: each
 pair is a unit (NCR, BiCro, CRCL). ``per="image"``: an image is a unit and all its captions move together (DECL, RCL,
-L2RM). A unit may land on itself or on another caption of its own image: such a pair is not mismatched. Corpora go
-wrong in other ways, too: see :mod:`cleanpairs.data.noise_kinds`.
+L2RM). A unit may land on itself or on another caption of its own image: such a pair is not mismatched. That is noise of
+the kind ``uniform``; corpora go wrong in other ways, too:
+
+``within``
+    Captions are swapped among the pairs of one category: hard mismatches, of which most words still fit.
+``shift``
+    In contiguous runs every image shows the captions of the image ``amount`` further on: a crawler or a join that is
+    off by one for a while. The last images of a run show the captions of its first, so that no caption is lost.
+``collapse``
+    Pairs show one and the same caption, or one of ``amount``, of the corpus: "image not available".
+``partial``
+    A share ``amount`` of a caption's words is replaced by words of another caption: half of it is wrong.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -19,20 +30,61 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.columns import score_columns
-from cleanpairs.data.noise_kinds import (
-    NoiseKind,
-    category_codes,
-    choose_collapsed,
-    choose_shifted,
-    choose_within,
-    mix_words,
-)
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
+from cleanpairs.data.text import normalise_text
 from cleanpairs.data.writing import write_tables
 from cleanpairs.ops.columns import replace_values
 
 TRUTH = ("true_mismatch", "true_key")
+AMOUNTS = {  # kind -> usual amount, what it is
+    "shift": (1.0, "the number of images to shift by is whole and at least 1"),
+    "collapse": (1.0, "the number of captions to collapse to is whole and at least 1"),
+    "partial": (0.5, "the share of words that are replaced is above 0 and at most 1"),
+}
+RUN = 100  # images in a run of shifted ones, about
+TRIES = 20  # captions looked at for one that has words enough to give
+
+
+@dataclass(frozen=True)
+class NoiseKind:
+    """How pairs are mismatched; see the module. ``column``: of the input, for ``within``: pairs of the same value trade
+    captions.
+    """
+
+    name: str = "uniform"
+    column: str | None = None
+    amount: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> "NoiseKind":
+        """``uniform``, ``within:COLUMN``, ``shift[:K]``, ``collapse[:N]`` or ``partial[:SHARE]``.
+
+        Raises ConfigError: there is no such kind, or what goes with it is missing, too much, or out of range.
+        """
+        name, _, more = text.strip().partition(":")
+        if name not in ("uniform", "within", *AMOUNTS):
+            raise ConfigError(f"the kind of noise is one of uniform, within, {', '.join(AMOUNTS)}, found {name!r}")
+        if name == "within":
+            if not more:
+                raise ConfigError("noise of the kind 'within' needs a column, as in within:COLUMN")
+            return cls(name, more)
+        if name == "uniform":
+            if more:
+                raise ConfigError(f"noise of the kind {name!r} has no amount, found {more!r}")
+            return cls()
+        usual, wanted = AMOUNTS[name]
+        try:
+            amount = float(more) if more else usual
+        except ValueError as error:
+            raise ConfigError(f"{text!r} is no kind of noise: {more!r} is not a number") from error
+        if not (0 < amount <= 1 if name == "partial" else amount >= 1 and amount.is_integer()):
+            raise ConfigError(f"{wanted}, found {amount:g}")
+        return cls(name, amount=amount)
+
+    def __str__(self) -> str:
+        """What :meth:`parse` takes, the amount written out: ``shift:1``."""
+        return ":".join(filter(None, (self.name, self.column, f"{self.amount:g}" if self.amount else None)))
 
 
 @dataclass(frozen=True)
@@ -93,20 +145,19 @@ def inject_noise(
         raise ConfigError(f"noise per 'image' is uniform; {kind.name!r} has its own units, leave per out")
     rng = np.random.default_rng(seed)
     if kind.name == "partial":
-        assert kind.amount is not None
-        mixed = mix_words(pairs, rate, kind.amount, rng)
+        mixed = _mix_words(pairs, rate, kind.amount, rng)
         mismatched = np.zeros(len(pairs), dtype=bool)
         mismatched[list(mixed)] = True
         return Noise(np.arange(len(pairs)), mismatched, mixed)
     if kind.name == "collapse":
-        return noise_of(pairs, choose_collapsed(pairs, rate, int(kind.amount or 1), rng))
+        return noise_of(pairs, _choose_collapsed(pairs, rate, int(kind.amount), rng))
     _, owner = np.unique(pairs.pair_image_group, return_inverse=True)
     if kind.name == "shift":
-        return noise_of(pairs, choose_shifted(owner, rate, int(kind.amount or 1), rng))
-    codes = category_codes(pairs, str(kind.column)) if groups is None else np.asarray(groups, dtype=np.int64)
+        return noise_of(pairs, _choose_shifted(owner, rate, int(kind.amount), rng))
+    codes = _category_codes(pairs, str(kind.column)) if groups is None else np.asarray(groups, dtype=np.int64)
     if codes.shape != (len(pairs),):
         raise ConfigError(f"{len(pairs)} pairs need {len(pairs)} groups, found {codes.shape}")
-    return noise_of(pairs, choose_within(owner, codes, rate, rng))
+    return noise_of(pairs, _choose_within(owner, codes, rate, rng))
 
 
 def _uniform(pairs: Pairs, rate: float, per: str, seed: int) -> Noise:
@@ -127,6 +178,160 @@ def _uniform(pairs: Pairs, rate: float, per: str, seed: int) -> Noise:
         for to, giver in zip(alike, rng.permutation(alike), strict=True):
             permutation[members[to]] = members[giver]
     return noise_of(pairs, permutation)
+
+
+def _category_codes(pairs: Pairs, column: str) -> np.ndarray:
+    """(N,) int64: equal = the same value in the input's ``column``; -1 where it has none.
+
+    Raises ConfigError: the input has no such column, or it does not hold one value a row; DataError: the pairs were
+    only ever in memory, so there are no columns.
+    """
+    schema = next(iter(iter_tables(pairs.source, 1))).schema
+    if column not in schema.names:
+        raise ConfigError(f"noise within {column!r}: the input has no such column (it has: {', '.join(schema.names)})")
+    kind = schema.field(column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_nested(kind):
+        raise ConfigError(f"noise within {column!r}: it holds {kind}, and a category is one value a row")
+    codes: dict[object, int] = {None: -1}
+    rows = [
+        codes.setdefault(value, len(codes) - 1)
+        for batch in iter_tables(pairs.source, columns=[column])
+        for value in batch.column(0).to_pylist()
+    ]
+    return np.array(rows, dtype=np.int64)[pairs.row]
+
+
+def _choose_within(owner: np.ndarray, group: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
+    """A permutation (N,) int64 of the captions, in which those of one group trade places.
+
+    ``owner``, ``group`` (N,) int64: image and category of each pair; of a negative category, or one without a second
+    image, pairs stay. A share ``rate`` of all N is to trade: who does shows the caption of another image, unless most
+    of those chosen in its category are its own image's.
+    """
+    n = len(owner)
+    source = np.arange(n)
+    kinds = np.unique(np.stack([group, owner], axis=1), axis=0)[:, 0] if n else group  # once for each image in it
+    values, images = np.unique(kinds[kinds >= 0], return_counts=True)
+    order = rng.permutation(np.flatnonzero(np.isin(group, values[images > 1])))
+    count = min(round(rate * n), len(order))
+    chosen = _without_singles(order[:count], order[count:], owner, group)
+    place = rng.permutation(int(owner.max(initial=-1)) + 1)  # images in random order, the captions of each together
+    chosen = chosen[np.lexsort((place[owner[chosen]], group[chosen]))]
+    for members in np.split(chosen, np.flatnonzero(np.diff(group[chosen])) + 1):
+        if len(members):
+            most = np.unique(owner[members], return_counts=True)[1].max()
+            source[members] = np.roll(members, -most)  # beyond the captions of any one image
+    return source
+
+
+def _without_singles(chosen: np.ndarray, rest: np.ndarray, owner: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """``chosen`` with nobody alone in its group: of two that are, one gets a partner and one is let go."""
+    values, at, counts = np.unique(group[chosen], return_inverse=True, return_counts=True)
+    alone = chosen[counts[at] == 1] if len(values) else chosen
+    waiting: dict[int, list[int]] = {int(group[i]): [] for i in alone[: len(alone) // 2]}
+    for i in rest.tolist():
+        if (members := waiting.get(int(group[i]))) is not None:
+            members.append(i)
+    partners = [
+        next((j for j in waiting[int(group[i])] if owner[j] != owner[i]), i) for i in alone[: len(alone) // 2].tolist()
+    ]
+    staying = chosen[~np.isin(chosen, alone[len(alone) // 2 :])]
+    return np.unique(np.concatenate([staying, np.array(partners, dtype=np.int64)]))
+
+
+def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Generator) -> np.ndarray:
+    """(N,) int64: the pair whose caption each pair shows, where runs of images are off ``by`` some.
+
+    A share ``rate`` of the images, in the order in which they come first, is in runs of about :data:`RUN`, which images
+    that stay part. An image shows the captions of one other image: those at the same places, and over again where it
+    has more than that one; so this is a permutation where all images have as many captions.
+    """
+    source = np.arange(len(owner))
+    _, first, image = np.unique(owner, return_index=True, return_inverse=True)
+    image = np.argsort(np.argsort(first))[image]  # numbered in the order of the input
+    order = np.argsort(image, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(image))[:-1]) if len(owner) else []
+    chosen = round(rate * len(members))
+    staying = len(members) - chosen
+    runs = min(max(round(chosen / RUN), 1), staying + 1, chosen // (by + 1))
+    if not runs:  # too few for one run
+        return source
+    lengths = np.diff(np.linspace(0, chosen, runs + 1).round().astype(int))
+    before = np.sort(rng.choice(staying + 1, runs, replace=False))  # images that stay before each run
+    starts = before + np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        for k in range(length):
+            shown = members[start + (k + by) % length]
+            source[members[start + k]] = np.resize(shown, len(members[start + k]))
+    return source
+
+
+def _choose_collapsed(pairs: Pairs, rate: float, captions: int, rng: np.random.Generator) -> np.ndarray:
+    """(N,) int64: the pair whose caption each pair shows, where a share ``rate`` shows one of a few ``captions``.
+
+    These are of different texts, as many as there are at most. The images that they belong to, by key or by the same
+    text, stay as they are.
+    """
+    source = np.arange(len(pairs))
+    usable = np.array([i for i in range(len(pairs)) if i not in pairs.reasons], dtype=np.int64)
+    shuffled = rng.permutation(usable)
+    _, first = np.unique(pairs.text_group[shuffled], return_index=True)
+    shown = shuffled[np.sort(first)][:captions]
+    holding = pairs.pair_image_group[np.isin(pairs.text_group, pairs.text_group[shown])]
+    others = np.flatnonzero(~np.isin(pairs.pair_image_group, holding))
+    chosen = rng.permutation(others)[: round(rate * len(pairs))]
+    if len(chosen):
+        source[chosen] = rng.choice(shown, len(chosen))
+    return source
+
+
+def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator) -> dict[int, str]:
+    """New captions of a share ``rate`` of the pairs, by pair id: a ``share`` of their words are those of another one.
+
+    Words are what white space parts. Only words come in that no caption of the image has, so that each is wrong; fewer
+    where no caption of those tried has as many. A caption of one word stays as it is, unless ``share`` is 1, and so do
+    captions that find no such word.
+    """
+    words = [c.split() if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
+    normal = {word: normalise_text(word) for word in set().union(*words)}
+    _, image = np.unique(pairs.pair_image_group, return_inverse=True)
+    own: list[set[str]] = [set() for _ in range(int(image.max(initial=-1)) + 1)]
+    for i, m in enumerate(image.tolist()):
+        own[m].update(normal[word] for word in words[i])
+    least = 1 if share == 1 else 2
+    mixed: dict[int, str] = {}
+    wanted = round(rate * len(pairs))
+    for i in rng.permutation([k for k, found in enumerate(words) if len(found) >= least]).tolist():
+        if len(mixed) == wanted:
+            break
+        most = len(words[i]) if share == 1 else len(words[i]) - 1
+        count = min(max(round(share * len(words[i])), 1), most)
+        foreign = _foreign_words(words, normal, own[image[i]], count, rng)
+        if foreign:
+            mixed[i] = _replaced(pairs.captions[i], foreign, rng)
+    return mixed
+
+
+def _foreign_words(
+    words: Sequence[list[str]], normal: Mapping[str, str], own: set[str], count: int, rng: np.random.Generator
+) -> list[str]:
+    """Up to ``count`` words of one random caption that are not ``own``, in its order."""
+    best: list[str] = []
+    for giver in rng.integers(len(words), size=TRIES).tolist():
+        found = [word for word in dict.fromkeys(words[giver]) if normal[word] not in own]
+        best = max(best, found, key=len)
+        if len(best) >= count:
+            return [best[k] for k in np.sort(rng.choice(len(best), count, replace=False)).tolist()]
+    return best
+
+
+def _replaced(caption: str, fresh: Sequence[str], rng: np.random.Generator) -> str:
+    """``caption`` with the words ``fresh`` at random places; the white space between its words stays."""
+    parts = re.split(r"(\S+)", caption)  # words at 1, 3, 5, ...
+    for at, word in zip(np.sort(rng.choice(len(parts) // 2, len(fresh), replace=False)), fresh, strict=True):
+        parts[2 * int(at) + 1] = word
+    return "".join(parts)
 
 
 def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -> np.ndarray:

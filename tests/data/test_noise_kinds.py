@@ -261,22 +261,6 @@ def test_kinds_that_do_not_exist(text: str, words: str) -> None:
         NoiseKind.parse(text)
 
 
-def test_a_kind_made_by_hand_is_checked_as_one_that_is_parsed() -> None:
-    assert NoiseKind("partial") == NoiseKind.parse("partial") and NoiseKind("shift", amount=2) == NoiseKind.parse(
-        "shift:2"
-    )
-    for made, words in (
-        ({"name": "typo"}, "one of uniform, within, shift, collapse, partial, found 'typo'"),
-        ({"name": "within"}, "within:COLUMN"),
-        ({"name": "shift", "column": "a"}, "'shift' has no column, found 'a'"),
-        ({"name": "within", "column": "a", "amount": 1}, "no amount"),
-        ({"name": "partial", "amount": "0.5"}, "above 0 and at most 1, found '0.5'"),
-        ({"name": "collapse", "amount": True}, "whole and at least 1"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            NoiseKind(**made)
-
-
 def test_what_does_not_go_together() -> None:
     with pytest.raises(ConfigError, match="leave per out"):
         inject_noise(corpus(3), 0.5, kind="shift", per="image")
