@@ -19,7 +19,7 @@ from cleanpairs.core.regular import open_regular
 from cleanpairs.data import Source, fingerprint_of, iter_tables
 from cleanpairs.data.columns import is_bytes, score_columns
 from cleanpairs.data.formats.arrow_io import iter_arrow
-from cleanpairs.data.formats.tar_index import member_bytes, read_index
+from cleanpairs.data.formats.webdataset import member_bytes, read_index
 from cleanpairs.data.parquet_io import common_schema, iter_batches, read_table
 from cleanpairs.export.datasets_format import stored_files
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.images import cell_bytes, encoded_bytes, resolve_path
+from cleanpairs.data.images import encoded_bytes, resolve_path
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.ops.columns import taken
@@ -38,20 +38,11 @@ def bounded(items: Iterator[T], batch_rows: int, size: Callable[[T], int]) -> It
         yield batch
 
 
-def image_array(contents: Sequence[bytes | None], paths: Sequence[str | None]) -> pa.Array:
-    """The image column struct<bytes, path> (n,)."""
-    names = pa.array([None if p is None else p.encode("utf-8", "replace").decode() for p in paths], pa.string())
-    return pa.StructArray.from_arrays([pa.array(contents, pa.binary()), names], fields=list(IMAGE_TYPE))
-
-
 def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.RecordBatch:
     """A batch out of name -> values, with the types of ``schema``: its columns, or those ``wanted``."""
-    names = schema.names if wanted is None else list(wanted)
-    chosen = pa.schema([schema.field(name) for name in names], schema.metadata)
-    arrays = [
-        columns[f.name] if isinstance(columns[f.name], pa.Array) else pa.array(columns[f.name], f.type) for f in chosen
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=chosen)
+    fields = [schema.field(name) for name in (schema.names if wanted is None else wanted)]
+    arrays = [v if isinstance(v := columns[f.name], pa.Array) else pa.array(v, f.type) for f in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, schema.metadata))
 
 
 @dataclass(frozen=True)
@@ -81,26 +72,14 @@ class ListingReader(TableReader):
         name = _named_images(listing.table.schema, source)
         name = name if columns is None or name in columns else None
         table = listing.table.slice(0, source.n_rows)
-        paths = [None] * len(table) if name is None else table[name].to_pylist()
-        root = Path(source.image_root or Path(source.paths[0]).parent)
-
-        def read() -> Iterator[tuple[bytes | None, str | None]]:
-            for row, path in enumerate(paths):
-                content, fault = None, listing.faults.get(row)
-                if name is not None and fault is None:
-                    try:
-                        content = cell_bytes(path or None, root)
-                    except DataError as error:
-                        fault = str(error)
-                yield content, fault
-
+        paths = [None] * len(table) if name is None else [path or None for path in table[name].to_pylist()]
+        root = str(source.image_root or Path(source.paths[0]).parent)
+        cells = ({"bytes": path and encoded_bytes(path, "", root), "path": path} for path in paths)
         first = 0
-        for found in bounded(read(), batch_rows, lambda each: len(each[0] or b"")):
+        for found in bounded(cells, batch_rows, lambda cell: len(cell["bytes"] or b"")):
             part = table.slice(first, len(found)).combine_chunks().to_batches()[0]
-            values = dict(zip(part.schema.names, part.columns, strict=True))
-            if name is not None:
-                values[name] = image_array([content for content, _ in found], paths[first : first + len(found)])
-            faults = {i: why for i, (_, why) in enumerate(found) if why}
+            values = dict(zip(part.schema.names, part.columns, strict=True)) | ({} if name is None else {name: found})
+            faults = {i: listing.faults[first + i] for i in range(len(found)) if first + i in listing.faults}
             yield Rows(source.paths[0], record_batch(schema, values, columns), faults)
             first += len(found)
 
@@ -128,14 +107,12 @@ def find_root(paths: pa.ChunkedArray, file: Path, given: str | None, also: Seque
     else:
         candidates = [p for p in [*(file.parent / name for name in SUBFOLDERS), *also] if p.is_dir()]
     first = [path for path in paths.slice(0, LOOK_AT).to_pylist() if path]
-    if not first:
-        return str(candidates[0])
-    for folder in candidates:
-        if any(_is_there(path, folder) for path in first):
+    for folder in candidates if first else candidates[:1]:
+        if not first or any(_is_there(path, folder) for path in first):
             return str(folder)
-    remedy = "name their folder with --image-root"
-    if "://" in first[0]:
-        remedy = "they are URLs: download them by img2dataset"
+    remedy = (
+        "they are URLs: download them by img2dataset" if "://" in first[0] else "name their folder with --image-root"
+    )
     raise DataError(
         f"none of the first {len(first)} images that {file} names is in {candidates[0]} (the first: "
         f"{first[0][:200]!r}); {remedy}"

@@ -1,27 +1,30 @@
 """WebDataset tars, as img2dataset and the webdataset package write them.
 
-``00000.tar`` holds ``KEY.jpg``, ``KEY.txt`` and ``KEY.json``. Beside it img2dataset leaves ``00000.parquet`` with a row
-for each attempted download (``key``, ``url``, ``caption``, ``status`` and what its input brought, as ``similarity``);
-its columns are joined by key; rows without a sample in the tar, the failed downloads, are no input. Without that file,
-the similarities and the URL come from the ``.json``.
+``00000.tar`` holds ``KEY.jpg``, ``KEY.txt`` and ``KEY.json``. A sample is the members with one key: the name up to the
+first dot of its last part; what follows is the extension. Only headers are read to find them; nothing is unpacked, and
+no name is ever used as a path. Beside the tar img2dataset leaves ``00000.parquet`` with a row for each attempted
+download (``key``, ``url``, ``caption``, ``status`` and what its input brought, as ``similarity``); its columns are
+joined by key; rows without a sample in the tar, the failed downloads, are no input. Without that file, the similarities
+and the URL come from the ``.json``.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
-from cleanpairs.core.regular import open_regular
+from cleanpairs.core.regular import cached_by_file, open_regular, reading
 from cleanpairs.data.columns import is_score
 from cleanpairs.data.formats.file_names import expand_files
-from cleanpairs.data.formats.stored import IMAGE_TYPE, bounded, image_array, record_batch
-from cleanpairs.data.formats.tar_index import Member, Sample, member_bytes, read_index
+from cleanpairs.data.formats.stored import IMAGE_TYPE, bounded, record_batch
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.source import Source
@@ -34,6 +37,72 @@ TAR = (".tar", ".tar.gz", ".tgz")
 MAX_JSON_BYTES = 16 * 2**20
 LOOK_AT = 100  # samples whose .json tells which fields there are
 OWN = ("key", "image", "caption")
+_NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
+
+
+class Member(NamedTuple):
+    """A file in the tar: where its bytes begin, and how many they are."""
+
+    offset: int
+    size: int
+
+
+class Sample(NamedTuple):
+    """The members of one key, by extension in small letters."""
+
+    key: str
+    members: Mapping[str, Member]
+
+    @property
+    def image(self) -> str | None:
+        """The extension of its image."""
+        return next((e for e in IMAGE_EXTENSIONS if e in self.members), None)
+
+
+def read_index(path: str) -> list[Sample]:
+    """The samples of a tar, in the order of their first members.
+
+    Raises DataError: it cannot be read, is no plain tar, is damaged or cut short, or a name occurs twice.
+    """
+    packed = "as a tar: it is compressed; unpack it (gunzip) first" if not path.endswith(".tar") else "as a tar"
+    with reading(path, f"read {packed}", tarfile.TarError):
+        return _index(path)
+
+
+@cached_by_file(256)
+def _index(path: str) -> list[Sample]:
+    found: dict[str, dict[str, Member]] = {}
+    with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        while (member := tar.next()) is not None:
+            tar.members = []  # type: ignore[attr-defined]  # it would keep them all
+            if not member.isreg() or member.issparse():
+                continue
+            name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            parts = _NAME.fullmatch(name.removeprefix("./"))
+            if parts is None or parts[1].startswith("__"):  # no extension, hidden, or a note of the writer
+                continue
+            members = found.setdefault(parts[1], {})
+            if parts[2].lower() in members:
+                raise DataError(f"{path} holds {name[:200]!r} more than once: its samples cannot be told apart")
+            members[parts[2].lower()] = Member(member.offset_data, member.size)
+        file.seek(end := tar.offset)  # tarfile takes a broken header, and a cut, for the end
+        block = file.read(tarfile.BLOCKSIZE)
+    if len(block) < tarfile.BLOCKSIZE:
+        raise DataError(
+            f"{path} is cut short: it ends at byte {end + len(block)} without the mark of its end; fetch it again"
+        )
+    if any(block):
+        raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")
+    return [Sample(key, members) for key, members in found.items()]
+
+
+def member_bytes(file: BinaryIO, member: Member) -> bytes:
+    """What a member of an open tar holds; DataError where the tar is cut short."""
+    file.seek(member.offset)
+    data = file.read(member.size)
+    if len(data) != member.size:
+        raise DataError(f"{file.name} is cut short: {member.size} bytes at {member.offset} are not all there")
+    return data
 
 
 class WebDatasetReader(TableReader):
@@ -74,7 +143,9 @@ class WebDatasetReader(TableReader):
             more = [f for f in schema if f.name in wanted and f.name not in OWN]
             with open_regular(tar) as file:
                 for batch in bounded(iter(samples), batch_rows, _image_size if "image" in wanted else lambda _: 0):
-                    values, faults = _columns(batch, file, wanted, fields)
+                    found = [_cells(sample, file, wanted, fields) for sample in batch]
+                    values: dict[str, Any] = {name: [cells[name] for cells, _ in found] for name in found[0][0]}
+                    faults = {i: fault for i, (_, fault) in enumerate(found) if fault}
                     _join(values, more, table, pa.array([row.get(s.key) for s in batch], pa.int64()))
                     yield Rows(tar, record_batch(schema, values, columns), faults)
 
@@ -121,20 +192,13 @@ def _json_fields(tars: Sequence[str], text: str | None) -> list[str]:
     for tar, sample in islice(samples, LOOK_AT):
         if "json" in sample.members:
             with open_regular(tar) as file:
-                for name in _record(file, sample):
-                    if name in ("url", text) or is_score(name, pa.float64()):
-                        found[name] = None
-            found.setdefault("url")
+                names = [n for n in _record(file, sample) if n in ("url", text) or is_score(n, pa.float64())]
+            found |= dict.fromkeys([*names, "url"])
     return [name for name in found if name not in (*OWN, "json")]
 
 
-def _image(sample: Sample) -> tuple[str, Member] | None:
-    return next(((e, sample.members[e]) for e in IMAGE_EXTENSIONS if e in sample.members), None)
-
-
 def _image_size(sample: Sample) -> int:
-    image = _image(sample)
-    return image[1].size if image is not None else 0
+    return sample.members[sample.image].size if sample.image else 0
 
 
 def _json(file: BinaryIO, sample: Sample) -> bytes | None:
@@ -150,40 +214,34 @@ def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _columns(
-    samples: Sequence[Sample], file: BinaryIO, wanted: set[str], fields: Sequence[str]
-) -> tuple[dict[str, Any], dict[int, str]]:
-    """The columns of a batch of samples that are in the tar, and sample -> what is wrong with it."""
-    faults: dict[int, str] = {}
-    values: dict[str, Any] = {"key": [s.key for s in samples]}
-    from_json = wanted.intersection(fields)
-    no_text = any("txt" not in s.members for s in samples)
-    records = [_record(file, s) if from_json or no_text else {} for s in samples]
-    if "caption" in wanted:
-        texts = [_text(sample, record, file) for sample, record in zip(samples, records, strict=True)]
-        values["caption"] = [text for text, _ in texts]
-        faults = {i: fault for i, (_, fault) in enumerate(texts) if fault}
-    if "image" in wanted:
-        images = [_content(sample, file) for sample in samples]
-        values["image"] = image_array([content for content, _, _ in images], [name for _, name, _ in images])
-        faults |= {i: fault for i, (*_, fault) in enumerate(images) if fault}
+def _cells(
+    sample: Sample, file: BinaryIO, wanted: set[str], fields: Sequence[str]
+) -> tuple[dict[str, Any], str | None]:
+    """The cells of a sample that are in the tar, and what is wrong with it."""
+    cells: dict[str, Any] = {"key": sample.key}
+    from_json, fault = wanted.intersection(fields), None
+    record = _record(file, sample) if from_json or "txt" not in sample.members else {}
     for name in from_json:
-        convert: Callable[[Any], Any] = _number if is_score(name, pa.float64()) else _string
-        values[name] = [convert(r.get(name)) for r in records]
+        cells[name] = (_number if is_score(name, pa.float64()) else _string)(record.get(name))
     if fields and "json" in wanted:
-        whole_json = (_json(file, s) for s in samples)
-        values["json"] = [d if d is None else d.decode("utf-8-sig", "replace") for d in whole_json]
-    return values, faults
+        written = _json(file, sample)
+        cells["json"] = None if written is None else written.decode("utf-8-sig", "replace")
+    if "caption" in wanted:
+        cells["caption"], fault = _text(sample, record, file)
+    if "image" in wanted:
+        content, why = _content(sample, file)
+        cells["image"] = {"bytes": content, "path": None if content is None else f"{sample.key}.{sample.image}"}
+        fault = why or fault
+    return cells, fault
 
 
-def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None, str | None]:
-    """The encoded image of a sample, its name, and why there is none."""
-    image = _image(sample)
-    if image is None:
-        return None, None, f"the sample {sample.key!r} has no image (it has: {', '.join(sample.members)})"
-    if image[1].size > (most := limit("image_bytes")):
-        return None, None, f"the image of sample {sample.key!r} is larger than {most} bytes"
-    return member_bytes(file, image[1]), f"{sample.key}.{image[0]}", None
+def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None]:
+    """The encoded image of a sample, and why there is none."""
+    if sample.image is None:
+        return None, f"the sample {sample.key!r} has no image (it has: {', '.join(sample.members)})"
+    if _image_size(sample) > (most := limit("image_bytes")):
+        return None, f"the image of sample {sample.key!r} is larger than {most} bytes"
+    return member_bytes(file, sample.members[sample.image]), None
 
 
 def _text(sample: Sample, record: dict[str, Any], file: BinaryIO) -> tuple[str | None, str | None]:
