@@ -71,12 +71,11 @@ class ScorePairs:
                 f"vectors, the caption's (text_features); it has {', '.join(map(str, schema))}"
             )
         whole = plain_batch(pa.RecordBatch.from_pydict({name: one_array(batch[name]) for name in columns.values()}))
-        shapes: dict[str, Any] = {r: vector_shape(whole[n].type, whole[n]) for r, n in columns.items() if r != "text"}
+        shapes = {role: vector_shape(whole[name]) for role, name in columns.items() if role != "text"}
         how: dict[str, Any] = {"path": "the batch", "image_root": None, "first_row": 0, "hash_vectors": scorer.hashes}
-        how |= {"shape": shapes["features"], "text_shape": shapes.get("text_features")}
         scored = [SCORES_SCHEMA.empty_table()]
         for start in range(0, len(whole), ROWS):
-            rows = convert(whole.slice(start, ROWS), columns, **how)
+            rows = convert(whole.slice(start, ROWS), columns, shapes, **how)
             scores = scorer(rows, "the batch")
             scored.append(scores_table(rows.keys, scores, self.threshold, rows.faults))
         table = pa.concat_tables(scored)

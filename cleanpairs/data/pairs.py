@@ -121,10 +121,22 @@ class Pairs:
         if features is not None:
             source_images, groups, bad = _of_vectors(np.asarray(features))
         else:
-            source_images, groups, bad = _of_encoded(list(images or ()))
+            images = list(images or ())
+            hashed = (content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images))
+            source_images, groups = encoded_list(images), np.fromiter(hashed, np.int64, len(images))
+            bad = {i: "there is no image" for i, b in enumerate(images) if not b}
         index = (np.arange(n) if image_index is None else np.asarray(image_index)).astype(np.int64)
         scores = {name: np.asarray(values, np.float32) for name, values in (precomputed_scores or {}).items()}
-        _check_sizes(n, len(source_images), index, keys, texts, scores)
+        given = {"image indices": index, "keys": keys, "text vectors": texts}
+        for what, values in (given | {f"scores {name!r}": s for name, s in scores.items()}).items():
+            if values is not None and len(values) != n:
+                raise DataError(f"{n} captions need {n} {what}, found {len(values)}")
+        if n and not 0 <= index.min() <= index.max() < len(source_images):
+            raise DataError(
+                f"image indices are from 0 to {len(source_images) - 1}, found {index.min()} to {index.max()}"
+            )
+        if texts is not None and (texts.ndim != 2 or texts.dtype.kind != "f"):
+            raise DataError(f"text vectors must be floats ({n}, D), found {texts.dtype} {texts.shape}")
         reasons = {i: bad[int(m)] for i, m in enumerate(index) if int(m) in bad}
         if texts is not None and len(odd := np.flatnonzero(~np.isfinite(texts).all(axis=1))):
             texts = np.array(texts)
@@ -260,34 +272,6 @@ def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, s
         array = np.array(array)
         array[bad] = 0
     return vector_images(array), groups, dict.fromkeys(bad.tolist(), "its vector is not finite")
-
-
-def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
-    groups = np.array([content_hash(b or f"missing {i}".encode()) for i, b in enumerate(images)], np.int64)
-    return encoded_list(images), groups, {i: "there is no image" for i, b in enumerate(images) if not b}
-
-
-def _check_sizes(
-    n: int,
-    m: int,
-    index: np.ndarray,
-    keys: Sequence[str] | None,
-    texts: np.ndarray | None,
-    scores: Mapping[str, np.ndarray],
-) -> None:
-    """DataError where what is said of n captions and m images does not fit together."""
-    if len(index) != n or (len(index) and not 0 <= index.min() <= index.max() < m):
-        raise DataError(
-            f"{n} captions need {n} image indices from 0 to {m - 1}, found {len(index)}"
-            + (f" from {index.min()} to {index.max()}" if len(index) else "")
-        )
-    if keys is not None and len(keys) != n:
-        raise DataError(f"{n} captions need {n} keys, found {len(keys)}")
-    if texts is not None and (texts.ndim != 2 or len(texts) != n or texts.dtype.kind != "f"):
-        raise DataError(f"{n} captions need text vectors ({n}, D) of floats, found {texts.dtype} {texts.shape}")
-    for name, values in scores.items():
-        if values.shape != (n,):
-            raise DataError(f"{n} captions need {n} scores {name!r}, found {values.shape}")
 
 
 def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:

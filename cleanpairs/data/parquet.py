@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 from itertools import starmap
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.formats.file_names import expand_files
+from cleanpairs.data.images import rows_by_file
 from cleanpairs.data.parquet_io import (
     common_schema,
     count_rows,
-    encoded_at,
     group_sizes,
     iter_batches,
     open_parquet,
@@ -18,7 +19,7 @@ from cleanpairs.data.parquet_io import (
 )
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader
+from cleanpairs.data.table_reader import BATCH, ReadRequest, Rows, TableReader
 
 
 class ParquetReader(TableReader):
@@ -77,6 +78,6 @@ class ParquetReader(TableReader):
                 sizes += group_sizes(file)
         return sizes
 
-    def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
-        """See :class:`TableReader`; only the row groups that hold them are read."""
-        return encoded_at(self.tables(source), source.columns["image"], source.image_root, rows)
+    def _around(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
+        for _, first, rows in rows_by_file(self.row_groups(source), wanted):
+            yield first, self.batches(source, BATCH, columns, first, int(rows[-1]) + 1)

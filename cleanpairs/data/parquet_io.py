@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, check_regular, read_json, reading
 from cleanpairs.data.formats.remote import location, open_remote
-from cleanpairs.data.images import encoded_bytes, image_cells, rows_by_file
 from cleanpairs.ops.columns import plain_batch, plain_schema
 
 _BUFFER = 1 << 20
@@ -179,20 +178,3 @@ def _batches(
     apart = any("dictionary" in str(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
     for some in [[group] for group in groups] if apart else [list(groups)]:
         yield from file.iter_batches(batch_size=rows, columns=columns, row_groups=some)
-
-
-def encoded_at(paths: Sequence[str], column: str, image_root: str | None, rows: Sequence[int]) -> list[bytes | None]:
-    """Encoded images (k,) of a column at ``rows`` (k,), in any order; only the row groups that hold them are read."""
-    found: dict[int, bytes | None] = {}
-    for number, start, of_file in rows_by_file(count_rows(paths), rows):
-        path = paths[number]
-        with open_parquet(path) as file:
-            for group, first, of_group in rows_by_file(group_sizes(file), of_file):
-                at = 0
-                with _named(path, f"read in row group {group}"):
-                    for batch in file.iter_batches(batch_size=256, row_groups=[group], columns=[column]):
-                        for row in of_group[(of_group >= at) & (of_group < at + len(batch))].tolist():
-                            cell = image_cells(batch.column(0).slice(row - at, 1))[0]
-                            found[start + first + row] = encoded_bytes(cell, path, image_root)
-                        at += len(batch)
-    return [found.get(int(row)) for row in rows]

@@ -16,6 +16,7 @@ from cleanpairs.data.text import NOT_UTF8, caption_fault, content_hash, text_gro
 from cleanpairs.ops.cells import decoded, list_lengths, readable
 from cleanpairs.ops.columns import filtered, grouped, is_list, taken
 
+Shape = tuple[int, int, np.dtype[Any]]  # (R, D, dtype)
 Vectors = tuple[np.ndarray, dict[int, str]]
 
 
@@ -45,27 +46,21 @@ class RowBatch:
         return vector_groups(self.text_vectors)
 
 
-def vector_shape(kind: pa.DataType, column: pa.Array | None) -> tuple[int, int, np.dtype[Any]] | None:
+def vector_shape(column: pa.Array) -> Shape | None:
     """(R, D, dtype) of a column of vectors: by its type, else the usual one among its rows; None where none tells."""
-    fixed: list[int | None] = []
-    inner = kind
-    while is_list(inner):
-        fixed.append(int(inner.list_size) if pa.types.is_fixed_size_list(inner) else None)
-        inner = inner.value_type
     sizes: list[int] = []
-    for size in fixed:
-        if size is None:
-            lengths = _lengths(column) if column is not None else np.empty(0, np.int64)
+    while is_list(column.type):
+        if pa.types.is_fixed_size_list(column.type):
+            sizes.append(int(column.type.list_size))
+        else:
+            lengths = _lengths(column)
             values, counts = np.unique(lengths[lengths > 0], return_counts=True)
             if not len(values):
                 return None
-            size = int(values[counts.argmax()])
-        sizes.append(size)
-        column = column.flatten() if column is not None else None
-    dtype = np.dtype(np.float16 if pa.types.is_float16(inner) else np.float32)
-    if 0 in sizes:  # of no numbers
-        return None
-    return (1, sizes[0], dtype) if len(sizes) == 1 else (sizes[0], sizes[1], dtype)
+            sizes.append(int(values[counts.argmax()]))
+        column = column.flatten()
+    R, D = [1, *sizes][-2:]
+    return None if 0 in sizes else (R, D, np.dtype(np.float16 if pa.types.is_float16(column.type) else np.float32))
 
 
 def _lengths(column: pa.Array) -> np.ndarray:
@@ -73,13 +68,15 @@ def _lengths(column: pa.Array) -> np.ndarray:
     return np.asarray(pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False), np.int64)
 
 
-def vectors_of(column: pa.Array, shape: tuple[int, int, np.dtype[Any]], what: str = "vector") -> Vectors:
+def vectors_of(column: pa.Array, shape: Shape | None, what: str = "vector") -> Vectors:
     """A column of vectors as an array (n, R, D), not to be written, zero where a row is bad, and row -> why it is.
 
     Nothing is copied where all rows are good and of the array's type. ``what`` the vector is called in a reason.
     """
-    R, D, dtype = shape
     n = len(column)
+    if shape is None:
+        return np.zeros((n, 1, 1), np.float32), {i: f"there is no {what}" for i in range(n)}
+    R, D, dtype = shape
     nested = is_list(column.type.value_type)
     outer = R if nested else D
     lengths = _lengths(column)
@@ -127,21 +124,19 @@ def texts_of(column: pa.Array) -> list[Any]:
 def convert(
     batch: pa.RecordBatch,
     columns: Mapping[str, str],
+    shapes: Mapping[str, Shape | None],
     *,
     path: str,
     image_root: str | None,
     first_row: int,
-    shape: tuple[int, int, np.dtype[Any]] | None,
-    text_shape: tuple[int, int, np.dtype[Any]] | None = None,
     faults: Mapping[int, str] | None = None,
     hash_vectors: bool = True,
 ) -> RowBatch:
     """Convert a batch of input rows; see :class:`RowBatch`.
 
-    ``columns``: role -> column, as :func:`cleanpairs.data.columns.find_columns` has it; ``first_row``: names rows
-    without a key; ``shape``, ``text_shape`` (R, D, dtype): of the vectors of images and of captions, where there are
-    any; ``faults``: row -> what is wrong with it; ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a
-    row).
+    ``columns``: role -> column, as :func:`cleanpairs.data.columns.find_columns` has it; ``shapes``: of the vectors of
+    the roles ``features`` and ``text_features``; ``first_row``: names rows without a key; ``faults``: row -> what is
+    wrong with it; ``hash_vectors``: whether ``image_group`` is wanted (3 microseconds a row).
     """
 
     def column(name: str | None) -> pa.Array | None:
@@ -149,18 +144,11 @@ def convert(
 
     n = len(batch)
     out = RowBatch(n)
-    row_faults: dict[int, str] = {}
     if "features" in columns:
-        values = column(columns["features"])
-        assert values is not None
-        if shape is None:
-            row_faults = {i: "there is no vector" for i in range(n)}
-            out.vectors = np.zeros((n, 1, 1), np.float32)
-        else:
-            out.vectors, row_faults = vectors_of(values, shape)
+        out.vectors, row_faults = vectors_of(batch.column(columns["features"]), shapes["features"])
         out.image_group = vector_groups(out.vectors) if hash_vectors else out.image_group
     else:
-        out.image_group, row_faults = _image_groups(column(columns["image"]), path, image_root, first_row)
+        out.image_group, row_faults = _image_groups(batch.column(columns["image"]), path, image_root, first_row)
     row_faults |= faults or {}
     captions, keys = column(columns.get("text")), column(columns.get("key"))
     out.captioned = captions is not None
@@ -175,9 +163,7 @@ def convert(
         out.true_key = [str(key or "") for _, key in own]
     texts = column(columns.get("text_features"))
     if texts is not None:
-        vectors, why = np.zeros((n, 1, 1), np.float32), {i: "there is no text vector" for i in range(n)}
-        if text_shape is not None:
-            vectors, why = vectors_of(texts, text_shape, "text vector")
+        vectors, why = vectors_of(texts, shapes["text_features"], "text vector")
         out.text_vectors, out.faults = vectors[:, 0], why | out.faults
     for name in score_columns(columns):
         out.precomputed_scores[name] = _scores(column(name), out)
@@ -234,10 +220,9 @@ def _nth(value: Any, position: int) -> Any:
 
 
 def _image_groups(
-    column: pa.Array | None, path: str, image_root: str | None, first_row: int
+    column: pa.Array, path: str, image_root: str | None, first_row: int
 ) -> tuple[np.ndarray, dict[int, str]]:
     """Content hash (n,) of each row's encoded image, and why a row has none."""
-    assert column is not None
     root = Path(image_root) if image_root is not None else Path(path).parent
     groups = np.empty(len(column), dtype=np.int64)
     faults: dict[int, str] = {}

@@ -4,8 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.columns import check_truth, find_columns, score_columns
 from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, vector_groups
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.rows import RowBatch, convert, vector_shape
+from cleanpairs.data.rows import RowBatch, Shape, convert, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
 from cleanpairs.ops.columns import is_list
@@ -22,6 +23,7 @@ from cleanpairs.ops.scratch import Scratch, release
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors; more are mapped from a file in the cache directory
 BATCH = 512
+VECTORS = ("features", "text_features")  # roles
 NOT_FINITE = ("its vector is not finite", NOT_FINITE_TEXT)  # what cleanpairs.data.rows says
 
 
@@ -94,17 +96,22 @@ class TableReader(ABC):
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
         """Encoded images (k,) at ``rows`` (k,), in any order; what lies before them is passed over."""
-        wanted = np.unique(np.asarray(rows, np.int64))
+        wanted, column = np.unique(np.asarray(rows, np.int64)), source.columns["image"]
         found: dict[int, bytes | None] = {}
-        first = 0
-        for part in self.batches(source, BATCH, [source.columns["image"]]):
-            if not len(wanted) or wanted[-1] < first:
-                break
-            for row in wanted[(wanted >= first) & (wanted < first + len(part.batch))].tolist():
-                cell = image_cells(part.batch.column(0).slice(row - first, 1))[0]
-                found[row] = encoded_bytes(cell, part.path, source.image_root)
-            first += len(part.batch)
+        for first, parts in self._around(source, wanted, [column]):
+            for part in parts:
+                last = first + len(part.batch)
+                for row in wanted[(wanted >= first) & (wanted < last)].tolist():
+                    cell = image_cells(part.batch.column(0).slice(row - first, 1))[0]
+                    found[row] = encoded_bytes(cell, part.path, source.image_root)
+                if (first := last) > wanted[-1]:
+                    break
         return [found.get(int(row)) for row in rows]
+
+    def _around(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
+        """First row and batches of the parts in which the rows ``wanted`` (k,), rising, are."""
+        if len(wanted):
+            yield 0, self.batches(source, BATCH, columns)
 
     def mapped(self, source: Source) -> list[np.ndarray]:
         """Vectors (n_rows, R, D), and those of captions (n_rows, D), that may stay where they are; none by default."""
@@ -134,16 +141,15 @@ class TableReader(ABC):
         """Rows of ``source``, converted, batch by batch: consecutive ones from row ``first`` on, or all of them, one
         empty batch where there are none; ``hash_vectors`` as in :func:`cleanpairs.data.rows.convert`.
         """
-        shape, text_shape = self._vector_shape(source), self._vector_shape(source, "text_features")
+        shapes = {role: self._vector_shape(source, role) for role in VECTORS if role in source.columns}
         for rows in batches or self.some(source, BATCH, self._wanted(source)):
             yield convert(
                 rows.batch,
                 source.columns,
+                shapes,
                 path=rows.path,
                 image_root=source.image_root,
                 first_row=first,
-                shape=shape,
-                text_shape=text_shape,
                 faults=rows.faults,
                 hash_vectors=hash_vectors,
             )
@@ -158,17 +164,12 @@ class TableReader(ABC):
                 return pairs
         return load_rows(self.iter_rows(source), source, encoded)
 
-    def _vector_shape(self, source: Source, role: str = "features") -> tuple[int, int, np.dtype[Any]] | None:
-        """Of a column of vectors, by the first batch that tells; None where there are no usable vectors."""
-        if role not in source.columns:
-            return None
+    def _vector_shape(self, source: Source, role: str) -> Shape | None:
+        """Of a column of vectors, by its type or the first batch that tells; None where there are no usable ones."""
         name = source.columns[role]
-        shape = vector_shape(self.schema(source).field(name).type, None)
-        for rows in self.batches(source, BATCH, [name]) if shape is None else ():
-            shape = vector_shape(rows.batch.column(0).type, rows.batch.column(0))
-            if shape is not None:
-                break
-        return shape
+        none = pa.array([], self.schema(source).field(name).type)
+        columns = chain([none], (rows.batch.column(0) for rows in self.batches(source, BATCH, [name])))
+        return next((shape for shape in map(vector_shape, columns) if shape is not None), None)
 
     def described(
         self,

@@ -30,8 +30,8 @@ def converted(captions: list[Any], keys: list[Any] | None, first: int, lists: bo
     if keys is not None:
         arrays["k"] = pa.array(keys, pa.int64() if keys and isinstance(keys[0], int) else pa.string())
     batch = pa.RecordBatch.from_pydict(arrays)
-    shape = (1, 2, np.dtype(np.float32))
-    return convert(batch, columns, path="x", image_root=None, first_row=first, shape=shape, faults={1: "odd"})
+    shapes = {"features": (1, 2, np.dtype(np.float32))}
+    return convert(batch, columns, shapes, path="x", image_root=None, first_row=first, faults={1: "odd"})
 
 
 @pytest.mark.parametrize("lists", [False, True])
