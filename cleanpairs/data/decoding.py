@@ -17,8 +17,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -113,11 +114,10 @@ class Decoder:
         self.seconds = float(seconds or limit("decode_seconds") or 0)
         self.memory = int(memory or limit("decode_memory") or 0)
         self.lost = 0  # workers that died or hung
-        self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
         self._closed = False
+        self._own = threading.local()  # the worker of each thread
         self._executor = ThreadPoolExecutor(workers, "decode") if workers and not memory_is_capped() else None
-        self._function: Callable[..., Any] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -150,36 +150,31 @@ class Decoder:
     def _here(self, data: bytes | None) -> Result:
         if data is None:
             return MISSING
-        if self._function is None:
-            self._function = load_target(self.preparation.target)
         try:
-            return prepare(data, self._function, self.preparation.settings, self.preparation.about)
+            return prepare(data, self.preparation)
         except DataError as error:
             return str(error)
 
     def _there(self, data: bytes | None) -> Result:
-        """What a worker makes of an image; where it is lost with it, a fresh one."""
+        """What this thread's worker makes of an image; where it is lost with it, a fresh one."""
         if data is None:
             return MISSING
         why = ""
-        for fresh in (False, True):
+        for _ in range(2):
             if self._closed:
                 break
-            worker = self._take(fresh=fresh)
             try:
-                found = worker.ask(data, self.seconds)
-                self._idle.append(worker)
-                return found
+                worker = getattr(self._own, "worker", None) or self._started()
+                self._own.worker = worker
+                return worker.ask(data, self.seconds)
             except _LostError as lost:
                 self.lost += 1
                 worker.bury()
+                self._own.worker = None
                 why = str(lost)
         return f"the image cannot be decoded: {why}, twice"
 
-    def _take(self, *, fresh: bool = False) -> "_Worker":
-        with suppress(IndexError):
-            if not fresh:
-                return self._idle.pop()
+    def _started(self) -> "_Worker":
         for again in (True, False):  # one that is killed while it starts is no reason to end the run
             worker = _Worker(self.preparation, self.memory)
             self._all.append(worker)
@@ -243,7 +238,7 @@ class _Worker:
             self._process.kill()
 
     def bury(self) -> None:
-        """Give back what a process that has ended, or is about to, still holds."""
+        """End it, and give back what it holds."""
         self.kill()
         self._process.wait()
         self._pipe.close()
@@ -258,7 +253,9 @@ class _Worker:
                 raise _LostError(f"it took more than {seconds:g} seconds")
             reply = self._pipe.recv_bytes()
         except (EOFError, OSError):
-            raise _LostError(f"it ended the decoding process ({_reason(self._end())})") from None
+            code = self._end()
+            why = {-s: s.name for s in signal.Signals}.get(code, f"exit code {code}")
+            raise _LostError(f"it ended the decoding process ({why})") from None
         failed, dimensions, *shape = REPLY.unpack_from(reply)
         if failed:
             return reply[REPLY.size :].decode()
@@ -272,22 +269,15 @@ class _Worker:
         return self._process.wait()
 
 
-def _reason(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    with suppress(ValueError):  # of those in real time only the first and the last have names
-        return signal.Signals(-code).name
-    return f"signal {-code}"
-
-
-def prepare(data: bytes, function: Callable[..., Any], settings: dict[str, Any], about: int | None) -> np.ndarray:
+def prepare(data: bytes, preparation: Preparation) -> np.ndarray:
     """What is made of one encoded image: an array of uint8, of one to three dimensions.
 
     Raises DataError: it cannot be decoded, or not prepared; with the reason.
     """
-    image = read_image(data, about=about)
+    function = load_target(preparation.target)
+    image = read_image(data, about=preparation.about)
     try:
-        return np.ascontiguousarray(function(image, **settings), dtype=np.uint8)
+        return np.ascontiguousarray(function(image, **preparation.settings), dtype=np.uint8)
     except DataError:
         raise
     except Exception as error:  # memory that does not suffice, above all: it is this image that is bad, not the run
@@ -307,10 +297,11 @@ def serve() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with suppress(EOFError, OSError):  # the asking process is gone
         given = json.loads(pipe.recv_bytes())
-        function = load_target(given["target"])
+        memory, preparation = given.pop("memory"), Preparation(**given)
+        load_target(preparation.target)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            hold_memory(given["memory"])
+            hold_memory(memory)
         pipe.send_bytes(_reply(np.zeros(0, np.uint8)))
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):  # until here it says why it cannot start; from here on only decoders would complain
@@ -318,7 +309,7 @@ def serve() -> None:
         while True:
             data = pipe.recv_bytes()
             try:
-                reply = _reply(prepare(data, function, given["settings"], given["about"]))
+                reply = _reply(prepare(data, preparation))
             except DataError as error:
                 reply = REPLY.pack(1, 0, 0, 0, 0) + str(error).encode("utf-8", "replace")
             pipe.send_bytes(reply)
