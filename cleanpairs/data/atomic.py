@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
 from cleanpairs.core.regular import error_text, writing
@@ -137,14 +138,10 @@ class _Output:
         with suppress(OSError):  # what is replaced keeps its permissions: nobody is shown more than before
             mode = os.lstat(self.target).st_mode & 0o777 | stat.S_IRUSR
         os.chmod(self.staged, mode)
-        for inner in self.staged.rglob("*") if self.directory else ():
+        for inner in sorted(self.staged.rglob("*"), reverse=True):  # what a folder holds before the folder
             os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & ~umask)
-        for root, _, files in os.walk(self.staged):
-            for name in files:
-                _sync(Path(root) / name)
-            _sync(Path(root))
-        if not self.directory:
-            _sync(self.staged)
+            _sync(inner)
+        _sync(self.staged)
 
     def publish(self) -> None:
         self._written = os.lstat(self.staged)
@@ -195,25 +192,20 @@ class StagedSet:
 
     def file(self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = ()) -> Path:
         """A path to write a file to, as of :func:`staged_file`."""
-        self._outputs.append(_Output(self._stack, target, overwrite, inputs, False, None))
-        return self._outputs[-1].staged
+        return self._add(target, overwrite, inputs, False, None).staged
 
     def directory(
         self, target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
     ) -> Path:
         """An empty directory to fill, as of :func:`staged_directory`."""
-        output = _Output(self._stack, target, overwrite, inputs, True, ours)
-        self._outputs.append(output)
+        output = self._add(target, overwrite, inputs, True, ours)
         with writing(output.target):
             output.staged.mkdir()
         return output.staged
 
-    def _culprit(self, error: OSError) -> _Output | None:
-        """The output that an error in the block is about: the one whose staging it names, the last if it names none."""
-        for output in self._outputs:
-            if str(error.filename or "").startswith(str(output.scratch)):
-                return output
-        return self._outputs[-1] if self._outputs and not error.filename else None
+    def _add(self, *how: Any) -> _Output:
+        self._outputs.append(_Output(self._stack, *how))
+        return self._outputs[-1]
 
     def _publish(self) -> None:
         for output in self._outputs:
@@ -248,12 +240,14 @@ def staged_set() -> Iterator[StagedSet]:
         except CleanpairsError:
             raise
         except OSError as error:
-            output = outputs._culprit(error)
-            if output is None and error.filename:  # a temporary file, and not one of the outputs
-                raise OutputError(f"{os.fsdecode(error.filename)}: {error.strerror or error}") from error
-            if error.errno is None or output is None:
+            name, known = os.fsdecode(error.filename or b""), outputs._outputs
+            if about := [output for output in known if not name or name.startswith(str(output.scratch))]:
+                if error.errno is None:
+                    raise
+                raise OutputError(f"{about[-1].target} cannot be written: {error_text(error)}") from error
+            if not name:
                 raise
-            raise OutputError(f"{output.target} cannot be written: {error_text(error)}") from error
+            raise OutputError(f"{name}: {error.strerror or error}") from error  # a temporary file, and no output
         outputs._publish()
 
 

@@ -236,10 +236,11 @@ def _written(data: Any, split: str | None) -> Path:
         if len(data.columns) and not len(data):
             raise DataError("the DataFrame holds no row")
         try:
-            if any(hasattr(cell, "getexif") for name in data.columns for cell in data[name].head(1)):  # PIL images
-                dataset = as_dataset({name: list(data[name]) for name in data.columns})
+            cells = (cell for name in data.columns for cell in data[name].head(100))
+            if any(hasattr(cell, "getexif") or getattr(cell, "ndim", 0) == 2 for cell in cells):
+                dataset = as_dataset({name: list(data[name]) for name in data.columns})  # pictures, regions
             else:
-                data = pa.Table.from_pandas(_regions_as_lists(data), preserve_index=False)
+                data = pa.Table.from_pandas(data, preserve_index=False)
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise DataError(f"the DataFrame cannot be taken as a table: {error}") from error
     elif dataset is None and (hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch)):
@@ -302,15 +303,6 @@ def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
             for path in column.combine_chunks().field("path").to_pylist()
         )
         yield table if remote else embed_table_storage(table)  # what is a URL is not fetched, and set aside
-
-
-def _regions_as_lists(frame: Any) -> Any:
-    """The frame with matrices (R, D) in its cells as lists of vectors: Arrow takes no other."""
-    found = {}
-    for name, kind in frame.dtypes.items():
-        if kind == "object" and any(getattr(cell, "ndim", 0) == 2 for cell in frame[name].head(100)):
-            found[name] = [list(cell) if getattr(cell, "ndim", 0) == 2 else cell for cell in frame[name]]
-    return frame.assign(**found) if found else frame
 
 
 def iter_tables(
