@@ -18,8 +18,7 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import READERS
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.columns import is_bytes
-from cleanpairs.data.formats.folder import annotation_files
-from cleanpairs.data.formats.records import IMAGES
+from cleanpairs.data.formats.folder import IMAGES, annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import TABLES, Source, cache_folder

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file, read_json, reading
-from cleanpairs.data.formats.records import begins_with
+from cleanpairs.data.formats.folder import begins_with
 from cleanpairs.data.formats.stored import Listing, ListingReader, find_root
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest

@@ -2,31 +2,41 @@
 
 Given is the file, or a folder that holds just one such; ``metadata.csv`` and ``metadata.jsonl`` (the image folders of
 `datasets`) and ``captions.txt`` (Flickr8k) are looked for first. Image paths are relative to the file's folder, or to
-``image_root``, and never leave it.
+``image_root``, and never leave it. One bad line costs one row: it is set aside with its number and the reason. What
+makes the rest of the file doubtful, as a quote that is never closed, is an error that names file and line.
 """
 
+import csv
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import cached_by_file, read_bytes
+from cleanpairs.core.regular import cached_by_file, open_regular, read_bytes, read_json, reading
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.columns import find_columns, is_score
-from cleanpairs.data.formats.records import IMAGES, begins_with, csv_header, iter_csv, iter_json, undecodable
 from cleanpairs.data.formats.stored import Listing, ListingReader, find_root
 from cleanpairs.data.source import TABLES, Source, cache_folder, fingerprint_of
 from cleanpairs.data.table_reader import ReadRequest
+from cleanpairs.data.text import likely_encoding
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 FIRST = ("metadata.csv", "metadata.jsonl", "captions.txt")
-_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+MAX_FIELD = 16 * 2**20  # characters of a field of CSV, bytes of a line of JSON
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_IMAGE_NAME = re.compile(rf"({'|'.join(map(re.escape, IMAGES))})\b", re.IGNORECASE)
+DELIMITERS = ",\t;|"
+Record = tuple[dict[str, Any], str | None]  # values by column, and why it cannot be used
 
 
 def captioned_images(folder: Path) -> Iterator[Path]:
@@ -43,7 +53,7 @@ def _listed(folder: Path, encoding: str | None) -> Path:
         try:
             text = read_bytes(path).decode(encoding or "utf-8-sig").strip()
         except UnicodeError as error:
-            raise undecodable(path, path, encoding, error) from error
+            raise _undecodable(path, path, encoding, error) from error
         lines.append(json.dumps({"key": image.stem, "file_name": image.name, "caption": text}) + "\n")
     whole = "".join(lines)
     file = cache_folder(TABLES) / f"{sha256(whole.encode()).hexdigest()[:32]}.jsonl"
@@ -105,28 +115,28 @@ def _records(path: str, encoding: str | None) -> Listing:
     column whose values do not go together becomes their JSON, as text.
     """
     is_json = path.endswith(JSON_ENDINGS)
-    columns: dict[str, list[Any]] = {} if is_json else {name: [] for name in csv_header(path, encoding)[0]}
+    columns: dict[str, list[Any]] = {} if is_json else {name: [] for name in _header(path, encoding)[0]}
     faults: dict[int, str] = {}
-    lines: list[int] = []
-    for line, record, fault in iter_json(path) if is_json else iter_csv(path, encoding):
+    for n, (record, fault) in enumerate(_iter_json(path) if is_json else _iter_csv(path, encoding)):
         if fault:
-            faults[len(lines)] = fault
-        for name in [n for n in record if n not in columns]:
-            columns[name] = [None] * len(lines)
+            faults[n] = fault
+        for name in [name for name in record if name not in columns]:
+            columns[name] = [None] * n
         for name, values in columns.items():
             values.append(record.get(name))
-        lines.append(line)
     if is_json:
         return Listing(pa.table({name: _typed(values) for name, values in columns.items()}), faults)
-    kinds: dict[str, pa.DataType] = {}
-    for name, values in columns.items():
-        kinds[name] = pa.string()
+    typed = {name: pa.array(values, pa.string()) for name, values in columns.items()}
+    for name, texts in typed.items():
         if is_score(name, pa.float64()):
-            columns[name], kinds[name] = list(map(_number, values)), pa.float64()
+            typed[name] = pa.array(map(_number, columns[name]), pa.float64())
         elif name == "true_mismatch":
-            columns[name] = [_true(value, path, line) for value, line in zip(values, lines, strict=True)]
-            kinds[name] = pa.bool_()
-    return Listing(pa.table(columns, schema=pa.schema(list(kinds.items()))), faults)
+            texts = pc.utf8_trim_whitespace(texts)
+            try:
+                typed[name] = pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.bool_())
+            except pa.ArrowInvalid as error:
+                raise DataError(f"{path}: true_mismatch must be true or false: {error}") from error
+    return Listing(pa.table(typed), faults)
 
 
 def _typed(values: Sequence[Any]) -> pa.Array:
@@ -140,16 +150,141 @@ def _typed(values: Sequence[Any]) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _true(value: str | None, path: str, line: int) -> bool | None:
-    if value is None or not value.strip():
-        return None
-    if value.strip().lower() not in _TRUTH:
-        raise DataError(f"{path}, line {line}: true_mismatch must be true or false, found {value[:50]!r}")
-    return _TRUTH[value.strip().lower()]
-
-
 def _number(value: str | None) -> float | None:
     try:
         return None if value is None else float(value)
     except ValueError:
         return None
+
+
+def _header(path: str, encoding: str | None = None) -> tuple[list[str], str]:
+    """The names of the columns and the delimiter: the tab of a ``.tsv``, else the commonest one of the header.
+
+    Raises DataError: the file has no header, or not one that can be used.
+    """
+    try:
+        with reading(path), _opened(path, encoding) as file:
+            line = file.readline(MAX_FIELD)
+    except UnicodeError as error:
+        raise _undecodable(f"{path}, line 1,", path, encoding, error) from error
+    if line.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+        raise DataError(f"{path} is UTF-16; say so with --encoding utf-16, or save it as UTF-8")
+    delimiter = "\t" if path.endswith(".tsv") else max(DELIMITERS, key=line.count)
+    names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
+    if not any(names) or not _is_text(line) or "\0" in line:
+        raise DataError(f"{path} has no header of column names in line 1; found {line[:100]!r}")
+    if any(map(_IMAGE_NAME.search, names)):
+        raise DataError(
+            f"{path} has no header: line 1 is a pair already ({line[:100].strip()!r}); put names of the columns above "
+            f"it, such as {delimiter.join(['file_name', 'caption'])!r}"
+        )
+    names = [name or ("unnamed" if i == 0 else f"unnamed_{i + 1}") for i, name in enumerate(names)]
+    twice = [name for name, k in Counter(names).items() if k > 1]
+    if twice:
+        raise DataError(f"{path} has the column {twice[0]!r} more than once in its header")
+    return names, delimiter
+
+
+def _iter_csv(path: str, encoding: str | None = None) -> Iterator[Record]:
+    """The rows below the header; empty lines are none."""
+    names, delimiter = _header(path, encoding)
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))  # the module's own is 128 KiB for all of the process
+    with _opened(path, encoding) as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        next(reader)
+        while True:
+            line = reader.line_num + 1
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                if "unexpected end" in str(error) or "field limit" in str(error):
+                    raise DataError(
+                        f"{path}, line {line}: a quoted field is not closed, or is longer than {MAX_FIELD} characters"
+                    ) from error
+                yield {}, f"line {line} cannot be read: {error}"
+                continue
+            except UnicodeError as error:  # what no byte can be passed over in, as UTF-16
+                raise _undecodable(f"{path}, line {line} or soon after,", path, encoding, error) from error
+            if fields is None:
+                return
+            if not fields:
+                continue
+            fault = None
+            if len(fields) != len(names):
+                fault = f"line {line} has {len(fields)} fields, the header {len(names)}"
+            if not all(map(_is_text, fields)):
+                fault = fault or f"line {line} is not {encoding or f'UTF-8; the file may be {likely_encoding(path)}'}"
+                fields = [f.encode("utf-8", "replace").decode() for f in fields]
+            yield dict(zip(names, fields, strict=False)), fault
+
+
+def _undecodable(where: str, path: str, encoding: str | None, error: UnicodeError) -> DataError:
+    """The error of a file, or a line of it, that is not in its ``encoding``, UTF-8 when None."""
+    why = "UTF-8" if encoding is None else f"{encoding} ({error})"
+    return DataError(f"{where} is not {why}; it may be {likely_encoding(path)}")
+
+
+def _opened(path: str, encoding: str | None = None) -> TextIO:
+    return TextIOWrapper(open_regular(path), encoding=encoding or "utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it holds no bytes that were not UTF-8."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def begins_with(path: str | Path, mark: bytes) -> bool:
+    """Whether the value of a JSON file begins so."""
+    with open_regular(path) as file:
+        return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(mark)
+
+
+def _iter_json(path: str) -> Iterator[Record]:
+    """The objects of JSON Lines, or of a ``.json`` file that is one list of objects.
+
+    Raises DataError: the file cannot be read, or does not begin with an object.
+    """
+    if path.endswith(".json"):
+        yield from _entries(path)
+        return
+    with reading(path), open_regular(path) as file:
+        for number, raw in enumerate(iter(lambda: file.readline(MAX_FIELD + 1), b""), 1):
+            if len(raw) > MAX_FIELD:
+                raise DataError(f"{path}, line {number}: it is longer than {MAX_FIELD} bytes")
+            raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            if not raw.strip():
+                continue
+            record = _parsed(raw, number)
+            if number == 1 and record[1]:
+                raise DataError(f"{path}, {record[1]}: it is no JSON Lines")
+            yield record
+
+
+def _parsed(raw: bytes, number: int) -> Record:
+    try:
+        value = json.loads(raw)
+        if not isinstance(value, dict):
+            return {}, f"line {number} is no JSON object"
+        return _clean(value) if b"\\u" in raw else value, None
+    except UnicodeDecodeError:
+        return {}, f"line {number} is not UTF-8"
+    except (ValueError, RecursionError) as error:
+        return {}, f"line {number} is no JSON: {error}"
+
+
+def _entries(path: str) -> Iterator[Record]:
+    with reading(path, "read as JSON", ValueError):
+        values = read_json(path)
+    if not isinstance(values, list):
+        raise DataError(f"{path} must be a list of objects, found {type(values).__name__}")
+    for number, value in enumerate(_clean(values), 1):
+        yield (value, None) if isinstance(value, dict) else ({}, f"entry {number} is no JSON object")
+
+
+def _clean(value: Any) -> Any:
+    """Without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
