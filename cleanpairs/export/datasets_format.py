@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data.columns import is_bytes
-from cleanpairs.data.formats.arrow_io import count_arrow_rows, iter_arrow
+from cleanpairs.data.formats.datasets_directory import count_arrow_rows, iter_arrow
 from cleanpairs.data.formats.stored import IMAGE_TYPE
 from cleanpairs.export.card import card_features, features_of
 from cleanpairs.export.files import BATCH_ROWS, sha256_of

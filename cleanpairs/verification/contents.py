@@ -18,7 +18,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import open_regular
 from cleanpairs.data import Source, fingerprint_of, iter_tables
 from cleanpairs.data.columns import is_bytes, score_columns
-from cleanpairs.data.formats.arrow_io import iter_arrow
+from cleanpairs.data.formats.datasets_directory import iter_arrow
 from cleanpairs.data.formats.webdataset import member_bytes, read_index
 from cleanpairs.data.parquet_io import common_schema, iter_batches, read_table
 from cleanpairs.export.datasets_format import stored_files

@@ -1,8 +1,11 @@
 """`datasets`: what ``Dataset.save_to_disk`` and ``DatasetDict.save_to_disk`` leave, and datasets on the hub.
 
-The Arrow files are read memory-mapped. Nothing is fetched unless the name says so: ``hf://owner/name``.
+The Arrow files are read memory-mapped, in small batches, which are validated in full before they are used: a damaged
+file would otherwise end in a signal. An IPC stream that was cut between two batches reads back short without an error,
+so its end is looked for. Nothing is fetched unless the name says so: ``hf://owner/name``.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,15 +16,19 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
-from cleanpairs.core.regular import read_json, reading
-from cleanpairs.data.formats.arrow_io import arrow_schema, count_arrow_rows, iter_arrow
+from cleanpairs.core.regular import error_text, open_regular, read_object, reading
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.remote import HUB
 from cleanpairs.data.images import resolve_path
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
+from cleanpairs.ops.columns import plain_batch, plain_schema
 
 _HUB_NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_MAGIC = b"ARROW1"  # of the file format; streams begin with the length of their first message
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_BATCH_BYTES = 32 * 2**20
+_ERRORS = ("read as Arrow", pa.ArrowException, UnicodeDecodeError)
 
 
 class DatasetsReader(TableReader):
@@ -67,36 +74,33 @@ class DatasetsReader(TableReader):
                     yield Rows(path, part)
 
 
-def _json(path: Path) -> Any:
-    with reading(path, "read as JSON", ValueError):
-        return read_json(path)
-
-
 def _schema(paths: Sequence[str]) -> pa.Schema:
     """Of the Arrow files; where a dataset has no rows there is none of them, and its note tells."""
-    if not paths[0].endswith(".json"):
-        return arrow_schema(paths)
-    from datasets import Features
+    if paths[0].endswith(".json"):
+        from datasets import Features
 
-    try:
-        return Features.from_dict(_json(Path(paths[0]))["features"]).arrow_schema
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{paths[0]} does not say which columns there are: {error}") from error
+        try:
+            return Features.from_dict(read_object(Path(paths[0]), "dataset")["features"]).arrow_schema
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{paths[0]} does not say which columns there are: {error}") from error
+    first, *others = (plain_schema(_mapped(path).schema) for path in paths)
+    for path, schema in zip(paths[1:], others, strict=True):
+        if not first.equals(schema):
+            raise DataError(f"{path} has other columns than {paths[0]}: {schema.names} and {first.names}")
+    return first
 
 
 def _files(folder: Path, split: str | None) -> list[str]:
     """The Arrow files of a directory of ``save_to_disk``; its note alone where it has no rows."""
     if (folder / "dataset_dict.json").is_file():
-        note = _json(folder / "dataset_dict.json")
-        known = note.get("splits") if isinstance(note, dict) else None
+        known = read_object(folder / "dataset_dict.json", "dataset").get("splits")
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known) or not known:
             raise DataError(f"{folder / 'dataset_dict.json'} names no splits; save the dataset again")
         folder = resolve_path(chosen_split(split, known, str(folder)), folder)
     elif split is not None:
         raise DataError(f"{folder} has no splits: it is one dataset; leave --split (split) out")
-    note = _json(folder / "state.json")
     try:
-        names = [str(file["filename"]) for file in note["_data_files"]]
+        names = [str(file["filename"]) for file in read_object(folder / "state.json", "dataset")["_data_files"]]
     except (KeyError, TypeError) as error:
         raise DataError(f"{folder / 'state.json'} names no data files; save the dataset again") from error
     paths = [str(resolve_path(name, folder)) for name in names]
@@ -121,11 +125,11 @@ def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
     try:
         loaded = datasets.load_dataset(name[1], revision=name[2], split=split)
     except Exception as error:  # of `datasets`, of the hub and of half a dozen libraries for the network
-        text = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataError(
-            f"{data} could not be had from the Hugging Face hub: {text}. Check the name and the network; a gated one "
-            f"needs `hf auth login`; without a network, fetch it elsewhere (`hf download --repo-type dataset {name[1]} "
-            f"--local-dir DIR`) and give its Parquet files ('DIR/data/train-*.parquet'), or what save_to_disk leaves"
+            f"{data} could not be had from the Hugging Face hub: {error_text(error)}. Check the name and the network; a "
+            f"gated one needs `hf auth login`; without a network, fetch it elsewhere (`hf download --repo-type dataset "
+            f"{name[1]} --local-dir DIR`) and give its Parquet files ('DIR/data/train-*.parquet'), or what save_to_disk "
+            "leaves"
         ) from error
     if isinstance(loaded, dict):
         loaded = loaded[chosen_split(split, list(loaded), data)]
@@ -138,3 +142,45 @@ def cached_files(loaded: Any, data: str) -> list[str]:
     if not paths or loaded._indices is not None:
         raise DataError(f"{data} has no Arrow files of its own: save it with save_to_disk and give that directory")
     return paths
+
+
+def _mapped(path: str) -> pa.Table:
+    """The rows of a file or a stream, of which only the headers are read."""
+    with reading(path, *_ERRORS):
+        with open_regular(path) as file:
+            begin = file.read(len(_MAGIC))
+            file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
+            end = file.read()
+        if begin != _MAGIC and end != _END:
+            raise DataError(f"{path} is cut short, or no Arrow file: it lacks the mark of its end; write it again")
+        opened = pa.ipc.open_file if begin == _MAGIC else pa.ipc.open_stream
+        table = opened(pa.memory_map(path)).read_all()
+        _check_names(table.schema)
+    if len(set(table.column_names)) != len(table.column_names):
+        raise DataError(f"{path} has a column more than once: {', '.join(table.column_names)}")
+    return table
+
+
+def _check_names(kind: pa.Schema | pa.DataType) -> None:
+    """UnicodeDecodeError where the name of a column, or of a part of one, is not UTF-8."""
+    fields = kind if isinstance(kind, pa.Schema) else [kind.field(i) for i in range(kind.num_fields)]
+    for field in fields:
+        _ = field.name
+        _check_names(field.type)
+
+
+def count_arrow_rows(path: str) -> int:
+    """Rows of a file; its batches are mapped, not read."""
+    return len(_mapped(path))
+
+
+def iter_arrow(path: str, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, at most ``batch_rows`` at once and fewer where rows are large; all columns when None."""
+    table = _mapped(path)
+    for whole in (table if columns is None else table.select(list(columns))).to_batches():
+        with reading(path, *_ERRORS):
+            whole.validate(full=True)
+            batch = plain_batch(whole)
+        step = max(1, min(batch_rows, int(_BATCH_BYTES * len(batch) / max(batch.nbytes, 1))))
+        for start in range(0, len(batch), step):
+            yield batch.slice(start, step)
