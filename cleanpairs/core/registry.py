@@ -206,7 +206,7 @@ READERS = Registry(
             "formats.folder:FolderReader",
             "image files named by a CSV, TSV, JSON Lines or JSON list, or with a .txt each: the file, or its folder",
         ),
-        "parquet": ("parquet:ParquetReader", "Parquet: a file, a glob or a directory"),
+        "parquet": ("table_reader:ParquetReader", "Parquet: a file, a glob or a directory"),
     },
     "cleanpairs.data",
 )

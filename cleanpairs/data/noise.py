@@ -34,7 +34,7 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables, load_pairs
 from cleanpairs.data.text import normalise_text
 from cleanpairs.data.writing import write_tables
-from cleanpairs.ops.columns import replace_values
+from cleanpairs.ops.columns import one_array, replace_values
 
 TRUTH = ("true_mismatch", "true_key")
 AMOUNTS = {  # kind -> usual amount, what it is
@@ -193,13 +193,10 @@ def _category_codes(pairs: Pairs, column: str) -> np.ndarray:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_nested(kind):
         raise ConfigError(f"noise within {column!r}: it holds {kind}, and a category is one value a row")
-    codes: dict[object, int] = {None: -1}
-    rows = [
-        codes.setdefault(value, len(codes) - 1)
-        for batch in iter_tables(pairs.source, columns=[column])
-        for value in batch.column(0).to_pylist()
-    ]
-    return np.array(rows, dtype=np.int64)[pairs.row]
+    values = one_array(pa.chunked_array([batch.column(0) for batch in iter_tables(pairs.source, columns=[column])]))
+    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    codes = values.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.asarray(codes, np.int64)[pairs.row]
 
 
 def _choose_within(owner: np.ndarray, group: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:

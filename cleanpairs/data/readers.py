@@ -97,28 +97,28 @@ def _joined(source: Source, names: list[str]) -> tuple[Path, str]:
         raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(known)})")
     column = "joined_caption" if "caption" in known else "caption"
 
+    def text_of(batch: pa.RecordBatch, name: str) -> pa.Array:
+        try:
+            if pa.types.is_nested((found := batch.column(name)).type):
+                raise pa.ArrowNotImplementedError("a value of it is several")
+            text = found.cast(pa.string())
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{source.inputs[-1]}, column {name!r} of type {found.type} cannot be joined as texts ({error}): leave "
+                "it out of --text-column"
+            ) from error
+        return pc.if_else(pc.equal(text, ""), None, text)
+
     def joined() -> Iterator[pa.Table]:
         for batch in iter_tables(source):
-            texts = [_texts(batch.column(name), f"{source.inputs[-1]}, column {name!r}") for name in names]
-            said = (pc.if_else(pc.equal(text, ""), None, text) for text in texts)
-            text = pc.binary_join_element_wise(*said, ". ", null_handling="skip")
+            texts = (text_of(batch, name) for name in names)
+            text = pc.binary_join_element_wise(*texts, ". ", null_handling="skip")
             yield pa.Table.from_batches([batch]).append_column(column, text)
 
     if not path.exists():
         with staged_file(path, overwrite=True) as staged:
             write_tables(staged, joined())
     return path, column
-
-
-def _texts(column: pa.Array, where: str) -> pa.Array:
-    try:
-        if pa.types.is_nested(column.type):
-            raise pa.ArrowNotImplementedError("a value of it is several")
-        return column.cast(pa.string())
-    except pa.ArrowException as error:
-        raise DataError(
-            f"{where} of type {column.type} cannot be joined as texts ({error}): leave it out of --text-column"
-        ) from error
 
 
 def _opened(data: str | Path, **options: Any) -> Source:

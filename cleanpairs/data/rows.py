@@ -25,12 +25,12 @@ class RowBatch:
     """n input rows as k pairs. ``row`` counts within the batch; ``faults``: pair (within the batch) -> reason."""
 
     n_rows: int
-    captions: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))  # (k,) string, no nulls
-    row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (k,) int64
-    position: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (k,) int64
-    keys: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))  # (k,) string, no nulls
-    faults: dict[int, str] = field(default_factory=dict)
-    image_group: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (n_rows,), unless not asked for
+    captions: pa.Array  # (k,) string, no nulls
+    row: np.ndarray  # (k,) int64
+    position: np.ndarray  # (k,) int64
+    keys: pa.Array  # (k,) string, no nulls
+    faults: dict[int, str]
+    image_group: np.ndarray  # (n_rows,), empty unless asked for
     vectors: np.ndarray | None = None  # (n_rows, R, D)
     text_vectors: np.ndarray | None = None  # (k, D)
     true_mismatch: list[bool] | None = None
@@ -142,19 +142,16 @@ def convert(
     def column(name: str | None) -> pa.Array | None:
         return batch.column(name) if name is not None and name in batch.schema.names else None
 
-    n = len(batch)
-    out = RowBatch(n)
+    n, vectors, groups = len(batch), None, np.empty(0, np.int64)
     if "features" in columns:
-        out.vectors, row_faults = vectors_of(batch.column(columns["features"]), shapes["features"])
-        out.image_group = vector_groups(out.vectors) if hash_vectors else out.image_group
+        vectors, row_faults = vectors_of(batch.column(columns["features"]), shapes["features"])
+        groups = vector_groups(vectors) if hash_vectors else groups
     else:
-        out.image_group, row_faults = _image_groups(batch.column(columns["image"]), path, image_root, first_row)
+        groups, row_faults = _image_groups(batch.column(columns["image"]), path, image_root, first_row)
     row_faults |= faults or {}
     captions, keys = column(columns.get("text")), column(columns.get("key"))
-    out.captioned = captions is not None
-    if captions is None:
-        captions = pa.nulls(n, pa.string()).fill_null("")
-    _fill_pairs(out, captions, keys, row_faults, first_row)
+    found = _pairs(n, captions, keys, row_faults, first_row)
+    out = RowBatch(n, *found, image_group=groups, vectors=vectors, captioned=captions is not None)
     if "true_mismatch" in batch.schema.names:
         keys = column("true_key")
         truth = column("true_mismatch").to_pylist(), [None] * n if keys is None else texts_of(keys)  # type: ignore[union-attr]
@@ -170,32 +167,31 @@ def convert(
     return out
 
 
-def _fill_pairs(
-    out: RowBatch, captions: pa.Array, keys: pa.Array | None, faults: dict[int, str], first_row: int
-) -> None:
-    """The pairs of the rows; ``faults``: row -> why."""
-    n, texts = out.n_rows, captions
-    out.row, out.position = np.arange(n), np.zeros(n, np.int64)
-    if is_list(captions.type):
-        lengths = list_lengths(captions)
+def _pairs(
+    n: int, captions: pa.Array | None, keys: pa.Array | None, faults: dict[int, str], first_row: int
+) -> tuple[pa.Array, np.ndarray, np.ndarray, pa.Array, dict[int, str]]:
+    """The captions, rows, positions, keys and faults of the pairs of n rows; ``faults``: row -> why."""
+    row, position = np.arange(n), np.zeros(n, np.int64)
+    texts = pa.nulls(n, pa.string()) if captions is None else captions
+    if is_list(texts.type):
+        lengths = list_lengths(texts)
         counts = np.maximum(lengths, 1)  # a row without captions is a pair without one
-        out.row = np.repeat(np.arange(n), counts)
-        out.position = np.arange(len(out.row)) - np.repeat(np.cumsum(counts) - counts, counts)
-        there = lengths[out.row] > 0
-        texts = taken(captions.flatten(), pa.array(np.cumsum(there) - 1, mask=~there))
+        row = np.repeat(np.arange(n), counts)
+        position = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        there = lengths[row] > 0
+        texts = taken(texts.flatten(), pa.array(np.cumsum(there) - 1, mask=~there))
     texts, spoilt = decoded(texts)
     names = pa.array(np.arange(first_row, first_row + n)).cast(pa.string())
     if keys is not None:
         own = readable(keys)
         names = pc.coalesce(own, names) if own.null_count else own
-    out.captions, out.keys = texts.fill_null(""), taken(names, out.row)
     found: dict[int, str] = {}
-    if out.captioned:
+    if captions is not None:
         found = {i: fault for i, text in enumerate(texts.to_pylist()) if (fault := caption_fault(text))}
         found |= dict.fromkeys(spoilt, NOT_UTF8)
-    for i in np.flatnonzero(np.isin(out.row, list(faults))).tolist():
-        found[i] = faults[int(out.row[i])]
-    out.faults = dict(sorted(found.items()))
+    for i in np.flatnonzero(np.isin(row, list(faults))).tolist():
+        found[i] = faults[int(row[i])]
+    return texts.fill_null(""), row, position, taken(names, row), dict(sorted(found.items()))
 
 
 def _scores(column: pa.Array | None, rows: RowBatch) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""What the readers of tables have in common: rows in batches become pairs, in bounded memory."""
+"""Readers of tables: rows in batches become pairs, in bounded memory. Of Parquet, and what all of them share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,8 +13,17 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.columns import check_truth, find_columns, score_columns
-from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, vector_groups
+from cleanpairs.data.formats.file_names import expand_files
+from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, rows_by_file, vector_groups
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.parquet_io import (
+    common_schema,
+    count_rows,
+    group_sizes,
+    iter_batches,
+    open_parquet,
+    parquet_files,
+)
 from cleanpairs.data.rows import RowBatch, Shape, convert, vector_shape
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE_TEXT, text_groups
@@ -57,8 +66,8 @@ def chosen_split(asked: str | None, known: Sequence[str], where: str) -> str:
 class TableReader(ABC):
     """A reader whose input is a table: it says what the columns are and gives the rows, in order.
 
-    A subclass has ``kind``, ``recognises(data)``, ``open(data, request)`` as
-    :class:`cleanpairs.data.parquet.ParquetReader` has them, and the methods below.
+    A subclass has ``kind``, ``recognises(data)``, ``open(data, request)`` as :class:`ParquetReader` has them, and the
+    methods below.
     """
 
     kind: ClassVar[str]
@@ -196,6 +205,67 @@ class TableReader(ABC):
         return replace(source, fingerprint=fingerprint_of(source))
 
 
+class ParquetReader(TableReader):
+    """Reads Parquet; see :func:`cleanpairs.data.readers.load_pairs`."""
+
+    kind = "parquet"
+    streams = True
+
+    @staticmethod
+    def recognises(data: str) -> bool:
+        """Whether ``data`` looks like Parquet: a file or glob, or a directory with ``*.parquet``."""
+        path = Path(data)
+        if path.is_dir():
+            return bool(parquet_files(path)) and not any(path.glob("*_ims.npy"))  # beside those lies their truth
+        return path.is_file() or any(c in data for c in "*?[")
+
+    def open(self, data: str, request: ReadRequest) -> Source:
+        """Where the data is, what its columns are; nothing but schemas and hashes is read."""
+        folder = Path(data).absolute()
+        paths = parquet_files(folder) if folder.is_dir() else expand_files(data, ".parquet")
+        return self.described(data, paths, common_schema(paths), sum(count_rows(paths)), request)
+
+    def schema(self, source: Source) -> pa.Schema:
+        """The one that the files share."""
+        return common_schema(source.paths)
+
+    def tables(self, source: Source) -> Sequence[str]:
+        """The Parquet files that hold the rows, in order."""
+        return source.paths
+
+    def batches(
+        self,
+        source: Source,
+        batch_rows: int,
+        columns: Sequence[str] | None,
+        first: int = 0,
+        rows: int | None = None,
+    ) -> Iterator[Rows]:
+        """See :class:`TableReader`; of ``rows`` rows from ``first`` on: the row groups before them are not read."""
+        rows = source.n_rows if rows is None else rows
+        return starmap(Rows, iter_batches(source.paths, columns, batch_rows, rows, first))
+
+    def iter_range(
+        self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
+    ) -> Iterator[RowBatch]:
+        """The rows ``first`` to ``first + rows`` of ``source``, as of :meth:`iter_rows`."""
+        rows = max(0, min(rows, source.n_rows - first))
+        read = self.batches(source, batch_rows, self._wanted(source), first, rows)
+        return self.iter_rows(source, read, first, hash_vectors)
+
+    def row_groups(self, source: Source) -> list[int]:
+        """Rows of each row group, in order over all files."""
+        sizes: list[int] = []
+        for path in self.tables(source):
+            with open_parquet(path) as file:
+                sizes += group_sizes(file)
+        return sizes
+
+    def _around(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
+        for _, first, rows in rows_by_file(self.row_groups(source), wanted):
+            yield first, self.batches(source, BATCH, columns, first, int(rows[-1]) + 1)
+
+
 def load_rows(
     batches: Iterator[RowBatch],
     source: Source,
@@ -209,12 +279,14 @@ def load_rows(
     array already and need no copy.
     """
     given = {"features": vectors, "text_features": text_vectors}
-    arrays = dict(given)
-    found = [RowBatch(0)]
+    arrays, first, truth = dict(given), 0, False
     captions: list[str] = []
     keys: list[str] = []
+    mismatch: list[bool] = []
+    true_key: list[str] = []
     reasons: dict[int, str] = {}
-    first = 0
+    found = {name: [np.empty(0, np.int64)] for name in ("row", "position", "image_group")}
+    scores = {name: [np.empty(0, np.float32)] for name in score_columns(source.columns)}
     for batch in batches:
         for role, block in (("features", batch.vectors), ("text_features", batch.text_vectors)):
             if block is not None and given[role] is None:
@@ -222,36 +294,34 @@ def load_rows(
                 arrays[role] = whole = _room(source.n_rows, block) if held is None else held
                 whole[first : first + len(block)] = block
                 release(whole)
-        first += batch.n_rows
-        reasons.update({len(captions) + pair: why for pair, why in batch.faults.items()})
+        reasons |= {len(captions) + pair: why for pair, why in batch.faults.items()}
         captions += batch.captions.to_pylist()
         keys += batch.keys.to_pylist()
-        none = RowBatch(0)
-        found.append(replace(batch, captions=none.captions, keys=none.keys, vectors=None, text_vectors=None))
+        truth |= batch.true_mismatch is not None
+        mismatch += batch.true_mismatch or []
+        true_key += batch.true_key or []
+        for name, parts in found.items():
+            parts.append(getattr(batch, name) + (first if name == "row" else 0))
+        for name, known in scores.items():
+            known.append(batch.precomputed_scores[name])
+        first += batch.n_rows
     images, texts = encoded or ImageSource(source.n_rows), arrays["text_features"]
-    images = images if arrays["features"] is None else images.with_vectors(arrays["features"])
-    starts = np.cumsum([batch.n_rows for batch in found])  # of the batch that follows
-    rows = np.concatenate([found[0].row, *(a + b.row for a, b in zip(starts, found[1:], strict=False))])
-    truth = any(batch.true_mismatch is not None for batch in found)
-    none_known = np.empty(0, np.float32)
+    rows, position, groups = map(np.concatenate, found.values())
     return Pairs(
         captions=captions,
         image_index=rows.copy(),
         row=rows,
-        position=np.concatenate([batch.position for batch in found]),
+        position=position,
         keys=keys,
-        images=images,
-        image_group=np.concatenate([batch.image_group for batch in found]),
+        images=images if arrays["features"] is None else images.with_vectors(arrays["features"]),
+        image_group=groups,
         text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
         reasons=reasons,
         source=source,
-        true_mismatch=np.array([m for b in found for m in b.true_mismatch or ()], bool) if truth else None,
-        true_key=[key for b in found for key in b.true_key or ()] if truth else None,
+        true_mismatch=np.array(mismatch, bool) if truth else None,
+        true_key=true_key if truth else None,
         text_vectors=texts,
-        precomputed_scores={
-            name: np.concatenate([batch.precomputed_scores.get(name, none_known) for batch in found])
-            for name in score_columns(source.columns)
-        },
+        precomputed_scores={name: np.concatenate(parts) for name, parts in scores.items()},
     )
 
 

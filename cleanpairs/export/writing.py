@@ -23,7 +23,7 @@ from cleanpairs.core.regular import read_json, sha256_of
 from cleanpairs.data import Pairs, Source, fingerprint_of, iter_tables, staged_set
 from cleanpairs.data.atomic import scratch_directory
 from cleanpairs.data.guard import refuse_foreign, refuse_unless
-from cleanpairs.data.parquet import ParquetReader
+from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.engine import Engine, Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.export.card import CardFacts, dataset_card
 from cleanpairs.export.decisions import Decisions, PlanFile, PlanInMemory

@@ -17,7 +17,7 @@ from cleanpairs.commands import score as streaming_module
 from cleanpairs.commands.score import PARTS, ScoreResult
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import open_source
-from cleanpairs.data.parquet import ParquetReader
+from cleanpairs.data.table_reader import ParquetReader
 from cleanpairs.engine import Partition, make_engine, run_partitions
 
 

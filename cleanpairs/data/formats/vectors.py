@@ -30,10 +30,9 @@ from cleanpairs.core.regular import cached_by_file
 from cleanpairs.data.arrays import read_vectors
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.images import ImageSource
-from cleanpairs.data.parquet import ParquetReader
 from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
 from cleanpairs.data.source import Source, fingerprint_of
-from cleanpairs.data.table_reader import ReadRequest, Rows, chosen_split
+from cleanpairs.data.table_reader import ParquetReader, ReadRequest, Rows, chosen_split
 from cleanpairs.data.text import lines_of
 from cleanpairs.data.writing import cached_tables
 from cleanpairs.ops.scratch import release
