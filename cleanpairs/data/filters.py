@@ -10,7 +10,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -47,10 +46,6 @@ class Filter:
     always: bool
     find: Callable[[Pairs, float], np.ndarray]  # pairs (k,)
 
-    def said(self, setting: float | None) -> str:
-        """The reason, as scores and ledgers have it."""
-        return f"{PREFIX}{self.name}: {self.reason.format(setting)}"
-
 
 def chosen_filters(drop: str) -> dict[str, float]:
     """Name -> setting of the filters that ``drop`` asks for: names, perhaps with ``=NUMBER``, with commas between them;
@@ -58,26 +53,22 @@ def chosen_filters(drop: str) -> dict[str, float]:
 
     Raises ConfigError: there is no such filter, or it has no such setting.
     """
-    chosen = {name: f.setting or 0.0 for name, f in FILTERS.items() if f.always}
+    usual = {name: f.setting or 0.0 for name, f in FILTERS.items()}
+    chosen = {name: usual[name] for name, f in FILTERS.items() if f.always}
     for part in (p.strip() for p in drop.split(",") if p.strip()):
         name, equals, value = part.partition("=")
         if part == "none":
             chosen = {}
         elif part == "all":
-            chosen = {name: chosen.get(name, f.setting or 0.0) for name, f in FILTERS.items()}
+            chosen = usual | chosen
         elif name not in FILTERS:
             known = ", ".join([*FILTERS, "all", "none"])
             raise ConfigError(f"drop: there is no filter {name!r}{nearest(name, list(FILTERS))} (known: {known})")
+        elif equals and (FILTERS[name].setting is None or not re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*", value)):
+            takes = "no number" if FILTERS[name].setting is None else "a number from 0 on"
+            raise ConfigError(f"drop: the filter {name} takes {takes}, found {part!r}")
         else:
-            usual = FILTERS[name].setting
-            try:
-                number = float(value) if equals else usual or 0.0
-            except ValueError:
-                number = -1.0
-            if number < 0 or (equals and usual is None):
-                takes = "a number from 0 on" if usual is not None else "no number"
-                raise ConfigError(f"drop: the filter {name} takes {takes}, found {part!r}")
-            chosen[name] = number
+            chosen[name] = float(value) if equals else usual[name]
     return chosen
 
 
@@ -89,7 +80,7 @@ def filter_reasons(pairs: Pairs, drop: str = "all", *, pictures: bool = True) ->
     for name, setting in chosen_filters(drop).items():
         rows = FILTERS[name].find(pairs, setting) if pictures or name != "blank" else np.empty(0, np.int64)
         for i in rows.tolist() if len(rows) <= MOST * len(pairs) else ():
-            reasons.setdefault(i, FILTERS[name].said(setting))
+            reasons.setdefault(i, f"{PREFIX}{name}: {FILTERS[name].reason.format(setting)}")
     return reasons
 
 
@@ -114,19 +105,14 @@ def _aspect(pairs: Pairs, most: float) -> np.ndarray:
     return np.flatnonzero((sides.max(axis=1) > most * sides.min(axis=1))[pairs.image_index])
 
 
-_known: WeakKeyDictionary[Pairs, np.ndarray] = WeakKeyDictionary()  # two filters ask for the same
-
-
 def _sides(pairs: Pairs) -> np.ndarray:
     """(M, 2) width and height in pixels, by the images' headers; NaN where there is none, or it cannot be read."""
-    if pairs not in _known:
-        found = np.full((len(pairs.images), 2), np.nan)
-        for start, encoded in pairs.images.iter_encoded(256):
-            for m, content in enumerate(encoded, start):
-                if content is not None and (header := image_header(content)) is not None:
-                    found[m] = header[1:]
-        _known[pairs] = found
-    return _known[pairs]
+    found = np.full((len(pairs.images), 2), np.nan)
+    for start, encoded in pairs.images.iter_encoded(256):
+        for m, content in enumerate(encoded, start):
+            if content is not None and (header := image_header(content)) is not None:
+                found[m] = header[1:]
+    return found
 
 
 # -- captions -------------------------------------------------------------------------------------------------------
@@ -148,10 +134,6 @@ def _is_all(pattern: str) -> Callable[[str, float], bool]:
 
 
 _is_address, _is_tags_or_addresses = _is_all(_ADDRESS), _is_all(f"{_ADDRESS}|{_TAG}")
-
-
-def _is_tags(caption: str, _: float) -> bool:
-    return _is_tags_or_addresses(caption, 0) and not _is_address(caption, 0)
 
 
 def _is_mojibake(caption: str, _: float) -> bool:
@@ -205,7 +187,8 @@ FILTERS = {
         Filter("no_word", "the caption has no letter", None, True,
                _by_caption(lambda caption, _: not _LETTER.search(caption))),
         Filter("url", "the caption is an address, or the name of a file", None, True, _by_caption(_is_address)),
-        Filter("hashtags", "the caption is #tags, @names and addresses", None, True, _by_caption(_is_tags)),
+        Filter("hashtags", "the caption is #tags, @names and addresses", None, True,
+               _by_caption(lambda caption, _: _is_tags_or_addresses(caption, 0) and not _is_address(caption, 0))),
         Filter("caption_length", "the caption has fewer than {:g} characters", 10, False,
                _by_caption(lambda caption, n: len(caption.strip()) < n)),
         Filter("mojibake", "the caption was read in another encoding than it was written in", None, False,

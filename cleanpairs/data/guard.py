@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 
 from cleanpairs.core.errors import OutputExistsError
@@ -61,13 +60,10 @@ def data_inputs(
     if root is None and isinstance(data, str | os.PathLike) and "://" not in os.fspath(data) and os.path.isfile(data):
         root = os.path.dirname(os.path.abspath(data))
     if isinstance(root, str | os.PathLike):
-        yield Input(root, keeps=partial(_is_image, os.fspath(root)), deep=False)
+        folder = os.fspath(root)
+        yield Input(folder, lambda p: p.suffix.lower() in _IMAGES and os.path.lexists(os.path.join(folder, p)), False)
     if isinstance(noise, Mapping) and isinstance(noise.get("file"), str):
         yield Input(noise["file"])  # type: ignore[arg-type]
-
-
-def _is_image(root: str, inside: Path) -> bool:
-    return inside.suffix.lower() in _IMAGES and os.path.lexists(os.path.join(root, inside))
 
 
 def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:
@@ -89,7 +85,8 @@ def _conflicts(written: list[_Output], given: Input) -> Iterator[str]:
         return  # there is no such input, or it is the name of something else
     whole = _real(pattern)
     for output, spelled in written:
-        if any(_matches(path, whole) for path in spelled):
+        alike = (path for path in spelled if "**" in whole.parts or len(path.parts) == len(whole.parts))
+        if any(fnmatchcase(str(path), str(whole)) for path in alike):
             yield f"{output} would be read as a part of the input {name}"
     for found in glob.iglob(pattern, recursive=True):
         yield from _touched(written, found, given)
@@ -149,11 +146,6 @@ def _real(path: PathLike) -> Path:
     return Path(os.path.realpath(folder), name)
 
 
-def _matches(path: Path, pattern: Path) -> bool:
-    same_depth = len(path.parts) == len(pattern.parts) or "**" in pattern.parts
-    return same_depth and fnmatchcase(str(path), str(pattern))
-
-
 def refuse_unless(ours: Kept, path: Path, whose: str) -> None:
     """OutputExistsError where a file beside an output, which nobody has named, is there and none of ``ours``."""
     if not path.is_file():
@@ -198,9 +190,7 @@ def _labels_in(file: Path) -> int:
             head = stream.readline(10_000)
             mark = max(",;\t", key=head.count)
             names: Sequence[str] = next(csv.reader([head], delimiter=mark), [])
-            if not set(names) >= _LABELS:
-                return 0
-            at = names.index("matched")
-            return sum(len(row) > at and bool(row[at].strip()) for row in csv.reader(stream, delimiter=mark))
+            labels = csv.DictReader(stream, names, delimiter=mark) if set(names) >= _LABELS else ()
+            return sum(bool((row["matched"] or "").strip()) for row in labels)
     except (OSError, csv.Error):
         return 0

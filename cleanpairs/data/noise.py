@@ -306,7 +306,11 @@ def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator
         count = min(max(round(share * len(words[i])), 1), most)
         foreign = _foreign_words(words, normal, own[image[i]], count, rng)
         if foreign:
-            mixed[i] = _replaced(pairs.captions[i], foreign, rng)
+            parts = re.split(r"(\S+)", pairs.captions[i])  # words at 1, 3, 5, ...: the white space between them stays
+            places = np.sort(rng.choice(len(parts) // 2, len(foreign), replace=False))
+            for at, word in zip(places.tolist(), foreign, strict=True):
+                parts[2 * at + 1] = word
+            mixed[i] = "".join(parts)
     return mixed
 
 
@@ -321,14 +325,6 @@ def _foreign_words(
         if len(best) >= count:
             return [best[k] for k in np.sort(rng.choice(len(best), count, replace=False)).tolist()]
     return best
-
-
-def _replaced(caption: str, fresh: Sequence[str], rng: np.random.Generator) -> str:
-    """``caption`` with the words ``fresh`` at random places; the white space between its words stays."""
-    parts = re.split(r"(\S+)", caption)  # words at 1, 3, 5, ...
-    for at, word in zip(np.sort(rng.choice(len(parts) // 2, len(fresh), replace=False)), fresh, strict=True):
-        parts[2 * int(at) + 1] = word
-    return "".join(parts)
 
 
 def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -> np.ndarray:

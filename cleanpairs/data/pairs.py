@@ -189,8 +189,8 @@ class Pairs:
     def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> "Pairs":
         """The same pairs with other captions (N,), in memory; what was wrong with a caption goes where it goes.
 
-        Precomputed scores are NaN where the caption is another one. Text vectors stay only where every new caption is
-        one of the old ones: that of pair ``of[i]`` (N,) int64, if given.
+        Precomputed scores are NaN where the caption is another one. Text vectors stay only where none is, or where
+        ``of`` (N,) int64 is given: the pair whose caption each one is.
         """
         captions = list(captions)
         if len(captions) != len(self):
@@ -205,7 +205,7 @@ class Pairs:
             changed = set(np.flatnonzero(of != np.arange(len(self))).tolist())
             digest.update(of.tobytes())
         elif changed:
-            vectors = self._vectors_for(captions)
+            vectors = None
         reasons = {i: why for i, why in self.reasons.items() if not (i in changed and concerns_caption(why))}
         for i in changed - reasons.keys():
             was = "" if of is None else self.reasons.get(int(of[i]), "")
@@ -223,16 +223,6 @@ class Pairs:
             text_vectors=vectors,
             precomputed_scores=scores,
         )
-
-    def _vectors_for(self, captions: Sequence[str]) -> np.ndarray | None:
-        """The known vectors (N, D) of ``captions`` (N,); None where one is not known."""
-        if self.text_vectors is None:
-            return None
-        at = {caption: i for i, caption in enumerate(self.captions)}
-        at |= {caption: i for i, caption in enumerate(captions) if self.captions[i] == caption}
-        if not at.keys() >= set(captions):
-            return None
-        return np.asarray(self.text_vectors[[at[caption] for caption in captions]])
 
     def mismatched_by(self, permutation: np.ndarray) -> np.ndarray:
         """(N,) bool: where pair i shows the caption of pair ``permutation[i]`` (N,), is it mismatched by that?

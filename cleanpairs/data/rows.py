@@ -147,7 +147,13 @@ def convert(
         vectors, row_faults = vectors_of(batch.column(columns["features"]), shapes["features"])
         groups = vector_groups(vectors) if hash_vectors else groups
     else:
-        groups, row_faults = _image_groups(batch.column(columns["image"]), path, image_root, first_row)
+        root, groups, row_faults = Path(image_root or Path(path).parent), np.empty(n, np.int64), {}
+        for i, value in enumerate(image_cells(batch.column(columns["image"]))):
+            try:
+                groups[i] = content_hash(cell_bytes(value, root))
+            except DataError as error:
+                row_faults[i] = str(error)
+                groups[i] = content_hash(f"missing {first_row + i}".encode())
     row_faults |= faults or {}
     captions, keys = column(columns.get("text")), column(columns.get("key"))
     found = _pairs(n, captions, keys, row_faults, first_row)
@@ -213,19 +219,3 @@ def _nth(value: Any, position: int) -> Any:
     if isinstance(value, list):
         return value[position] if position < len(value) else None
     return value
-
-
-def _image_groups(
-    column: pa.Array, path: str, image_root: str | None, first_row: int
-) -> tuple[np.ndarray, dict[int, str]]:
-    """Content hash (n,) of each row's encoded image, and why a row has none."""
-    root = Path(image_root) if image_root is not None else Path(path).parent
-    groups = np.empty(len(column), dtype=np.int64)
-    faults: dict[int, str] = {}
-    for i, value in enumerate(image_cells(column)):
-        try:
-            groups[i] = content_hash(cell_bytes(value, root))
-        except DataError as error:
-            faults[i] = str(error)
-            groups[i] = content_hash(f"missing {first_row + i}".encode())
-    return groups, faults

@@ -290,8 +290,10 @@ def load_rows(
     for batch in batches:
         for role, block in (("features", batch.vectors), ("text_features", batch.text_vectors)):
             if block is not None and given[role] is None:
-                held = arrays[role]
-                arrays[role] = whole = _room(source.n_rows, block) if held is None else held
+                if (whole := arrays[role]) is None:
+                    large = source.n_rows * block[:1].nbytes > IN_MEMORY
+                    scratch = Scratch(cache_folder("vectors") if large else None)
+                    arrays[role] = whole = scratch.empty((source.n_rows, *block.shape[1:]), block.dtype)
                 whole[first : first + len(block)] = block
                 release(whole)
         reasons |= {len(captions) + pair: why for pair, why in batch.faults.items()}
@@ -323,9 +325,3 @@ def load_rows(
         text_vectors=texts,
         precomputed_scores={name: np.concatenate(parts) for name, parts in scores.items()},
     )
-
-
-def _room(n: int, block: np.ndarray) -> np.ndarray:
-    """An array for n rows like those of ``block``: in a file of the cache directory, where it is large."""
-    large = n * block[:1].nbytes > IN_MEMORY
-    return Scratch(cache_folder("vectors") if large else None).empty((n, *block.shape[1:]), block.dtype)

@@ -198,12 +198,12 @@ def test_what_the_input_knows_of_the_captions_goes_with_them() -> None:
     assert none.text_vectors is not None and none.text_vectors.shape == (0, 2)
 
 
-def test_other_captions_have_no_given_score_and_the_vectors_of_their_text() -> None:
+def test_other_captions_have_no_given_score_and_the_vectors_of_the_pair_that_they_are_of() -> None:
     pairs = given()
-    swapped = pairs.with_captions(list("bacdef"))
+    swapped = pairs.with_captions(list("bacdef"), of=np.array([1, 0, 2, 3, 4, 5]))
     np.testing.assert_array_equal(np.isnan(swapped.precomputed_scores["similarity"]), [1, 1, 1, 0, 0, 0])
     np.testing.assert_array_equal(swapped.text_vectors, np.asarray(pairs.text_vectors)[[1, 0, 2, 3, 4, 5]])
-    assert pairs.with_captions(list("bacdeX")).text_vectors is None
+    assert pairs.with_captions(list("bacdef")).text_vectors is None
     assert pairs.with_captions(list("abcdef")).text_vectors is pairs.text_vectors
     assert not np.isnan(pairs.precomputed_scores["similarity"][[0, 1]]).any()
 

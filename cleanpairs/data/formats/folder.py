@@ -142,10 +142,10 @@ def _records(path: str, encoding: str | None) -> Listing:
 def _typed(values: Sequence[Any]) -> pa.Array:
     try:
         found = pa.array(values)
+        if not (pa.types.is_null(found.type) or found.type == pa.struct([])):
+            return found
     except (pa.ArrowException, OverflowError, UnicodeError):
-        found = None
-    if found is not None and not (pa.types.is_null(found.type) or found.type == pa.struct([])):
-        return found
+        pass
     texts = [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
     return pa.array(texts, pa.string())
 
