@@ -153,6 +153,7 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     It opens from disk in any browser, loads nothing and sends nothing. It shows samples, never all pairs, and is at
     most 10 MB large. Labels given in it are saved as the CSV that `cleanpairs audit --labels` reads.
     """
+    from cleanpairs.data.noise import load_truth
     from cleanpairs.repair.plan import RepairPlan
     from cleanpairs.report import write_report
 
@@ -174,7 +175,7 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
         threshold=plan.threshold,
         pairs=pairs,
         plan=plan,
-        truth=pairs.true_mismatch_mask(truth) if truth is not None else pairs.true_mismatch,
+        truth=pairs.true_mismatch if truth is None else load_truth(truth, pairs),
         calibration=calibration,
         next_steps=_next_steps(chosen, scores.correspondence, calibration),
         why=scores.why.to_pylist(),

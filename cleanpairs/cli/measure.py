@@ -43,6 +43,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     from cleanpairs.core.errors import ConfigError
     from cleanpairs.core.regular import reading
     from cleanpairs.data import load_pairs
+    from cleanpairs.data.noise import load_truth
     from cleanpairs.scoring.evaluate import detection
 
     run_path, data = run_and_data(paths)
@@ -50,7 +51,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     model = run.model()
     pairs = run.load_input() if data is None else load_pairs(data, **pick_columns(options))
     figures: dict[str, float | None] = dict(model.evaluate(pairs).to_dict())
-    mask = pairs.true_mismatch_mask(truth) if truth is not None or pairs.true_mismatch is not None else None
+    mask = pairs.true_mismatch if truth is None else load_truth(truth, pairs)
     noise = (run.info.get("input") or {}).get("noise") or {}
     if noised := noise.get("fingerprint") == pairs.source.fingerprint:
         with reading(run.path / "run.json", "read for its noise", KeyError):

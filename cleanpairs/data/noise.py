@@ -27,10 +27,12 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.regular import reading
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.columns import score_columns
+from cleanpairs.data.columns import check_truth, score_columns
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.readers import iter_tables, load_pairs
 from cleanpairs.data.text import normalise_text
 from cleanpairs.data.writing import write_tables
@@ -348,6 +350,26 @@ def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -
     permutation = np.empty(n, dtype=np.int64)
     permutation[np.argsort(owner, kind="stable")] = np.argsort(values, kind="stable")
     return permutation
+
+
+def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
+    """(N,) bool: which pairs are truly mismatched, by a file: ``.npy`` with N booleans, a noise file (see
+    :func:`load_noise_file`), or Parquet with a column ``true_mismatch``, one row a pair. Raises DataError: it does not
+    fit.
+    """
+    if Path(path).suffix == ".npy":
+        mask = read_npy(path)
+        if mask.dtype != bool:
+            return pairs.mismatched_by(load_noise_file(path, len(pairs), pairs.image_index))
+    else:
+        with reading(path, "read", KeyError):
+            column = one_array((table := read_table(path, ["true_mismatch"]))["true_mismatch"])
+        check_truth(table.schema, str(path))
+        column = column.flatten() if pa.types.is_list(column.type) else column
+        mask = np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), bool)
+    if mask.shape != (len(pairs),):
+        raise DataError(f"{path} speaks of {mask.shape} pairs, the data has {len(pairs)}")
+    return np.asarray(mask)
 
 
 def apply_noise(pairs: Pairs, noise: Noise) -> Pairs:

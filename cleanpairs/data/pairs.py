@@ -3,17 +3,12 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.arrays import read_npy
-from cleanpairs.data.columns import check_truth
 from cleanpairs.data.images import ImageSource, encoded_list, vector_groups, vector_images
-from cleanpairs.data.parquet_io import read_table
 from cleanpairs.data.source import Source
 from cleanpairs.data.text import NOT_FINITE_TEXT, caption_fault, concerns_caption, content_hash, text_groups
 
@@ -234,20 +229,11 @@ class Pairs:
         fits = owner * (int(text.max(initial=0)) + 1) + text  # one number for each (image, text)
         return ~np.isin(owner * (int(text.max(initial=0)) + 1) + text[permutation], fits)
 
-    def true_mismatch_mask(self, file: str | Path | None = None) -> np.ndarray:
-        """(N,) bool: which pairs are truly mismatched, from the input's column, or from ``file``: ``.npy`` with N
-        booleans or with a permutation over the captions, or Parquet with a column ``true_mismatch``, one row a pair.
-
-        Raises DataError: no truth is known, or the file does not fit.
-        """
-        if file is None:
-            if self.true_mismatch is None:
-                raise DataError("the data has no column 'true_mismatch'; give a file of true mismatches")
-            return self.true_mismatch
-        mask = _read_truth(Path(file), self)
-        if mask.shape != (len(self),):
-            raise DataError(f"{file} speaks of {mask.shape} pairs, the data has {len(self)}")
-        return mask
+    def true_mismatch_mask(self) -> np.ndarray:
+        """(N,) bool: which pairs are truly mismatched, by the input's column. Raises DataError: it has none."""
+        if self.true_mismatch is None:
+            raise DataError("the data has no column 'true_mismatch'; give a file of true mismatches")
+        return self.true_mismatch
 
 
 def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
@@ -262,25 +248,3 @@ def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, s
         array = np.array(array)
         array[bad] = 0
     return vector_images(array), groups, dict.fromkeys(bad.tolist(), "its vector is not finite")
-
-
-def _read_truth(file: Path, pairs: Pairs) -> np.ndarray:
-    if file.suffix == ".npy":
-        values = read_npy(file)
-        if values.dtype == bool:
-            return np.asarray(values)
-        if values.dtype.kind in "iu" and np.array_equal(np.sort(values.ravel()), np.arange(len(pairs))):
-            return pairs.mismatched_by(values.ravel())
-        raise DataError(
-            f"{file} must hold {len(pairs)} booleans, or a permutation of the captions 0 to {len(pairs) - 1}; "
-            f"found {values.dtype} {values.shape}"
-        )
-    try:
-        table = read_table(file, ["true_mismatch"])
-        check_truth(table.schema, str(file))
-        column = table["true_mismatch"].combine_chunks()
-        if pa.types.is_list(column.type):
-            column = column.flatten()
-        return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise DataError(f"{file} has no readable column 'true_mismatch': {error}") from error

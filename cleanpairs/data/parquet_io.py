@@ -3,7 +3,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from cleanpairs.ops.columns import plain_batch, plain_schema
 
 _BUFFER = 1 << 20
 _REMOTE_BUFFER = 4 << 20  # bytes of one column asked for at once, of a file in an object store
-_BATCH_BYTES = 32 * 2**20
+BATCH_BYTES = 32 * 2**20  # of a batch of rows, about
 
 
 def parquet_files(folder: Path) -> list[str]:
@@ -77,24 +77,31 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
 
 
 def common_schema(paths: Sequence[str]) -> pa.Schema:
-    """The Arrow schema that all files share.
+    """The Arrow schema that all files share; see :func:`shared_schema`."""
+    return shared_schema(paths, _schema)
+
+
+def _schema(path: str) -> pa.Schema:
+    with open_parquet(path) as file, _named(path):
+        return plain_schema(file.schema_arrow)
+
+
+def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -> pa.Schema:
+    """The Arrow schema of all files.
 
     Raises DataError: files differ (it shows file, column and type), or a column name occurs twice.
     """
-    first: pa.Schema | None = None
-    for path in paths:
-        with open_parquet(path) as file, _named(path):
-            schema = plain_schema(file.schema_arrow)
+    schemas = {path: schema_of(path) for path in paths}
+    first = schemas[paths[0]]
+    for path, schema in schemas.items():
         if twice := sorted(n for n, k in Counter(schema.names).items() if k > 1):
             raise DataError(f"{path} has the column {twice[0]!r} more than once")
-        first = schema if first is None else first
         kinds, others = ({field.name: field.type for field in s} for s in (first, schema))
         for name in sorted(kinds.keys() | others.keys()):
             if (a := kinds.get(name)) != (b := others.get(name)):
                 raise DataError(
                     f"the files differ in column {name!r}: {a or 'missing'} in {paths[0]}, {b or 'missing'} in {path}"
                 )
-    assert first is not None
     return first
 
 
@@ -126,7 +133,7 @@ def _fitting_rows(file: pq.ParquetFile, columns: Sequence[str] | None, at_most: 
     if columns is None:
         groups = (file.metadata.row_group(g) for g in range(file.metadata.num_row_groups))
         a_row = max(a_row, sum(g.total_byte_size for g in groups) / max(file.metadata.num_rows, 1))
-    return max(1, min(at_most, int(_BATCH_BYTES / max(a_row, 1))))
+    return max(1, min(at_most, int(BATCH_BYTES / max(a_row, 1))))
 
 
 def iter_batches(

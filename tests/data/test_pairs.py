@@ -12,6 +12,7 @@ import pytest
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, normalise_text
+from cleanpairs.data.noise import load_truth
 
 
 def some() -> Pairs:
@@ -150,14 +151,14 @@ def test_truth_from_a_file(tmp_path: Path) -> None:
         pairs.true_mismatch_mask()
     mask = np.array([True, False, False, True, False, False])
     np.save(tmp_path / "mask.npy", mask)
-    assert pairs.true_mismatch_mask(tmp_path / "mask.npy").tolist() == mask.tolist()
+    assert load_truth(tmp_path / "mask.npy", pairs).tolist() == mask.tolist()
     np.save(tmp_path / "permutation.npy", np.array([1, 0, 4, 3, 2, 5]))
-    assert np.flatnonzero(pairs.true_mismatch_mask(tmp_path / "permutation.npy")).tolist() == [2, 4]
+    assert np.flatnonzero(load_truth(tmp_path / "permutation.npy", pairs)).tolist() == [2, 4]
     pq.write_table(pa.table({"true_mismatch": mask}), tmp_path / "flat.parquet")
-    assert pairs.true_mismatch_mask(tmp_path / "flat.parquet").tolist() == mask.tolist()
+    assert load_truth(tmp_path / "flat.parquet", pairs).tolist() == mask.tolist()
     lists = pa.table({"true_mismatch": [mask[:2].tolist(), mask[2:].tolist()]})
     pq.write_table(lists, tmp_path / "lists.parquet")
-    assert pairs.true_mismatch_mask(tmp_path / "lists.parquet").tolist() == mask.tolist()
+    assert load_truth(tmp_path / "lists.parquet", pairs).tolist() == mask.tolist()
 
 
 def test_truth_files_that_do_not_fit(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_truth_files_that_do_not_fit(tmp_path: Path) -> None:
     assert len(files) == 10
     for file in [*files, tmp_path / "missing.npy", tmp_path / "missing.parquet"]:
         with pytest.raises(DataError, match=file.name):
-            some().true_mismatch_mask(file)
+            load_truth(file, some())
 
 
 def given() -> Pairs:

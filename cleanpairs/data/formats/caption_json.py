@@ -5,7 +5,6 @@ COCO has ``images`` (``id``, ``file_name``) and ``annotations`` (``image_id``, `
 list of captions.
 """
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from cleanpairs.core.regular import cached_by_file, read_json, reading
 from cleanpairs.data.formats.folder import begins_with
 from cleanpairs.data.formats.stored import Listing, ListingReader, find_root
 from cleanpairs.data.source import Source
-from cleanpairs.data.table_reader import ReadRequest
+from cleanpairs.data.table_reader import ReadRequest, chosen_split
 from cleanpairs.ops.columns import filtered
 
 _SCHEMA = pa.schema(
@@ -63,17 +62,14 @@ def _usual_roots(path: Path) -> list[Path]:
 
 def _split(path: str, asked: str | None) -> str | None:
     """The split to read: several may be joined by a plus, as in ``train+restval``."""
-    counts = Counter(_table(path)["split"].to_pylist())
-    known = [name for name in counts if name is not None]
+    known = list(dict.fromkeys(_table(path)["split"].drop_null().to_pylist()))
     if not known:
         if asked is not None:
             raise DataError(f"{path} has no splits; leave --split (split) out")
         return None
     name = asked or ("train" if "train" in known else known[0])
-    missing = [part for part in name.split("+") if part not in known]
-    if missing:
-        listed = ", ".join(f"{k} ({counts[k]:,} images)" for k in known)
-        raise DataError(f"{path} has no split {missing[0]!r} (splits: {listed}); name one with --split")
+    for part in name.split("+"):
+        chosen_split(part, known, path)
     return name
 
 

@@ -20,6 +20,7 @@ from cleanpairs.core.regular import error_text, open_regular, read_object, readi
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.remote import HUB
 from cleanpairs.data.images import resolve_path
+from cleanpairs.data.parquet_io import BATCH_BYTES, shared_schema
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import ReadRequest, Rows, TableReader, chosen_split
 from cleanpairs.ops.columns import plain_batch, plain_schema
@@ -27,7 +28,6 @@ from cleanpairs.ops.columns import plain_batch, plain_schema
 _HUB_NAME = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _MAGIC = b"ARROW1"  # of the file format; streams begin with the length of their first message
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_BATCH_BYTES = 32 * 2**20
 _ERRORS = ("read as Arrow", pa.ArrowException, UnicodeDecodeError)
 
 
@@ -83,11 +83,7 @@ def _schema(paths: Sequence[str]) -> pa.Schema:
             return Features.from_dict(read_object(Path(paths[0]), "dataset")["features"]).arrow_schema
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{paths[0]} does not say which columns there are: {error}") from error
-    first, *others = (plain_schema(_mapped(path).schema) for path in paths)
-    for path, schema in zip(paths[1:], others, strict=True):
-        if not first.equals(schema):
-            raise DataError(f"{path} has other columns than {paths[0]}: {schema.names} and {first.names}")
-    return first
+    return shared_schema(paths, lambda path: plain_schema(_mapped(path).schema))
 
 
 def _files(folder: Path, split: str | None) -> list[str]:
@@ -156,8 +152,6 @@ def _mapped(path: str) -> pa.Table:
         opened = pa.ipc.open_file if begin == _MAGIC else pa.ipc.open_stream
         table = opened(pa.memory_map(path)).read_all()
         _check_names(table.schema)
-    if len(set(table.column_names)) != len(table.column_names):
-        raise DataError(f"{path} has a column more than once: {', '.join(table.column_names)}")
     return table
 
 
@@ -181,6 +175,6 @@ def iter_arrow(path: str, columns: Sequence[str] | None, batch_rows: int) -> Ite
         with reading(path, *_ERRORS):
             whole.validate(full=True)
             batch = plain_batch(whole)
-        step = max(1, min(batch_rows, int(_BATCH_BYTES * len(batch) / max(batch.nbytes, 1))))
+        step = max(1, min(batch_rows, int(BATCH_BYTES * len(batch) / max(batch.nbytes, 1))))
         for start in range(0, len(batch), step):
             yield batch.slice(start, step)

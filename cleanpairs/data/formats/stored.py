@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.images import encoded_bytes, resolve_path
+from cleanpairs.data.parquet_io import BATCH_BYTES
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
 from cleanpairs.ops.columns import taken
 
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
-BATCH_BYTES = 32 * 2**20
 SUBFOLDERS = ("", "images", "Images", "image", "img", "imgs")
 LOOK_AT = 100  # images of which one at least must be there
 

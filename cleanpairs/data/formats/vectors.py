@@ -18,7 +18,6 @@ import glob
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,7 +28,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file
 from cleanpairs.data.arrays import read_vectors
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
-from cleanpairs.data.images import ImageSource
+from cleanpairs.data.images import ImageSource, rows_by_file
 from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
 from cleanpairs.data.source import Source, fingerprint_of
 from cleanpairs.data.table_reader import ParquetReader, ReadRequest, Rows, chosen_split
@@ -224,12 +223,8 @@ def _parts(folder: Path, name: str, ending: str) -> list[str]:
 
 def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
     """Rows first to last of the arrays one after the other, in this machine's byte order."""
-    starts = np.cumsum([0, *map(len, arrays)]).tolist()
-    parts = [
-        array[max(first - a, 0) : max(last - a, 0)]
-        for array, (a, b) in zip(arrays, pairwise(starts), strict=True)
-        if first < b and last > a
-    ]
+    within = rows_by_file([len(array) for array in arrays], np.arange(first, last))
+    parts = [arrays[number][rows[0] : rows[-1] + 1] for number, _, rows in within]
     block = np.concatenate(parts) if parts else arrays[0][:0]  # a copy
     release(*arrays)  # a mapped page that was read counts as memory
     return np.ascontiguousarray(block, block.dtype.newbyteorder("="))
