@@ -158,18 +158,27 @@ def convert(
     captions, keys = column(columns.get("text")), column(columns.get("key"))
     found = _pairs(n, captions, keys, row_faults, first_row)
     out = RowBatch(n, *found, image_group=groups, vectors=vectors, captioned=captions is not None)
+
+    def own(cells: list[Any]) -> list[Any]:  # of each pair: its row's, or its own in the row's list
+        at = zip(out.row.tolist(), out.position.tolist(), strict=True)
+        return [_nth(cells[i], k) for i, k in at]
+
     if "true_mismatch" in batch.schema.names:
-        keys = column("true_key")
-        truth = column("true_mismatch").to_pylist(), [None] * n if keys is None else texts_of(keys)  # type: ignore[union-attr]
-        own = [tuple(_nth(cells[i], k) for cells in truth) for i, k in zip(out.row, out.position, strict=True)]
-        out.true_mismatch = [bool(mismatch) for mismatch, _ in own]
-        out.true_key = [str(key or "") for _, key in own]
+        known = column("true_key")
+        out.true_mismatch = [bool(mismatch) for mismatch in own(batch.column("true_mismatch").to_pylist())]
+        out.true_key = [str(key or "") for key in own([None] * n if known is None else texts_of(known))]
     texts = column(columns.get("text_features"))
     if texts is not None:
         vectors, why = vectors_of(texts, shapes["text_features"], "text vector")
         out.text_vectors, out.faults = vectors[:, 0], why | out.faults
     for name in score_columns(columns):
-        out.precomputed_scores[name] = _scores(column(name), out)
+        given = batch.column(name)
+        if is_list(given.type):
+            values = np.array(own(given.to_pylist()), np.float64)
+        else:
+            values = given.to_numpy(zero_copy_only=False)[out.row]  # nulls come as NaN
+        with np.errstate(over="ignore"):  # beyond float32: infinite
+            out.precomputed_scores[name] = values.astype(np.float32)
     return out
 
 
@@ -198,20 +207,6 @@ def _pairs(
     for i in np.flatnonzero(np.isin(row, list(faults))).tolist():
         found[i] = faults[int(row[i])]
     return texts.fill_null(""), row, position, taken(names, row), dict(sorted(found.items()))
-
-
-def _scores(column: pa.Array | None, rows: RowBatch) -> np.ndarray:
-    """The precomputed score of each pair, (k,) float32: its row's number, or its own in the row's list."""
-    if column is None:
-        return np.full(len(rows.row), np.nan, np.float32)
-    if is_list(column.type):
-        cells = column.to_pylist()
-        own = [_nth(cells[i], position) for i, position in zip(rows.row.tolist(), rows.position.tolist(), strict=True)]
-        values = np.array([np.nan if value is None else value for value in own], np.float64)
-    else:
-        values = column.to_numpy(zero_copy_only=False)[rows.row]  # nulls come as NaN
-    with np.errstate(over="ignore"):  # beyond float32: infinite
-        return np.asarray(values.astype(np.float32))
 
 
 def _nth(value: Any, position: int) -> Any:

@@ -36,9 +36,7 @@ def load_clipart(split: str = "train") -> "Pairs":
     Pictures of equal title lie within one split, captions are all different, and nearly equal pictures were left out.
     Source and licence (public domain) are in ``cleanpairs/datasets/clipart/NOTICE.md``.
 
-    - ``split`` {"train", "val", "test"}: about 1,900, 200 and 500 pairs
-
-    Raises ConfigError: if there is no such split.
+    ``split``, and what is raised: as of :func:`clipart_path`.
 
     >>> from cleanpairs.datasets import load_clipart
     >>> pairs = load_clipart("val")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.data.images import encoded_bytes, resolve_path
+from cleanpairs.data.images import encoded_bytes
 from cleanpairs.data.parquet_io import BATCH_BYTES
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import Rows, TableReader
@@ -108,7 +108,7 @@ def find_root(paths: pa.ChunkedArray, file: Path, given: str | None, also: Seque
         candidates = [p for p in [*(file.parent / name for name in SUBFOLDERS), *also] if p.is_dir()]
     first = [path for path in paths.slice(0, LOOK_AT).to_pylist() if path]
     for folder in candidates if first else candidates[:1]:
-        if not first or any(_is_there(path, folder) for path in first):
+        if not first or any(encoded_bytes(path, "", str(folder)) is not None for path in first):
             return str(folder)
     remedy = (
         "they are URLs: download them by img2dataset" if "://" in first[0] else "name their folder with --image-root"
@@ -117,10 +117,3 @@ def find_root(paths: pa.ChunkedArray, file: Path, given: str | None, also: Seque
         f"none of the first {len(first)} images that {file} names is in {candidates[0]} (the first: "
         f"{first[0][:200]!r}); {remedy}"
     )
-
-
-def _is_there(path: str, folder: Path) -> bool:
-    try:
-        return resolve_path(path, folder).is_file()
-    except (OSError, DataError):
-        return False

@@ -28,6 +28,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import cached_by_file
 from cleanpairs.data.arrays import read_vectors
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
+from cleanpairs.data.formats.stored import record_batch
 from cleanpairs.data.images import ImageSource, rows_by_file
 from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
 from cleanpairs.data.source import Source, fingerprint_of
@@ -110,7 +111,6 @@ class ClipRetrievalReader(ParquetReader):
         *sides, notes = self.parts(source)
         schema = self.schema(source)
         names = schema.names if columns is None else list(columns)
-        chosen = pa.schema([schema.field(n) for n in names], schema.metadata)
         arrays = {name: [self._array(p) for p in parts] for name, parts in zip(VECTORS, sides, strict=True)}
         for path, batch in iter_batches(notes, [n for n in names if n not in VECTORS], batch_rows, rows, first):
             values = {name: batch.column(name) for name in batch.schema.names}
@@ -119,7 +119,7 @@ class ClipRetrievalReader(ParquetReader):
                 values[name] = pa.array(block.reshape(-1))
                 for size in reversed(block.shape[1:]):
                     values[name] = pa.FixedSizeListArray.from_arrays(values[name], size)
-            yield Rows(path, pa.RecordBatch.from_arrays([values[n] for n in names], schema=chosen))
+            yield Rows(path, record_batch(schema, values, names))
             first += len(batch)
 
     def encoded(self, source: Source) -> ImageSource | None:
