@@ -183,11 +183,7 @@ def _uniform(pairs: Pairs, rate: float, per: str, seed: int) -> Noise:
 
 
 def _category_codes(pairs: Pairs, column: str) -> np.ndarray:
-    """(N,) int64: equal = the same value in the input's ``column``; -1 where it has none.
-
-    Raises ConfigError: the input has no such column, or it does not hold one value a row; DataError: the pairs were
-    only ever in memory, so there are no columns.
-    """
+    """(N,) int64: equal = the same value in the input's ``column``; -1 where it has none."""
     schema = next(iter(iter_tables(pairs.source, 1))).schema
     if column not in schema.names:
         raise ConfigError(f"noise within {column!r}: the input has no such column (it has: {', '.join(schema.names)})")
@@ -424,17 +420,14 @@ def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[
     """The input's rows with the new captions, their vectors (none where captions were rewritten) and the truth."""
     moved, columns_of = noise.moved, pairs.source.columns
     assert corrupted.true_mismatch is not None and corrupted.true_key is not None
+    given = corrupted.captions, corrupted.true_mismatch.tolist(), corrupted.true_key
     first = 0
     for batch in iter_tables(pairs.source):
         table = pa.Table.from_batches([batch])
         lost = columns_of.get("text_features") if corrupted.text_vectors is None else None
         table = table.drop_columns([c for c in (*TRUTH, lost) if c in table.column_names])
         lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
-        columns: list[list[Any]] = [
-            corrupted.captions[lo:hi],
-            corrupted.true_mismatch[lo:hi].tolist(),
-            corrupted.true_key[lo:hi],
-        ]
+        columns: list[list[Any]] = [c[lo:hi] for c in given]
         if pairs.source.explicit_lists:
             cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(table) + 1)).tolist()
             columns = [[c[a:b] for a, b in pairwise(cuts)] for c in columns]

@@ -105,30 +105,26 @@ def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -
     return first
 
 
-def group_sizes(file: pq.ParquetFile) -> list[int]:
-    """Rows of each row group."""
-    return [int(file.metadata.row_group(g).num_rows) for g in range(file.metadata.num_row_groups)]
+@cached_by_file(4096)
+def group_sizes(path: str) -> list[int]:
+    """Rows of each row group, by the file's footer, which is read again only where the file has changed."""
+    with open_parquet(path) as file:
+        return [int(file.metadata.row_group(g).num_rows) for g in range(file.metadata.num_row_groups)]
 
 
 def count_rows(paths: Sequence[str]) -> list[int]:
-    """Rows of each file, by its footer, which is read again only where a file has changed."""
-    return [_count(path) for path in paths]
+    """Rows of each file."""
+    return [sum(group_sizes(path)) for path in paths]
 
 
-@cached_by_file(4096)
-def _count(path: str) -> int:
-    with open_parquet(path) as file:
-        return int(file.metadata.num_rows)
-
-
-def _fitting_rows(file: pq.ParquetFile, columns: Sequence[str] | None, at_most: int) -> int:
+def _fitting_rows(file: pq.ParquetFile, sizes: list[int], columns: Sequence[str] | None, at_most: int) -> int:
     """Rows a batch, so that it takes some 32 MiB: by its first rows and, as they may be small, by the footer."""
-    group = next((g for g, rows in enumerate(group_sizes(file)) if rows), None)
+    group = next((g for g, rows in enumerate(sizes) if rows), None)
     if group is None:
         return at_most
     first = next(file.iter_batches(batch_size=8, columns=columns, row_groups=[group]), None)  # of one: see _batches
     if not first:  # None, or no rows
-        raise pa.ArrowInvalid(f"row group {group} has no rows, and {group_sizes(file)[group]} by the footer")
+        raise pa.ArrowInvalid(f"row group {group} has no rows, and {sizes[group]} by the footer")
     a_row = first.nbytes / len(first)
     if columns is None:
         groups = (file.metadata.row_group(g) for g in range(file.metadata.num_row_groups))
@@ -148,11 +144,11 @@ def iter_batches(
     for path in paths:
         if left <= 0:
             break
-        if ahead and ahead >= (rows := _count(path)):
-            ahead -= rows
+        sizes = group_sizes(path)
+        if ahead and ahead >= sum(sizes):
+            ahead -= sum(sizes)
             continue
         with open_parquet(path) as file:
-            sizes = group_sizes(file)
             skipped = row = 0
             while ahead and sizes[skipped] <= ahead:
                 ahead -= sizes[skipped]
@@ -160,7 +156,7 @@ def iter_batches(
                 skipped += 1
             with _named(path, f"read from row {row}"):
                 # no more than are wanted: a batch is read to its end, over the row groups that it takes
-                rows = _fitting_rows(file, wanted, int(min(batch_size, ahead + left)))
+                rows = _fitting_rows(file, sizes, wanted, int(min(batch_size, ahead + left)))
             batches = _batches(file, rows, wanted, range(skipped, len(sizes)))
             while left > 0:
                 with _named(path, f"read on from row {row}"):

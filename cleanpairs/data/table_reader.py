@@ -21,7 +21,6 @@ from cleanpairs.data.parquet_io import (
     count_rows,
     group_sizes,
     iter_batches,
-    open_parquet,
     parquet_files,
 )
 from cleanpairs.data.rows import RowBatch, Shape, convert, vector_shape
@@ -255,11 +254,7 @@ class ParquetReader(TableReader):
 
     def row_groups(self, source: Source) -> list[int]:
         """Rows of each row group, in order over all files."""
-        sizes: list[int] = []
-        for path in self.tables(source):
-            with open_parquet(path) as file:
-                sizes += group_sizes(file)
-        return sizes
+        return [rows for path in self.tables(source) for rows in group_sizes(path)]
 
     def _around(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
         for _, first, rows in rows_by_file(self.row_groups(source), wanted):

@@ -265,12 +265,8 @@ def _string(value: Any) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except OverflowError:  # JSON's whole numbers have no end
-        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and abs(value) < 1e308 else None  # JSON's whole numbers have no end
 
 
 def _sidecar_rows(tar: str) -> tuple[pa.Table | None, dict[str | None, int]]:
