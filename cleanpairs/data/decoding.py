@@ -31,7 +31,7 @@ import numpy as np
 
 from cleanpairs.core import children
 from cleanpairs.core.errors import DataError, ResourceError
-from cleanpairs.core.limits import hold_memory, limit, memory_is_capped
+from cleanpairs.core.limits import hold_memory, limit, memory_is_capped, whole
 from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import read_image
 
@@ -102,17 +102,14 @@ def workers_for(n: int) -> int:
 class Decoder:
     """Decodes batches of encoded images, ahead of their use. A context manager: its processes end with it.
 
-    ``workers``: processes; 0 decodes in this one, without the limits of an image: ``seconds``
-    (CLEANPAIRS_DECODE_SECONDS when None) and ``memory`` of a worker in bytes (CLEANPAIRS_DECODE_MEMORY).
+    ``workers``: processes; 0 decodes in this one, without the limits of an image, CLEANPAIRS_DECODE_SECONDS and
+    CLEANPAIRS_DECODE_MEMORY.
     Raises ResourceError: while decoding: no process can be started.
     """
 
-    def __init__(
-        self, preparation: Preparation, workers: int, *, seconds: float | None = None, memory: int | None = None
-    ) -> None:
+    def __init__(self, preparation: Preparation, workers: int) -> None:
         self.preparation, self.workers = preparation, workers
-        self.seconds = float(seconds or limit("decode_seconds") or 0)
-        self.memory = int(memory or limit("decode_memory") or 0)
+        self.seconds, self.memory = float(limit("decode_seconds") or 0), whole("decode_memory")
         self.lost = 0  # workers that died or hung
         self._all: list[_Worker] = []
         self._closed = False

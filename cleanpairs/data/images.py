@@ -152,17 +152,17 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
     return groups
 
 
-def read_image(data: bytes, *, max_pixels: int | None = None, about: int | None = None) -> Any:
+def read_image(data: bytes, *, about: int | None = None) -> Any:
     """Decode an image to RGB (PIL.Image.Image), upright, on white where it is transparent.
 
-    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP or TIFF. ``max_pixels``: refused above it, before it is decoded;
-    CLEANPAIRS_MAX_PIXELS when None. ``about``: a side in pixels that is enough: a JPEG is then decoded at an eighth, a
-    quarter or half of its size.
+    ``data``: JPEG, PNG, WebP, GIF (first frame), BMP or TIFF; above CLEANPAIRS_MAX_PIXELS it is refused before it is
+    decoded. ``about``: a side in pixels that is enough: a JPEG is then decoded at an eighth, a quarter or half of its
+    size.
     Raises DataError: it cannot be decoded, whole, within the limits; with the reason.
     """
     from PIL import Image, ImageOps
 
-    max_pixels = limit("pixels") if max_pixels is None else max_pixels
+    max_pixels = limit("pixels")
     if len(data) > (most := limit("image_bytes")):
         raise DataError(f"the image has {len(data)} bytes, more than {most}")
     try:

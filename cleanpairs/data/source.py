@@ -62,7 +62,7 @@ def fingerprint_of(source: Source) -> str:
     total = hashlib.sha256((text + (f"|{sorted(source.options.items())}" if source.options else "")).encode())
     for path in source.paths:
         with reading(path):
-            total.update(digest_of(path, cache_dir() / "digests"))
+            total.update(digest_of(path))
     return total.hexdigest()
 
 
@@ -104,8 +104,8 @@ LARGE = 64 * 2**20  # bytes: smaller files are hashed sooner than it is worth to
 SETTLED = 2.0  # seconds
 
 
-def digest_of(path: str | os.PathLike[str], folder: Path, *, least: int = LARGE) -> bytes:
-    """SHA-256 (32 bytes) of a file; of one of ``least`` bytes remembered in ``folder``, if that can be written.
+def digest_of(path: str | os.PathLike[str]) -> bytes:
+    """SHA-256 (32 bytes) of a file; of a large one remembered in the cache directory, if that can be written.
 
     What is remembered is believed while the file is the same one (device and inode), of the same size, and was not
     touched since, by the times of its last modification and change; the latter cannot be set by a program. A file that
@@ -113,15 +113,15 @@ def digest_of(path: str | os.PathLike[str], folder: Path, *, least: int = LARGE)
     """
     with open_regular(path) as file:
         begun, seen = time.time(), _seen(file.fileno())
-        note = folder / f"{hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()}.json"
-        if seen["size"] >= least:
+        note = cache_dir() / "digests" / f"{hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()}.json"
+        if seen["size"] >= LARGE:
             with suppress(OSError, ValueError, TypeError, KeyError):
                 known = read_json(note)
                 if known["seen"] == seen and len(digest := bytes.fromhex(known["sha256"])) == 32:
                     return digest
         digest = hashlib.file_digest(file, "sha256").digest()
         settled = max(seen["modified"], seen["changed"]) < (begun - SETTLED) * 1e9
-        if seen["size"] >= least and settled and _seen(file.fileno()) == seen:
+        if seen["size"] >= LARGE and settled and _seen(file.fileno()) == seen:
             with suppress(OSError, CleanpairsError):
                 write_whole(note, json.dumps({"seen": seen, "sha256": digest.hex()}))
         return digest

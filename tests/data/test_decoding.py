@@ -114,15 +114,17 @@ def test_an_image_that_was_there_when_its_worker_died_by_chance_is_tried_again(t
     assert decoder.lost == 1
 
 
-def test_an_image_that_takes_too_long_is_set_aside() -> None:
-    with Decoder(Preparation(f"{HERE}:faulty"), 1, seconds=2) as decoder:
+def test_an_image_that_takes_too_long_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLEANPAIRS_DECODE_SECONDS", "2")
+    with Decoder(Preparation(f"{HERE}:faulty"), 1) as decoder:
         (batch,) = decode(decoder, [picture(10), picture(HANG), picture(11)])
     assert batch.failures == {1: "the image cannot be decoded: it took more than 2 seconds, twice"}
     assert [int(a[0]) for a in batch.arrays] == [10, 11]
 
 
-def test_the_memory_of_a_worker_is_limited() -> None:
-    with Decoder(Preparation(f"{HERE}:faulty"), 1, memory=2**29) as decoder:
+def test_the_memory_of_a_worker_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLEANPAIRS_DECODE_MEMORY", str(2**29))
+    with Decoder(Preparation(f"{HERE}:faulty"), 1) as decoder:
         (batch,) = decode(decoder, [picture(10), picture(FILL), picture(11)])
     assert list(batch.failures) == [1]
     assert "Memory" in batch.failures[1]
@@ -133,11 +135,12 @@ def test_the_memory_of_a_worker_is_limited() -> None:
 def test_a_bomb_of_pixels_does_not_reach_the_memory_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.BytesIO()
     Image.new("RGB", (9000, 9000)).save(out, "PNG")
-    with Decoder(SQUARE(8), 1, memory=2**28) as decoder:
+    monkeypatch.setenv("CLEANPAIRS_DECODE_MEMORY", str(2**28))
+    with Decoder(SQUARE(8), 1) as decoder:
         (batch,) = decode(decoder, [out.getvalue(), picture(10)])
         assert "9000x9000 pixels, more than 64000000" in batch.failures[0]
         monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "100000000")
-    with Decoder(SQUARE(8), 1, memory=2**28) as decoder:
+    with Decoder(SQUARE(8), 1) as decoder:
         (batch,) = decode(decoder, [out.getvalue(), picture(10)])
     assert "cannot be decoded" in batch.failures[0]
     assert batch.rows.tolist() == [1]

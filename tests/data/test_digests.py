@@ -23,6 +23,8 @@ def _sha(path: Path) -> bytes:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLEANPAIRS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(source, "LARGE", 1)
     monkeypatch.setattr(source, "SETTLED", -10.0)  # what was made just now may be remembered, but for those that say so
     path = tmp_path / "rows"
     path.write_bytes(b"abc" * 1000)
@@ -30,16 +32,16 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_read_once_while_it_is_the_same(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+    assert digest_of(file) == _sha(file)
     with monkeypatch.context() as patch:
         patch.setattr(hashlib, "file_digest", None)
-        assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
-        assert digest_of(os.path.relpath(file), tmp_path / "notes", least=1) == _sha(file)
+        assert digest_of(file) == _sha(file)
+        assert digest_of(os.path.relpath(file)) == _sha(file)
 
 
 @pytest.mark.parametrize("change", ["in place", "replaced", "times put back", "longer"])
 def test_a_change_is_seen(change: str, file: Path, tmp_path: Path) -> None:
-    digest_of(file, tmp_path / "notes", least=1)
+    digest_of(file)
     before = file.stat()
     time.sleep(0.02)
     if change == "in place":
@@ -55,30 +57,32 @@ def test_a_change_is_seen(change: str, file: Path, tmp_path: Path) -> None:
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     else:
         file.write_bytes(b"abc" * 1001)
-    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+    assert digest_of(file) == _sha(file)
 
 
 @pytest.mark.parametrize("note", ["", "{}", "[]", '{"seen": {}, "sha256": "00"}', "\xff"])
 def test_a_damaged_note_counts_for_nothing(note: str, file: Path, tmp_path: Path) -> None:
-    digest_of(file, tmp_path / "notes", least=1)
-    (path,) = (tmp_path / "notes").glob("*.json")
+    digest_of(file)
+    (path,) = (tmp_path / "cache" / "digests").glob("*.json")
     path.write_text(note, encoding="latin-1")
-    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+    assert digest_of(file) == _sha(file)
 
 
 def test_what_was_changed_just_now_and_what_is_small_is_not_remembered(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert digest_of(file, tmp_path / "notes") == _sha(file)
+    monkeypatch.setattr(source, "LARGE", 64 * 2**20)
+    assert digest_of(file) == _sha(file)
+    monkeypatch.setattr(source, "LARGE", 1)
     monkeypatch.setattr(source, "SETTLED", 2.0)
-    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+    assert digest_of(file) == _sha(file)
     _old(file)  # the time of its change is not to be set
-    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
-    assert not (tmp_path / "notes").exists()
+    assert digest_of(file) == _sha(file)
+    assert not (tmp_path / "cache").exists()
 
 
 def test_without_a_place_for_notes_it_is_hashed(file: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes").write_text("a file")
-    assert digest_of(file, tmp_path / "notes", least=1) == _sha(file)
+    (tmp_path / "cache").write_text("a file")
+    assert digest_of(file) == _sha(file)
     with pytest.raises(FileNotFoundError):
-        digest_of(tmp_path / "gone", tmp_path / "notes")
+        digest_of(tmp_path / "gone")

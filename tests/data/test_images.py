@@ -98,11 +98,13 @@ def test_bombs_are_refused_before_they_are_decoded(width: int, height: int) -> N
         read_image(png_header(width, height))
 
 
-def test_the_cap_on_pixels() -> None:
+def test_the_cap_on_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(Image.new("RGB", (10, 10)), "PNG")
-    assert read_image(data, max_pixels=100).size == (10, 10)
+    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "100")
+    assert read_image(data).size == (10, 10)
+    monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "99")
     with pytest.raises(DataError, match="10x10"):
-        read_image(data, max_pixels=99)
+        read_image(data)
 
 
 @pytest.mark.parametrize(
