@@ -45,16 +45,14 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def _fits(role: str, kind: pa.DataType) -> bool:
+    inner = kind.value_type if is_list(kind) else kind
     if role == "text":
-        return _is_text(kind) or (is_list(kind) and _is_text(kind.value_type))
+        return _is_text(inner)
     if role == "key":
         return _is_text(kind) or bool(pa.types.is_integer(kind))
-    if role == "features":
-        inner = kind.value_type if is_list(kind) else kind
-        inner = inner.value_type if is_list(inner) else inner
+    if role in ("features", "text_features"):
+        inner = inner.value_type if is_list(inner) and role == "features" else inner
         return is_list(kind) and bool(pa.types.is_floating(inner))
-    if role == "text_features":
-        return is_list(kind) and bool(pa.types.is_floating(kind.value_type))
     if pa.types.is_struct(kind):
         return any(kind.field(i).name in ("bytes", "path") for i in range(kind.num_fields))
     return is_bytes(kind) or _is_text(kind)

@@ -198,11 +198,8 @@ def _category_codes(pairs: Pairs, column: str) -> np.ndarray:
 
 
 def _choose_within(owner: np.ndarray, group: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
-    """A permutation (N,) int64 of the captions, in which those of one group trade places.
-
-    ``owner``, ``group`` (N,) int64: image and category of each pair; of a negative category, or one without a second
-    image, pairs stay. A share ``rate`` of all N is to trade: who does shows the caption of another image, unless most
-    of those chosen in its category are its own image's.
+    """A permutation (N,) of the captions, in which those of one ``group`` (N,) trade places between images, by
+    ``owner`` (N,); in a negative group, or one without a second image, pairs stay.
     """
     n = len(owner)
     source = np.arange(n)
@@ -236,11 +233,8 @@ def _without_singles(chosen: np.ndarray, rest: np.ndarray, owner: np.ndarray, gr
 
 
 def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Generator) -> np.ndarray:
-    """(N,) int64: the pair whose caption each pair shows, where runs of images are off ``by`` some.
-
-    A share ``rate`` of the images, in the order in which they come first, is in runs of about :data:`RUN`, which images
-    that stay part. An image shows the captions of one other image: those at the same places, and over again where it
-    has more than that one; so this is a permutation where all images have as many captions.
+    """(N,) int64: the pair whose caption each pair shows, where runs of images, which images that stay part, are off
+    ``by`` some: the one at the same place of the other image's, over again where that one has fewer.
     """
     source = np.arange(len(owner))
     _, first, image = np.unique(owner, return_index=True, return_inverse=True)
@@ -263,10 +257,8 @@ def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Gene
 
 
 def _choose_collapsed(pairs: Pairs, rate: float, captions: int, rng: np.random.Generator) -> np.ndarray:
-    """(N,) int64: the pair whose caption each pair shows, where a share ``rate`` shows one of a few ``captions``.
-
-    These are of different texts, as many as there are at most. The images that they belong to, by key or by the same
-    text, stay as they are.
+    """(N,) int64: the pair whose caption each pair shows, where a share ``rate`` shows one of a few ``captions`` of
+    different texts; the images that these belong to stay as they are.
     """
     source = np.arange(len(pairs))
     usable = np.array([i for i in range(len(pairs)) if i not in pairs.reasons], dtype=np.int64)
@@ -282,11 +274,8 @@ def _choose_collapsed(pairs: Pairs, rate: float, captions: int, rng: np.random.G
 
 
 def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator) -> dict[int, str]:
-    """New captions of a share ``rate`` of the pairs, by pair id: a ``share`` of their words are those of another one.
-
-    Words are what white space parts. Only words come in that no caption of the image has, so that each is wrong; fewer
-    where no caption of those tried has as many. A caption of one word stays as it is, unless ``share`` is 1, and so do
-    captions that find no such word.
+    """New captions by pair id, a ``share`` of whose words no caption of the image has, so that each is wrong; fewer
+    where no caption of those tried has as many. Captions of one word stay, unless ``share`` is 1.
     """
     words = [c.split() if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
     normal = {word: normalise_text(word) for word in set().union(*words)}
