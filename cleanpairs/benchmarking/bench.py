@@ -25,7 +25,7 @@ from cleanpairs.core.regular import read_bytes, reading, writing
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.guard import refuse_inputs
 from cleanpairs.data.locks import hold
-from cleanpairs.data.noise import Noise, NoiseKind, inject_noise, load_noise_file, noise_of
+from cleanpairs.data.noise import Noise, NoiseKind, category_codes, inject_noise, load_noise_file, noise_of
 from cleanpairs.data.pairs import Pairs
 
 
@@ -244,8 +244,9 @@ def _noises(bench: Bench, train: Pairs) -> list[_Noise]:
     for rate, kind in itertools.product(() if bench.noise_files else dict.fromkeys(bench.noise), kinds):
         if not 0 <= rate <= 1:
             raise ConfigError(f"the noise rate must be in [0, 1], found {rate}")
+        groups = None if kind.column is None else category_codes(train, kind.column)
         uniform = kind.name == "uniform"
-        how = {"per": bench.per} if uniform else {"kind": kind}
+        how = {"per": bench.per} if uniform else {"kind": kind, "groups": groups}
         name, of = (f"{rate:g}", bench.per) if uniform else (f"{rate:g} {kind}", str(kind))
         found.append(_Noise(name, rate, of, f"{of}-{rate:g}", partial(inject_noise, train, rate, **how)))
     return found

@@ -156,7 +156,7 @@ def inject_noise(
     _, owner = np.unique(pairs.pair_image_group, return_inverse=True)
     if kind.name == "shift":
         return noise_of(pairs, _choose_shifted(owner, rate, int(kind.amount), rng))
-    codes = _category_codes(pairs, str(kind.column)) if groups is None else np.asarray(groups, dtype=np.int64)
+    codes = category_codes(pairs, str(kind.column)) if groups is None else np.asarray(groups, dtype=np.int64)
     if codes.shape != (len(pairs),):
         raise ConfigError(f"{len(pairs)} pairs need {len(pairs)} groups, found {codes.shape}")
     return noise_of(pairs, _choose_within(owner, codes, rate, rng))
@@ -182,8 +182,10 @@ def _uniform(pairs: Pairs, rate: float, per: str, seed: int) -> Noise:
     return noise_of(pairs, permutation)
 
 
-def _category_codes(pairs: Pairs, column: str) -> np.ndarray:
-    """(N,) int64: equal = the same value in the input's ``column``; -1 where it has none."""
+def category_codes(pairs: Pairs, column: str) -> np.ndarray:
+    """(N,) int64: equal = the same value in the input's ``column``; -1 where it has none. ConfigError:
+    there is no such column, or it does not hold one value a row.
+    """
     schema = next(iter(iter_tables(pairs.source, 1))).schema
     if column not in schema.names:
         raise ConfigError(f"noise within {column!r}: the input has no such column (it has: {', '.join(schema.names)})")
