@@ -31,7 +31,7 @@ import numpy as np
 
 from cleanpairs.core import children
 from cleanpairs.core.errors import DataError, ResourceError
-from cleanpairs.core.limits import hold_memory, limit, memory_is_capped, whole
+from cleanpairs.core.limits import hold_memory, limit, memory_is_capped
 from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import read_image
 
@@ -109,7 +109,7 @@ class Decoder:
 
     def __init__(self, preparation: Preparation, workers: int) -> None:
         self.preparation, self.workers = preparation, workers
-        self.seconds, self.memory = float(limit("decode_seconds") or 0), whole("decode_memory")
+        self.seconds, self.memory = float(limit("decode_seconds") or 0), limit("decode_memory")
         self.lost = 0  # workers that died or hung
         self._all: list[_Worker] = []
         self._closed = False
